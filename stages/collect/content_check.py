@@ -26,10 +26,10 @@ SETTLED_NS = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ContentCheck:
-    """The result of the check."""
+    """What a check of a content found."""
 
     id: str
-    """Of the text (`document_id`); empty where there is a flaw."""
+    """Empty where there is a flaw."""
     size: int
     """Bytes of the text in UTF-8."""
     flaw: str
@@ -46,7 +46,7 @@ class UnreadDocument(Document):
 
     @property
     def size(self) -> int:
-        """As `Document.size`."""
+        """As it was when the file was checked."""
         return self.unread_bytes
 
     def read(self) -> Document:

@@ -22,26 +22,19 @@ NAMED_AT_MOST = 100_000
 
 @dataclass(slots=True)
 class Taken:
-    """What the corpus takes and what it leaves out, counted while the documents pass."""
+    """What the corpus takes, by source, and what it leaves out, counted while the documents pass."""
 
     documents: Counter[str] = field(default_factory=Counter)
-    """Source -> documents."""
     bytes: Counter[str] = field(default_factory=Counter)
-    """Source -> bytes of text."""
+    """Of text."""
     total_bytes: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     """Reason -> texts left out."""
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
     """Source, path and reason of the first of them."""
 
-    def take(self, document: Document) -> None:
-        """Count a document that becomes part of the corpus."""
-        self.documents[document.source] += 1
-        self.bytes[document.source] += document.size
-        self.total_bytes += document.size
-
     def leave_out(self, item: SourceItem | Document, reason: str) -> None:
-        """Count a text that does not, and name it while there is room."""
+        """Count a text that is left out, and name it while there is room."""
         self.reasons[reason] += 1
         if len(self.left_out) < NAMED_AT_MOST:
             self.left_out.append((item.source, item.path, reason))
@@ -57,19 +50,18 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Doc
                 if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
                     taken.leave_out(document, "over collect.max_bytes, with all after it")
                     return
-                taken.take(document)
+                taken.documents[document.source] += 1
+                taken.bytes[document.source] += document.size
+                taken.total_bytes += document.size
                 progress.advance(lambda: f"{taken.total_bytes / 1e6:,.0f} MB of text")
                 yield document
 
 
 def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> Iterator[Document]:
     """The documents of a part up to the first that does not fit; the rest is counted with its reason."""
-    allowed = frozenset(params.licenses)
     total = 0
     for item in part.items:
-        found = examine(item, allowed, params)
-        if not isinstance(found, str) and not is_drawn(found.id, part.share):
-            found = "not in the source's share"
+        found = examine(item, part.share, params)
         if isinstance(found, str):
             taken.leave_out(item, found)
             continue
@@ -80,26 +72,21 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
         yield found
 
 
-def examine(item: SourceItem, allowed: Collection[str], params: CollectParams) -> Document | str:
+def examine(item: SourceItem, share: float, params: CollectParams) -> Document | str:
     """An item as a document, or why it is left out."""
     if item.reason:
         return item.reason
-    if not (is_allowed(item.license, allowed) if item.license else params.unlicensed):
+    if not (is_allowed(item.license, params.licenses) if item.license else params.unlicensed):
         return f"licence not allowed: {item.license or 'unknown'}"
     found = item.content if isinstance(item.content, ContentCheck) else check_content(item.content)
-    if found.size > params.max_document_bytes:
-        return TOO_LARGE
-    if found.flaw:
-        return found.flaw
+    if flaw := TOO_LARGE if found.size > params.max_document_bytes else found.flaw:
+        return flaw
+    if int(found.id[-16:], 16) >= share * 2**64:  # a draw that depends on the content alone
+        return "not in the source's share"
     origin = (item.source, item.revision, item.path, item.license)
     if found.text is None:
         return UnreadDocument(found.id, *origin, "", found.size)
     return Document(found.id, *origin, found.text)
-
-
-def is_drawn(identifier: str, share: float) -> bool:
-    """Whether a document belongs to a share of its source; it depends on its content alone."""
-    return int(identifier[-16:], 16) < share * 2**64
 
 
 @cache

@@ -55,9 +55,9 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
     """What the patterns match, each once, in the order of the names; a folder gives all below it.
 
     A file that they match by several names (`a`, `b/../a`, its absolute path, a link) is one. Hidden files (of a hidden
-    folder: the folder), links to nowhere, to folders, to files that are matched too, and links out of the pattern's
-    folder have a flaw. Links to folders are not followed, so a loop of links ends. Raises UserError for a pattern that
-    matches nothing but such, or is not allowed to be listed, UnavailableError for one that cannot be listed now.
+    folder: the folder), links to nowhere, to folders (never followed), to files that are matched too, and out of the
+    pattern's folder have a flaw. Raises UserError for a pattern that matches nothing but such, or is not allowed to be
+    listed, UnavailableError for one that cannot be listed now.
     """
     from stages.collect.remote import remote_files  # which imports this module
 
@@ -97,10 +97,7 @@ def _indirection(path: str, file: LocatedFile) -> tuple[bool, bool, str]:
 
 
 def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
-    """Whether a path below a source's folder, in an archive or at a URL is hidden: the rule for all of them.
-
-    A part that begins with a dot hides it, unless the pattern names that very part.
-    """
+    """Whether a part of a path begins with a dot, unless the pattern names that very part."""
     return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
 
 
@@ -194,7 +191,7 @@ BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What a file raises that cannot be read, or is not what the ending of its name says."""
 
 DENIED_STATUS = {401, 403}
-"""Status codes of HTTP with which a server refuses the credentials, or asks for some."""
+"""With which a server refuses the credentials, or asks for some."""
 
 Opener: TypeAlias = Callable[[BinaryIO], BinaryIO]
 

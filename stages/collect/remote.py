@@ -43,7 +43,7 @@ CONTENT = "content"
 """The name of a whole file in its entry of the cache."""
 
 GONE_STATUS = {404, 410}
-"""With which it says that there is no such file."""
+"""There is no such file."""
 
 SILENT_SECONDS = 20
 """A server that sends nothing for so long is unavailable."""
@@ -120,10 +120,8 @@ def _web_options() -> dict[str, Any]:
 
 
 def ahead(files: Iterable[LocatedFile]) -> Iterator[LocatedFile]:
-    """The files in their order, while the next ones are downloaded: `PARROTFLOW_DOWNLOADS` at once, 4 by default.
-
-    Those with a flaw are not read, so not downloaded either. What nobody has read is given up when the caller ends.
-    """
+    """The files in their order, while the next ones without a flaw are downloaded: `PARROTFLOW_DOWNLOADS` at once, 4 by
+    default. What nobody has read is given up when the caller ends."""
     todo = list(files)
     at_once = whole_number(DOWNLOADS_VARIABLE, DOWNLOADS_AT_ONCE)
     try:
@@ -198,10 +196,7 @@ class Download:
             cached(KIND, self.key, partial(_move, self.part))
 
     def wait_beyond(self, position: int | None) -> None:
-        """Wait until a byte at `position` can be read, or the end was reached (None: until then).
-
-        Raises the error of the download where it ended before.
-        """
+        """Wait until a byte at `position` can be read, or for the end (None). Raises why the download ended before."""
         task = cast("Future[None]", self._task)
         with self._changed:
             while not task.done() and (position is None or self.available <= position):
@@ -271,7 +266,6 @@ class Download:
 
 
 def _move(part: Path, folder: Path) -> None:
-    """Fill an entry of the cache by a whole file."""
     part.rename(folder / CONTENT)
 
 

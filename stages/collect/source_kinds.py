@@ -1,9 +1,8 @@
 """What a kind of source is: its parameters, and how its documents are read.
 
 A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, or of the project's own folder
-`sources/`, with its name as the type of its field `kind`. Nothing else names it: `collect.sources` of params.yaml takes
-its fields, and the stage reads its parts. Most kinds are a `NamedSource`; `FileSource` has the files and `RowSource`
-the columns that several kinds share.
+`sources/`, with its name as the type of its field `kind`. Nothing else names it. Most kinds are a `NamedSource`;
+`FileSource` has the files and `RowSource` the columns that several kinds share.
 """
 
 from abc import abstractmethod
@@ -31,7 +30,6 @@ Names = Annotated[list[Name], Field(min_length=1)]
 MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
-
 
 MISSING = object()
 """The value of a field that a row does not have."""
@@ -62,12 +60,10 @@ class SourceItem:
 
 
 class Reading(NamedTuple):
-    """How a run reads its sources."""
+    """How a run reads its sources: larger texts need not be read, nor files that an earlier run has seen."""
 
     max_document_bytes: int
-    """A larger text need not be read."""
     seen: "SeenFiles"
-    """Knows the files that have not changed since an earlier run."""
 
 
 class SourcePart(NamedTuple):
@@ -88,15 +84,12 @@ class SourceKind(Section):
 
     @property
     def libraries(self) -> list[str]:
-        """The installed libraries that are the corpus, or that its texts depend on: requirements.lock must pin them."""
+        """Those that are the corpus, or that its texts depend on: requirements.lock must pin them."""
         return []
 
     @abstractmethod
     def parts(self, reading: Reading) -> Iterator[SourcePart]:
-        """What the source gives.
-
-        Raises UserError for what cannot be read and must not be missing, UnavailableError where a retry may help.
-        """
+        """What it gives. Raises UserError for what cannot be read, UnavailableError where a retry may help."""
 
 
 class NamedSource(SourceKind):
@@ -177,23 +170,18 @@ class RowSource(NamedSource):
         text = field_of(values, self.text)
         if text is MISSING:
             raise UserError(f"{row_name}: no field `{self.text}`; it has {', '.join(sorted(map(str, values)))}")
-        own = {
-            name: _as_text(name, field_of(values, field))
-            for name, field in self.fields.model_dump().items()
-            if field is not None
-        }
-        source = own.get("source") or self.name
+        named = self.fields.model_dump().items()
+        own = {name: _as_text(name, field_of(values, field)) if field else "" for name, field in named}
+        source = own["source"] or self.name
         if not isinstance(text, str | bytes):
             return SourceItem(source, row_name, reason="no text in the row")
-        path, license = without_credentials(own.get("path") or row_name), own.get("license") or self.license
+        path, license = without_credentials(own["path"] or row_name), own["license"] or self.license
         return SourceItem(source, path, self.revision, license, text)
 
 
 def field_of(values: Mapping[str, Any], name: str) -> Any:
-    """The value of a field of a row, by its name or by the names that lead to it, such as `meta.text`.
-
-    `MISSING` where the row does not have it, None where what it is nested in is null.
-    """
+    """The value of a field of a row, by its name or by the names that lead to it (`meta.text`); `MISSING` where the row
+    does not have it, None where what it is nested in is null."""
     if name in values:
         return values[name]
     outer, dot, inner = name.partition(".")

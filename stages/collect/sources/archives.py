@@ -42,11 +42,8 @@ class Archives(FileSource):
     """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """Each member, in the archive's order.
-
-        Raises UserError for what is not an archive, a bomb, and a damaged or truncated archive: it never gives fewer
-        members than it was made with.
-        """
+        """Each member, in the archive's order. Raises UserError for what is not an archive, a bomb, and a damaged or
+        truncated archive: it never gives fewer members than it was made with."""
         read = _zip_members if file.name.lower().endswith(".zip") else _tar_members
         unpacked = 0
         with opened(file) as stream:

@@ -37,10 +37,8 @@ class Files(FileSource):
     kind: Literal["files"]
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each file. One that cannot be read is left out with the reason; an unchanged one is not read.
-
-        So are rows and archives, unless a glob names them by their ending: `corpus/*.jsonl` takes JSON as it is.
-        """
+        """Each file. Left out are those that cannot be read, and rows and archives, unless a glob names them by their
+        ending: `corpus/*.jsonl` takes JSON as it is."""
         from stages.collect.reading import text_items  # slow, and the parameters are checked without it
 
         as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}

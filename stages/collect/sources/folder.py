@@ -17,9 +17,6 @@ from stages.runtime.entry import UserError
 
 ROWS: dict[str, type[Jsonl] | type[Csv] | type[Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
-UTF8_BYTES = 4
-"""Of a character, at most."""
-
 UNREADABLE = "unreadable or damaged"
 NO_TEXT_COLUMN = "rows without a column that `text` names"
 IN_AN_ARCHIVE = "rows or an archive within an archive (unpack it)"
@@ -40,10 +37,7 @@ class Folder(FileSource):
     """An archive that unpacks to more is refused: a decompression bomb, or a limit to raise on purpose."""
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each file, row or member, in the order of the files' names.
-
-        Raises UserError as the kind does that a file is of: for rows that are none, for a damaged archive.
-        """
+        """Each file, row or member, in the order of the files' names. Raises UserError as a file's kind does."""
         from stages.collect.reading import text_items  # slow, and the parameters are checked without it
 
         yield from text_items(
@@ -83,10 +77,8 @@ class Folder(FileSource):
         return (file.size or 0) > self.part_bytes or file.name.lower().endswith(COMPRESSED)
 
     def _parts_of(self, file: LocatedFile, size: int) -> Iterator[SourceItem]:
-        """The parts of a text; one of which the beginning is no text is left out as a whole.
-
-        What cannot be read of a file here is left out. At a URL it is no fault of the file, and the run ends.
-        """
+        """The parts of a text; one of which the beginning is no text is left out as a whole. What cannot be read of a
+        file here is left out; at a URL it is no fault of the file, and the run ends."""
         from stages.collect.content_check import check_content  # slow, and the parameters are checked without it
 
         number = 0
@@ -124,7 +116,9 @@ def _cut(text: bytes) -> int:
         if found >= 0:
             return found + len(end)
     cut = len(text)
-    while cut > len(text) - UTF8_BYTES and (text[cut - 1] & 0xC0) == 0x80:  # a byte that continues a character
+    while (
+        cut > len(text) - 4 and (text[cut - 1] & 0xC0) == 0x80
+    ):  # a byte that continues a character, of at most 4 bytes
         cut -= 1
     return cut - 1 if text[cut - 1] >= 0xC0 else cut
 

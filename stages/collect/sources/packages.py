@@ -72,10 +72,8 @@ class StandardLibrary(SourceKind):
 
 
 def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
-    """The Python files of a pure-Python distribution, in the order of a hash of their paths.
-
-    Raises UserError if it is not installed, not the same on every platform, or changed since it was installed.
-    """
+    """The Python files of a distribution, in the order of a hash of their paths. Raises UserError if it is not
+    installed, not the same on every platform, or changed since it was installed."""
     package = pure_package(name)
     license = package_license(package)
     for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
@@ -83,7 +81,7 @@ def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
 
 
 def read_standard_library(tests: bool) -> Iterator[SourceItem]:
-    """The standard library of the running Python, in the order of a hash of the paths."""
+    """The same of the standard library of the running Python."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (PurePosixPath(path.relative_to(root).as_posix()) for path in root.rglob("*.py"))
     for path in _spread([path for path in paths if _wanted(path, tests)]):

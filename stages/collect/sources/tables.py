@@ -26,8 +26,7 @@ class Parquet(FileSource, RowSource):
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each row. Raises UserError if the file is not Parquet or lacks a named column, or has it twice.
 
-        A binary column may hold the text, as UTF-8: some writers know no other strings. Pages that carry a checksum
-        are compared with it.
+        A binary column may hold the text, as UTF-8: some writers know no other strings.
         """
         import pyarrow as pa  # slow, and the parameters are checked without it
         import pyarrow.parquet as pq
@@ -93,11 +92,8 @@ class Hub(RowSource):
         return self
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each row, streamed.
-
-        Raises UnavailableError if the Hub does not answer, UserError if it has no such data set, revision or split, or
-        does not give it to us.
-        """
+        """Each row, streamed. Raises UnavailableError if the Hub does not answer, UserError if it has no such data set,
+        revision or split, or does not give it to us."""
         # A second of imports: only where a data set is read.
         from datasets import load_dataset_builder
         from datasets.exceptions import DatasetsError

@@ -80,10 +80,8 @@ class Warc(FileSource):
         return required_libraries(self.kind)
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """Each page, by its address, and each damaged part, by the number of its first byte.
-
-        Raises UserError that names a file that is cut off, or whose compression is damaged.
-        """
+        """Each page, by its address, and each damaged part, by the number of its first byte. Raises UserError that
+        names a file that is cut off, or whose compression is damaged."""
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         wanted = WarcRecordType.response | WarcRecordType.conversion

@@ -221,10 +221,15 @@ COMPRESSED = tuple(OPENERS)
 NOT_READ = (".lz4", ".7z", ".rar")
 
 
+def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
+    """Whether the name of a file, of a web address without the query, ends so, in upper or lower case."""
+    is_web = name.startswith(("http://", "https://"))
+    return (name.partition("?")[0] if is_web else name).lower().endswith(endings)
+
+
 def by_ending(name: str, stream: BinaryIO) -> BinaryIO:
-    """The content of a file, decompressed where the ending of its name (of a URL without the query) says so."""
-    path = (name.partition("?")[0] if "://" in name else name).lower()
-    return next((opens(stream) for ending, opens in OPENERS.items() if path.endswith(ending)), stream)
+    """The content of a file, decompressed where the ending of its name says so."""
+    return next((opens(stream) for ending, opens in OPENERS.items() if has_ending(name, ending)), stream)
 
 
 def by_magic(stream: BinaryIO) -> BinaryIO:
@@ -258,7 +263,7 @@ def opened(file: LocatedFile) -> Iterator[BinaryIO]:
 @contextmanager
 def decompressed(file: LocatedFile) -> Iterator[BinaryIO]:
     """As `opened`; a file whose name ends in .gz, .bz2, .xz or .zst is decompressed while it is read."""
-    if file.name.endswith(NOT_READ):
+    if has_ending(file.name, NOT_READ):
         raise UserError(
             f"{file.name}: this compression is not read; decompress it, or use {', '.join(COMPRESSED[:-1])} "
             f"or {COMPRESSED[-1]}"

@@ -344,6 +344,16 @@ def test_every_kind_of_source_is_read_from_a_server(server: str, suffix: str) ->
     assert sorted(item.text for item in collect(source(f"{server}/{name}"))) == sorted(texts)
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".zip", ".tar"])
+def test_the_query_of_an_address_hides_no_ending(server: str, suffix: str) -> None:
+    write_texts(Path(f"served/rows{suffix}"), ["x = 1\n", "y = 2\n"])
+    address = {"globs": [f"{server}/rows{suffix}?download=true"]}
+    folder = {"kind": "folder", "text": ["content"], "part_bytes": None, "max_unpacked_bytes": 10**6}
+
+    assert sorted(item.text for item in collect(source(suffix) | address)) == ["x = 1\n", "y = 2\n"]
+    assert sorted(item.text for item in collect(FILES_SOURCE | address | folder)) == ["x = 1\n", "y = 2\n"]
+
+
 @pytest.mark.parametrize("suffix", [".py", ".jsonl", ".csv", ".parquet", ".zip", ".tar"])
 def test_a_server_that_breaks_off_ends_the_run_with_the_address(server_that_breaks_off: str, suffix: str) -> None:
     write_texts(Path(f"served/rows{suffix}"), ["x = 1\n" * 2000] * 5)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import IO, BinaryIO, Literal, Self, cast
 
-from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, by_magic, is_hidden, one_line, opened
+from stages.collect.located import HIDDEN, NOT_REGULAR, LocatedFile, by_magic, has_ending, is_hidden, one_line, opened
 from stages.collect.source_kinds import TOO_LARGE, Bytes, FileSource, SourceItem
 from stages.runtime.entry import UserError
 
@@ -44,7 +44,7 @@ class Archives(FileSource):
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each member, in the archive's order. Raises UserError for what is not an archive, a bomb, and a damaged or
         truncated archive: it never gives fewer members than it was made with."""
-        read = _zip_members if file.name.lower().endswith(".zip") else _tar_members
+        read = _zip_members if has_ending(file.name, ".zip") else _tar_members
         unpacked = 0
         with opened(file) as stream:
             try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from stages.collect.located import COMPRESSED, NOT_READ, LocatedFile, by_ending, find, opened
+from stages.collect.located import COMPRESSED, NOT_READ, LocatedFile, by_ending, find, has_ending, opened
 from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
 
 MAYBE_COMPRESSED = ("", *COMPRESSED)
@@ -55,9 +55,9 @@ class Files(FileSource):
 
 def why_no_text(name: str) -> str:
     """Why a file of this name is no text; empty where it may be one."""
-    return next((reason for reason, endings in NO_TEXT.items() if name.lower().endswith(endings)), "")
+    return next((reason for reason, endings in NO_TEXT.items() if has_ending(name, endings)), "")
 
 
 def kind_of(name: str) -> str:
     """The kind of source that a file of this name is of; empty for text."""
-    return next((kind for kind, endings in ENDINGS.items() if name.lower().endswith(endings)), "")
+    return next((kind for kind, endings in ENDINGS.items() if has_ending(name, endings)), "")

@@ -6,7 +6,7 @@ from typing import Annotated, BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
-from stages.collect.located import COMPRESSED, LocatedFile, decompressed, find, opened
+from stages.collect.located import COMPRESSED, LocatedFile, decompressed, find, has_ending, opened
 from stages.collect.source_kinds import Bytes, Fields, FileSource, Names, Reading, SourceItem
 from stages.collect.sources.archives import Archives
 from stages.collect.sources.files import Files, kind_of, why_no_text
@@ -59,7 +59,7 @@ class Folder(FileSource):
         elif kind == "archives":
             own = {"suffixes": [], "max_unpacked_bytes": self.max_unpacked_bytes}
             for item in Archives.model_validate(shared | own).items_of(file, limit):
-                within = not item.reason and (kind_of(item.path) or why_no_text(item.path))
+                within = not item.reason and why_no_text(item.path.removeprefix(file.name))
                 yield self.left_out(item.path, IN_AN_ARCHIVE) if within else item
         else:
             columns = first_columns(kind, file, longest_line(limit))
@@ -74,7 +74,7 @@ class Folder(FileSource):
         """Whether a text is to be read in parts: of a compressed one it is not known before."""
         if self.part_bytes is None:
             return False
-        return (file.size or 0) > self.part_bytes or file.name.lower().endswith(COMPRESSED)
+        return (file.size or 0) > self.part_bytes or has_ending(file.name, COMPRESSED)
 
     def _parts_of(self, file: LocatedFile, size: int) -> Iterator[SourceItem]:
         """The parts of a text; one of which the beginning is no text is left out as a whole. What cannot be read of a

@@ -8,10 +8,9 @@ thread and in a fixed order, so the same documents give the same file.
 import io
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -42,12 +41,10 @@ Labelled = Sequence[tuple[str, bool]]
 HashedWeights = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Classifier:
-    """What a training gives."""
+class Classifier(NamedTuple):
+    """What a training gives: a weight for each of 2 ** BITS buckets, and a bias."""
 
     weights: HashedWeights
-    """Of the buckets; shape (2 ** BITS)."""
     bias: float
 
     def score(self, text: str) -> float:

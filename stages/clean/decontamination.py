@@ -5,9 +5,9 @@ An item with fewer words than an n-gram is one passage, the sequence of all its 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -28,8 +28,7 @@ EvaluationItem = tuple[str, int, str]
 """The rows of the tables of `Contamination`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Passages:
+class Passages(NamedTuple):
     """What is looked for."""
 
     item_of: dict[NGram, str]
@@ -40,8 +39,7 @@ class Passages:
     """Last word of a passage of fewer words -> how many words such passages have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contamination:
+class Contamination(NamedTuple):
     """What was looked for, and where it was found."""
 
     hits: pd.DataFrame
@@ -131,9 +129,8 @@ def _find(passages: Passages, kind: WordKind, shard: Path, folder: Path) -> None
 
 
 def first_passage(found: Sequence[bytes], passages: Passages, known: set[bytes]) -> NGram | None:
-    """The first passage that an evaluation set has too. Only where as many known words follow each other as a passage
-    has is one looked up."""
-    known_in_a_row = 0
+    """The first passage that an evaluation set has too."""
+    known_in_a_row = 0  # a passage is looked up only where these are as many as it has words
     for end, word in enumerate(found, start=1):
         known_in_a_row = known_in_a_row + 1 if word in known else 0
         for size in (passages.size, *passages.shorter.get(word, ())):

@@ -6,8 +6,8 @@ Filters, duplicates and the split are queries over the ledger's features.
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,7 @@ NO_SPLIT = ""
 """The split of a document that is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(NamedTuple):
     """The verdicts on a corpus, and what they were found in."""
 
     masked: MaskedShards
@@ -44,10 +43,7 @@ class Judgement:
 
 
 def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Judgement:
-    """Mask, measure, filter, look for duplicates and split. What is cached is not computed again.
-
-    A part of a corpus may lack sources that are held out by name.
-    """
+    """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     masked = mask_shards(shards, params.masks.kinds)
     features = measure_shards(masked.paths, params.filters.measures())
     ledger = apply_filters(features, params.filters, params.seed)
@@ -117,7 +113,7 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int, part: str = W
     if split.by == "source":
         known = set(features["source"])
         unknown = sorted(set(split.validation_sources) - known)
-        if unknown and part == WHOLE:
+        if unknown and part == WHOLE:  # a part may lack some
             raise UserError(
                 f"params.yaml: clean.split.validation_sources: no source `{unknown[0]}` in the corpus; "
                 f"it has {', '.join(sorted(known)[:30])}"

@@ -15,11 +15,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import regex
@@ -138,8 +138,7 @@ SHORTEST_VALUE = 16
 """A shorter group of a pattern is a prefix, not a credential."""
 
 
-@dataclass(frozen=True, slots=True)
-class Masked:
+class Masked(NamedTuple):
     """A text without what was masked, and how often each kind was found."""
 
     text: str
@@ -152,8 +151,7 @@ class Masked:
         return Counter(kind for kind, _ in self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class MaskedShards:
+class MaskedShards(NamedTuple):
     """Shards under the names of their originals, with as many documents, in the same order."""
 
     paths: list[Path]
@@ -206,10 +204,8 @@ def mask(text: str, kinds: Collection[str]) -> Masked:
 
 
 def _without_private_keys(text: str, values: list[tuple[str, str]]) -> str:
-    """The text without its private keys, which are added to `values`: from a BEGIN line to the next END line.
-
-    One pass over the lines. A pattern for the whole key would read to the end of the text from each BEGIN without END.
-    """
+    """The text without its private keys, which are added to `values`: from a BEGIN line to the next END line."""
+    # Not a pattern for the whole key, which would read to the end of the text from each BEGIN without END.
     parts, copied, begin = [], 0, None
     for line in PRIVATE_KEY_LINE.finditer(text):
         if line[1] == "BEGIN" and begin is None:
@@ -255,8 +251,7 @@ def key_patterns() -> tuple[tuple[re.Pattern[str] | regex.Pattern[str], tuple[re
 
 def is_email(match: re.Match[str]) -> bool:
     """Whether it may be somebody's."""
-    domain = match[0].rpartition("@")[2].lower()
-    return not f".{domain}".endswith(RESERVED)
+    return not f".{match[0].rpartition('@')[2].lower()}".endswith(RESERVED)
 
 
 def is_ip_address(match: re.Match[str]) -> bool:

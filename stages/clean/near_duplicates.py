@@ -51,7 +51,7 @@ Pair = tuple[int, int, float]
 
 
 class Corpus:
-    """Documents in a fixed order, with the words and signatures of their shards."""
+    """Documents in a fixed order, each given by its index there, with the words and signatures of their shards."""
 
     def __init__(self, shards: list[ShardWords], rows: RowNumbers) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
@@ -65,15 +65,14 @@ class Corpus:
         self._bounds = np.searchsorted(self.shard_of[self._by_shard], np.arange(len(shards) + 1)).tolist()
 
     def words(self, document: int) -> WordHashes:
-        """The hashes of the distinct words of one document, which is given by its index in the order."""
-        words: WordHashes = self.shards[self.shard_of[document]].of(int(self.row_in_shard[document]))
-        return words
+        """Hashes of the distinct words of one document."""
+        shard: ShardWords = self.shards[self.shard_of[document]]
+        return shard.of(int(self.row_in_shard[document]))
 
     def sizes(self) -> RowNumbers:
         """Distinct words of each document."""
-        sizes = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
-        own: RowNumbers = sizes[self.first_row[self.shard_of] + self.row_in_shard]
-        return own
+        sizes: RowNumbers = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
+        return sizes[self.first_row[self.shard_of] + self.row_in_shard]
 
     def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
         """The exact Jaccard similarity of the words of one document with those of each of others; all have words."""
@@ -193,11 +192,8 @@ class DisjointSets:
 def find_near_duplicates(
     shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
 ) -> pd.DataFrame:
-    """The near-duplicates to drop among the ledger's rows: an index of rows, and the columns of `NearDuplicate`, in
-    which documents are rows too.
-
-    The first document by (source, path, id) is kept.
-    """
+    """The near-duplicates to drop among the ledger's rows: the columns of `NearDuplicate`, with rows for documents, by
+    the row. Of those alike the first by (source, path, id) is kept."""
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
     corpus = Corpus(list(read_words(shards, params.permutations, words)), ordered)
     clusters, pairs = similar_documents(corpus, params)
@@ -221,10 +217,9 @@ def similar_documents(corpus: Corpus, params: NearDuplicates) -> tuple[list[list
 def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clusters: DisjointSets) -> Iterator[Pair]:
     """Join the clusters of those documents of a bucket that are similar enough. Gives a pair for each joint.
 
-    Every pair is compared unless both are in one cluster already. The first document is compared with all others. If
-    they are alike, that joins them, and nothing is left to do: a bucket of n alike documents costs n comparisons
-    instead of n * n / 2. Otherwise only a document outside the largest cluster can be part of an open pair, so each of
-    those is compared with all that are in other clusters.
+    Every pair is compared unless both are in one cluster already. The first document is compared with all others: a
+    bucket of n alike documents costs n comparisons instead of n * n / 2. After that only a document outside the largest
+    cluster can be part of an open pair, so each of those is compared with all that are in other clusters.
     """
     labels = np.array([clusters.root(document) for document in bucket.tolist()])
     if (labels == labels[0]).all():

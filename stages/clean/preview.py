@@ -138,28 +138,28 @@ def masked_values(judged: Judgement, shards: Sequence[Path], kinds: Sequence[str
     texts = read_texts(shards, ledger, {row for rows in chosen.values() for row in rows})
     found = []
     for kind, rows in chosen.items():
-        examples = [one for row in rows for one in masked_value(ledger, row, texts[row], kind, kinds)]
+        values = (masked_value(ledger, row, texts[row], kind, kinds) for row in rows)
+        examples = [value for value in values if value is not None]
         found.append(MaskedKind(kind=kind, documents=int((counts[kind] > 0).sum()), examples=examples))
     return found
 
 
-def masked_value(ledger: pd.DataFrame, row: int, text: str, kind: str, kinds: Sequence[str]) -> list[MaskedValue]:
-    """The first value of a kind in a text with what is around it; credentials are cut short there too."""
+def masked_value(ledger: pd.DataFrame, row: int, text: str, kind: str, kinds: Sequence[str]) -> MaskedValue | None:
+    """The first value of a kind in a text with what is around it; credentials are cut short there too. None where it
+    had a placeholder of another kind in it."""
     values = mask(text, kinds).values
     shown = {value: f"{value[:SHOWN_OF_KEY]}…" if name == "keys" else value for name, value in values}
     for value in (value for name, value in values if name == "keys"):
         text = text.replace(value, shown[value])
     value = next(shown[value] for name, value in values if name == kind)
     start = text.find(value)
-    if start < 0:  # a value that had a placeholder of another kind in it
-        return []
-    before, after = line_before(text, start), start + len(value)
-    return [
-        MaskedValue(
-            source=ledger["source"].iloc[row],
-            path=ledger["path"].iloc[row],
-            before=text[before:start],
-            value=value[:CONTEXT_CHARACTERS],
-            after=text[after : after + CONTEXT_CHARACTERS].split("\n")[0],
-        )
-    ]
+    if start < 0:
+        return None
+    after = start + len(value)
+    return MaskedValue(
+        source=ledger["source"].iloc[row],
+        path=ledger["path"].iloc[row],
+        before=text[line_before(text, start) : start],
+        value=value[:CONTEXT_CHARACTERS],
+        after=text[after : after + CONTEXT_CHARACTERS].split("\n")[0],
+    )

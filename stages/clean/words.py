@@ -14,11 +14,10 @@ much as everything here.
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -99,9 +98,7 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
 
 def _composed(document: bytes) -> bytes:
     """UTF-8 text in NFC."""
-    if document.isascii():
-        return document
-    return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
+    return document if document.isascii() else unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
 
 
 KINDS = CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
@@ -114,9 +111,8 @@ def _distinct(hashes: WordHashes) -> WordHashes:
     return hashes[is_first]
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWords:
-    """The words of a shard's documents, mapped from the cache: nothing is held in memory."""
+class ShardWords(NamedTuple):
+    """The words of a shard's documents, mapped from the cache."""
 
     words: WordHashes
     """64-bit hashes of each document's distinct words, sorted, one document after the other."""
@@ -193,8 +189,6 @@ def _pairs(begins: Positions, ends: Positions) -> tuple[Positions, Positions]:
     return starts, np.concatenate([ends[1:][is_followed], ends[is_alone]])
 
 
-Numbers = npt.NDArray[np.uint64]
-
 PADDING = 16
 """Bytes that the text must have before its first word and after its last one: words are read 8 bytes at a time."""
 
@@ -210,7 +204,7 @@ FACTOR = np.uint64(0xF1357AEA2E62A9C5)
 HALF, LOW_HALF = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
-def _by_length(of_1: int, of_2_and_3: int, of_4_to_7: int, of_8_to_16: int) -> Numbers:
+def _by_length(of_1: int, of_2_and_3: int, of_4_to_7: int, of_8_to_16: int) -> WordHashes:
     return np.array([0, of_1, *[of_2_and_3] * 2, *[of_4_to_7] * 4, *[of_8_to_16] * 9], dtype=np.uint64)
 
 
@@ -225,7 +219,7 @@ MIDDLE_SHIFT = _by_length(0, 8, 0, 0)
 MIDDLE = _by_length(0xFF, 0xFF, 0, 0)
 
 
-def fxhash(data: bytes, starts: Positions, ends: Positions) -> Numbers:
+def fxhash(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
     """FxHash of each word data[start:end], none of them empty: the hash of the library rensa.
 
     The algorithm is that of the Rust crate rustc-hash 2.1: the first and last 8 bytes of a word, each with a constant
@@ -238,8 +232,8 @@ def fxhash(data: bytes, starts: Positions, ends: Positions) -> Numbers:
     return hashes
 
 
-def _hashes(data: bytes, starts: Positions, ends: Positions) -> Numbers:
-    eight_bytes: Numbers = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
+def _hashes(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
+    eight_bytes: WordHashes = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
     lengths = ends - starts
     row = np.minimum(lengths, 16)
     first, last = eight_bytes[starts], eight_bytes[ends - 8]
@@ -254,7 +248,7 @@ def _hashes(data: bytes, starts: Positions, ends: Positions) -> Numbers:
     return hashes
 
 
-def _long(eight_bytes: Numbers, positions: Positions, last: Positions) -> tuple[Numbers, Numbers]:
+def _long(eight_bytes: WordHashes, positions: Positions, last: Positions) -> tuple[WordHashes, WordHashes]:
     """What is multiplied of words of more than 16 bytes: 16 bytes after 16, then the last 16."""
     low, high = np.full(len(last), SEED_1), np.full(len(last), SEED_2)
     is_open = np.arange(len(last))
@@ -267,11 +261,11 @@ def _long(eight_bytes: Numbers, positions: Positions, last: Positions) -> tuple[
     return low ^ eight_bytes[last], high ^ eight_bytes[last + 8]
 
 
-def _mixed(first: Numbers, second: Numbers) -> Numbers:
+def _mixed(first: WordHashes, second: WordHashes) -> WordHashes:
     """The upper half of each product of 128 bits, combined with the lower half: schoolbook by halves of 32 bits."""
     low, high = first & LOW_HALF, first >> HALF
     other_low, other_high = second & LOW_HALF, second >> HALF
     left = high * other_low + ((low * other_low) >> HALF)
     right = low * other_high + (left & LOW_HALF)
-    upper: Numbers = high * other_high + (left >> HALF) + (right >> HALF)
+    upper: WordHashes = high * other_high + (left >> HALF) + (right >> HALF)
     return upper ^ (first * second)

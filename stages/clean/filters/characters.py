@@ -17,18 +17,13 @@ if TYPE_CHECKING:
     ByteClasses = npt.NDArray[np.uint8]
 
 SPACE, SIGN, LOWER, UPPER, DIGIT = range(5)
-BYTE_CLASSES = bytes(
-    SPACE
-    if byte in b"\t\n\v\f\r "
-    else LOWER
-    if byte in string.ascii_lowercase.encode() or byte >= 128
-    else UPPER
-    if byte in string.ascii_uppercase.encode()
-    else DIGIT
-    if byte in string.digits.encode()
-    else SIGN
-    for byte in range(256)
-)
+CLASSES = {
+    **dict.fromkeys(b"\t\n\v\f\r ", SPACE),
+    **dict.fromkeys(string.ascii_lowercase.encode(), LOWER),
+    **dict.fromkeys(string.ascii_uppercase.encode(), UPPER),
+    **dict.fromkeys(string.digits.encode(), DIGIT),
+}
+BYTE_CLASSES = bytes(CLASSES.get(byte, SIGN if byte < 128 else LOWER) for byte in range(256))
 
 
 class Characters(Filter):

@@ -219,8 +219,8 @@ def repetition(text: str, words: NumberedWords) -> dict[str, Feature]:
 
 
 def repeated(starts: "Numbers", grams: "Numbers") -> tuple["Numbers", "Numbers"]:
-    """Of n-grams, given by where they begin and numbers that are equal where they are: those that occur several times,
-    in their order, with new numbers from 0 on."""
+    """Of n-grams, given by where they begin and a number for each: those that occur several times, in their order, with
+    new numbers from 0 on."""
     import numpy as np
 
     order = np.argsort(grams)

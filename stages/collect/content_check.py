@@ -1,7 +1,7 @@
 """Checks whether the content of a file or a row can be a document. A file that does not change is checked once.
 
 A file counts as unchanged while its size, its times (mtime and ctime) and its inode are the same, as in git. One that
-changed less than two seconds before it was read is read again: a further change could have left the same times.
+changed less than two seconds before the run began is read again: a further change could have left the same times.
 """
 
 import time
@@ -85,6 +85,7 @@ class SeenFiles:
 
     def __init__(self) -> None:
         self.log = ResultLog(SEEN, code_key(check_content))
+        self._began = time.time_ns()
         self._before = self.log.read()
         self._now: dict[str, list[int | str]] = {}
 
@@ -99,8 +100,7 @@ class SeenFiles:
 
     def remember(self, name: str, state: EntryState, found: ContentCheck) -> None:
         """Keep the check of a file for the next run."""
-        settled = time.time_ns() - max(state[1], state[2]) > SETTLED_NS
-        if settled and can_be_found(name):
+        if self._began - max(state[1], state[2]) > SETTLED_NS and can_be_found(name):
             self._now[name] = [*state, found.id, found.size, found.flaw]
 
     def save(self) -> None:

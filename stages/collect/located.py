@@ -101,11 +101,6 @@ def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
     return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
 
 
-def find_visible(patterns: Sequence[str]) -> list[LocatedFile]:
-    """As `find`, without the hidden files and without links to what the patterns see by its own name."""
-    return [file for file in find(patterns) if file.flaw not in (HIDDEN, LINKED_FOLDER, OTHER_NAME)]
-
-
 def _local(pattern: Path) -> Iterator[LocatedFile]:
     parts = pattern.relative_to(pattern.anchor).parts
     first_wildcard = next((n for n, part in enumerate(parts) if set("*?[") & set(part)), len(parts))

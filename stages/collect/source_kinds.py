@@ -135,10 +135,11 @@ class FileSource(NamedSource):
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
         """The items of each file, in the order of the files' names. Raises what `items_of` does."""
-        from stages.collect.located import find_visible  # slow with what it needs
+        from stages.collect.located import HIDDEN, LINKED_FOLDER, OTHER_NAME, find  # slow with what it needs
         from stages.collect.reading import read_files
 
-        yield from read_files(find_visible(self.globs), partial(self.items_of, limit=reading.max_document_bytes))
+        files = [file for file in find(self.globs) if file.flaw not in (HIDDEN, LINKED_FOLDER, OTHER_NAME)]
+        yield from read_files(files, partial(self.items_of, limit=reading.max_document_bytes))
 
     @abstractmethod
     def items_of(self, file: "LocatedFile", limit: int) -> Iterator[SourceItem]:

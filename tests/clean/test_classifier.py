@@ -95,7 +95,11 @@ def test_what_if_says_what_a_minimum_drops_and_a_new_model_scores_anew(
 @pytest.mark.parametrize(
     ("arguments", "content", "said"),
     [
-        (["labelled.jsonl"], '{"text": "x"}', 'labelled.jsonl: line 1 is not like {"text": "...", "good": true}'),
+        (
+            ["labelled.jsonl"],
+            '{"text": "x"}',
+            'labelled.jsonl: line 1: good: Field required; lines are like {"text": "...", "good": true}',
+        ),
         (["labelled.jsonl"], '{"text": "x", "good": true}', "1 good and 0 bad documents: label at least 10 of each"),
         (
             ["labelled.jsonl"],
@@ -104,7 +108,7 @@ def test_what_if_says_what_a_minimum_drops_and_a_new_model_scores_anew(
         ),
         (["good", "nowhere"], "", "nowhere: no folder with documents"),
         (["good", "bad", "ugly"], "", "give a folder of good and one of bad documents, or one .jsonl file"),
-        (["missing.jsonl"], "", "missing.jsonl cannot be read (No such file or directory)"),
+        (["missing.jsonl"], "", "missing.jsonl: cannot be read (No such file or directory)"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_refused(

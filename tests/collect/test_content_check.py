@@ -131,6 +131,19 @@ def test_damaged_notes_are_not_used() -> None:
     assert SeenFiles().known("corpus/a.py", state) is None
 
 
+def test_a_file_that_changed_as_the_run_began_is_not_noted_however_late_its_check_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = time.time_ns()
+    notes, state = SeenFiles(), (6, changed, changed, 1)
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 10 * content_check.SETTLED_NS)
+
+    notes.remember("corpus/a.py", state, check_content("x = 1\n"))
+    notes.save()
+
+    assert SeenFiles().known("corpus/a.py", state) is None
+
+
 def test_notes_of_files_that_are_gone_and_of_other_code_are_dropped() -> None:
     age(max(corpus(), key=lambda path: path.stat().st_ctime_ns))
     ResultLog(SEEN, cache_key("other code")).append("corpus/a.py", [1])

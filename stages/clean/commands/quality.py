@@ -11,10 +11,13 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from stages.clean.classifier import Labelled, area_under_curve, train
 from stages.formats.documents import document_id
+from stages.formats.reports import read_rows
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError, first_line, run_stage
 
 COMMAND = "data quality"
 """Under `parrotflow`."""
@@ -55,7 +58,8 @@ def read_labelled(paths: Sequence[Path]) -> Labelled:
     if len(paths) == 2:
         found = [(text, good) for folder, good in zip(paths, (True, False), strict=True) for text in _texts(folder)]
     elif len(paths) == 1:
-        found = list(_rows(paths[0]))
+        rows = read_rows(paths[0], LabelledRow, 'lines are like {"text": "...", "good": true}')
+        found = [(row.text, row.good) for row in rows]
     else:
         raise UserError("give a folder of good and one of bad documents, or one .jsonl file")
     labels: dict[str, bool] = {}
@@ -65,45 +69,34 @@ def read_labelled(paths: Sequence[Path]) -> Labelled:
     return sorted(labels.items(), key=lambda document: document_id(document[0]))
 
 
+class LabelledRow(BaseModel, strict=True):
+    """A line of a file of labelled documents."""
+
+    text: str
+    good: bool
+
+
 def _texts(folder: Path) -> Iterator[str]:
     files = [path for path in sorted(folder.rglob("[!.]*")) if path.is_file()]
     if not files:
         raise UserError(f"{folder}: no folder with documents")
     for file in files:
-        yield _read(file)
-
-
-def _rows(file: Path) -> Iterator[tuple[str, bool]]:
-    for number, line in enumerate(_read(file).split("\n"), start=1):
-        if not line.strip():
-            continue
         try:
-            row = json.loads(line)
-            text, good = row["text"], row["good"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            text, good = None, None
-        if not isinstance(text, str) or not isinstance(good, bool):
-            raise UserError(f'{file}: line {number} is not like {{"text": "...", "good": true}}')
-        yield text, good
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror})") from None
-    except UnicodeError:
-        raise UserError(f"{file} is not UTF-8") from None
+            yield file.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"{file} cannot be read ({first_line(error)})") from None
 
 
 def held_out_report(documents: Labelled) -> str:
     """How a classifier of four fifths of the documents does on the others, in words."""
-    is_held_out = [int(document_id(text)[:8], 16) % HELD_OUT == 0 for text, _ in documents]
-    held_out = [document for document, out in zip(documents, is_held_out, strict=True) if out]
+    rest: list[tuple[str, bool]] = []
+    held_out: list[tuple[str, bool]] = []
+    for text, good in documents:
+        (held_out if int(document_id(text)[:8], 16) % HELD_OUT == 0 else rest).append((text, good))
     labels = [good for _, good in held_out]
     if len(set(labels)) < 2:
         return "too few documents to hold some out: how well it does is not known"
-    classifier = train([document for document, out in zip(documents, is_held_out, strict=True) if not out])
+    classifier = train(rest)
     scores = [classifier.score(text) for text, _ in held_out]
     right = sum((score >= 0.5) == good for score, good in zip(scores, labels, strict=True))
     return (

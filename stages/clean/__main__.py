@@ -51,25 +51,20 @@ def main(part: str = WHOLE) -> None:
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
     write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts) | item_counts(judged.contamination))
-    atomic_write(REPORTS / "clean_drops.csv", drops_csv(ledger))
+    atomic_write(REPORTS / "clean_drops.csv", as_csv(drop_counts(ledger)))
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits", SHOWN):
         drop_unused(cache)
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", flush=True)
 
 
-def drop_counts(ledger: pd.DataFrame) -> list[tuple[str, int, int]]:
+def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
     """Filter, documents and bytes for each filter that dropped something; the most documents first."""
-    dropped = ledger[ledger["verdict"] != KEPT].groupby("verdict")
-    counts = zip(dropped.size().items(), dropped["bytes"].sum(), strict=True)
-    return sorted(
-        ((str(name), int(count), int(size)) for (name, count), size in counts), key=lambda row: (-row[1], row[0])
+    by_filter = (
+        ledger[ledger["verdict"] != KEPT].rename(columns={"verdict": "filter"}).groupby("filter", as_index=False)
     )
-
-
-def drops_csv(ledger: pd.DataFrame) -> str:
-    """The same as CSV, for the bar chart."""
-    return "".join(f"{','.join(map(str, row))}\n" for row in [("filter", "documents", "bytes"), *drop_counts(ledger)])
+    counts = by_filter.agg(documents=("bytes", "size"), bytes=("bytes", "sum"))
+    return counts.sort_values(["documents", "filter"], ascending=[False, True])
 
 
 def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
@@ -128,7 +123,7 @@ def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
         "train": _size(ledger[ledger["split"] == TRAIN]),
         "validation": _size(ledger[ledger["split"] == VALIDATION]),
         "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
-        "dropped": {name: {"documents": count, "bytes": size} for name, count, size in drop_counts(ledger)},
+        "dropped": drop_counts(ledger).set_index("filter").to_dict("index"),
     }
 
 
@@ -140,7 +135,7 @@ def markdown_report(ledger: pd.DataFrame) -> str:
     """The same as a Markdown table with the share of each."""
     documents, size = len(ledger), int(ledger["bytes"].sum())
     parts = [("collected", documents, size)]
-    parts += [(f"dropped: {name}", count, dropped) for name, count, dropped in drop_counts(ledger)]
+    parts += [(f"dropped: {name}", *counts) for name, *counts in drop_counts(ledger).itertuples(index=False)]
     for split in SPLITS:
         part = ledger[ledger["split"] == split]
         parts.append((split, len(part), int(part["bytes"].sum())))

@@ -36,21 +36,23 @@ DETECTORS = (
     "square_oauth", "stripe", "telegram_token", "twilio",
 )  # fmt: skip
 
-LINEAR = (
-    re.compile(r"(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{16}"),  # AWS, the id of a key
+LINEAR: dict[re.Pattern[str] | regex.Pattern[str], tuple[str, ...]] = {
+    re.compile(r"(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{16}"): (),  # AWS, the id of a key
     # AWS, the key: a quoted value, then the check that `aws` and `key` or the like are before it.
     regex.compile(
         r"""['"]([0-9a-zA-Z/+]{40})['"](?<=aws.{0,20}(?:key|pwd|pw|password|pass|token).{0,20}['"][0-9a-zA-Z/+]{40}['"])""",
         regex.IGNORECASE,
-    ),
-    re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+=*\.[A-Za-z0-9_-]+=*(?:\.[A-Za-z0-9_-]+=*)?"),  # JSON web token
-    re.compile(r"/:_authToken=\s*(npm_\S+|[A-Fa-f0-9-]{36})"),
-    re.compile(r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]*[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}"),  # OpenAI
-)
+    ): ("aws",),
+    # JSON web token
+    re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]+=*\.[A-Za-z0-9_-]+=*(?:\.[A-Za-z0-9_-]+=*)?"): ("eyj",),
+    re.compile(r"/:_authToken=\s*(npm_\S+|[A-Fa-f0-9-]{36})"): (),
+    # OpenAI
+    re.compile(r"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]*[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}"): ("t3blbkfj",),
+}
 """In place of detect-secrets' patterns for the same, which read the rest of a line (aws: 50 characters) again from each
-position where a match could begin: on a line of n characters without a match they take n * n steps."""
+position where a match could begin: on a line of n characters without a match they take n * n steps. Each with what it
+needs, as below."""
 
-NEEDED_BY_LINEAR: tuple[tuple[str, ...], ...] = ((), ("aws",), ("eyj",), (), ("t3blbkfj",))
 NEEDED_BY_DETECTOR: Mapping[str, tuple[str, ...]] = {
     "discord": (r"\.[a-z\d_-]{6}\.[a-z\d_-]{27}",),
     "mailchimp": (r"-us[0-9]",),
@@ -240,7 +242,7 @@ def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:
 @cache
 def key_patterns() -> tuple[tuple[re.Pattern[str] | regex.Pattern[str], tuple[re.Pattern[str], ...]], ...]:
     """Credentials by their form, each with what it needs; detectors by entropy or by a variable's name hit code."""
-    patterns = list(zip(LINEAR, NEEDED_BY_LINEAR, strict=True))
+    patterns = list(LINEAR.items())
     for name in DETECTORS:
         module = import_module(f"detect_secrets.plugins.{name}")
         for _, member in inspect.getmembers(module, inspect.isclass):

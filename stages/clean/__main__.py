@@ -1,8 +1,7 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`.
 
-With `--part BITS` the documents are a part of a corpus, which may lack held-out sources, or a split.
-
-What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
+With `--part BITS` the documents are a part of a corpus, which may lack held-out sources, or a split. What was kept and
+what was dropped is reported per filter: figures for DVC, tables for people.
 """
 
 from pathlib import Path
@@ -68,11 +67,8 @@ def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
-    """A row for each duplicate that is dropped: which document it resembles and how much, and which one is kept.
-
-    Similarities are exact: the Jaccard similarity of the sets of words; 1 for documents that are equal but for white
-    space.
-    """
+    """A row for each duplicate that is dropped: which document it resembles and how much (the exact Jaccard similarity
+    of their words; 1 where only white space differs), and which one is kept."""
 
     def named(role: str, rows: "pd.Index | pd.Series") -> pd.DataFrame:
         return ledger.loc[rows, ["source", "path"]].add_prefix(f"{role}_").reset_index(drop=True)

@@ -63,10 +63,8 @@ class Classifier(NamedTuple):
 
 
 def features_of(text: str) -> tuple[npt.NDArray[np.int64], HashedWeights]:
-    """The buckets of a document's words and pairs of words, sorted, and how much each counts (their squares sum to 1).
-
-    A word that is there n times counts log(1 + n).
-    """
+    """The buckets of a document's words and pairs of words, sorted, and how much each counts: log(1 + n) for one that
+    is there n times, scaled so that the squares sum to 1."""
     words = word_list(text.lower(), "unicode")
     hashed = np.fromiter(map(crc32, words), dtype=np.uint32, count=len(words))
     pairs = (hashed[:-1] * PAIR_MIX) ^ hashed[1:]
@@ -107,10 +105,8 @@ def sigmoid(value: Any) -> Any:
 
 @lru_cache(maxsize=2)
 def read_classifier(path: Path, sha256: str) -> Classifier:
-    """The classifier of a file with that sha256.
-
-    Raises InputsChangedError where the file has another one by now, UserError where it is no classifier.
-    """
+    """The classifier of a file with that sha256. Raises InputsChangedError where the file has another one by now,
+    UserError where it is no classifier."""
     if file_sha256(path) != sha256:
         raise InputsChangedError(f"{path} changed while it was used: run the same command again")
     try:

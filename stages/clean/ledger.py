@@ -48,11 +48,8 @@ ASCII_SPACE = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 
 
 def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """The features of every document: rows in the order of the shards, a column `shard` with the shard's name.
-    `measures` are those of `Filters.measures`.
-
-    What was measured before is taken from the cache: one edited document costs one shard, a new filter its columns.
-    """
+    """The features of every document by the measures of `Filters.measures`: rows in the order of the shards, a column
+    `shard` with the shard's name. One edited document costs one shard, a new filter its columns."""
     parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures}
     entries = map_cached_parts("features", shards, _key_of, parts, partial(_measure_shard, measures))
     tables = list(map(_columns, entries))
@@ -94,11 +91,8 @@ def _measure_shard(
 
 
 def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
-    """The facts of one document. Lengths count characters.
-
-    `language` is guessed by the path's extension, empty where it is unknown. `content_sha256` is of the text without
-    white space: equal for exact duplicates, as CodeParrot defines them.
-    """
+    """The facts of one document. Lengths count characters; `language` is guessed by the path's extension, else empty;
+    `content_sha256` is of the text without white space: equal for exact duplicates, as CodeParrot defines them."""
     return {
         "id": document.id,
         "source": document.source,

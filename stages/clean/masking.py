@@ -162,10 +162,8 @@ class MaskedShards(NamedTuple):
 
 
 def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
-    """The shards with what the kinds name replaced; the originals where there is no kind.
-
-    A masked document has the id of its new text and stays in the shard of its original.
-    """
+    """The shards with what the kinds name replaced; the originals where there is no kind. A masked document has the id
+    of its new text and stays in the shard of its original."""
     if not kinds:
         return MaskedShards(list(shards), pd.DataFrame())
     entries = map_cached("masked", shards, partial(_key, kinds), partial(_mask_shard, kinds))
@@ -288,11 +286,8 @@ def _is_number(match: re.Match[str]) -> bool:
 
 
 def _is_listed(match: re.Match[str]) -> bool:
-    """Whether four small numbers at the start of a line, with words after them, are an address all the same.
-
-    They are one of a public resolver, or lines next to theirs begin with numbers that no section and no release has, or
-    these lines follow one that announces addresses: `Name servers:`.
-    """
+    """Whether four small numbers at the start of a line are an address all the same: of a public resolver, or next to
+    lines that begin with numbers which no section has, or below a line that announces addresses (`Name servers:`)."""
     if match[0] in RESOLVERS:
         return True
     text, start, end = match.string, match.start(), match.end()

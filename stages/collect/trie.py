@@ -1,8 +1,5 @@
-"""Writes documents as a trie of shards, holding about one shard in memory.
-
-Documents are spooled to temporary buckets by the first bits of their ids, then each leaf of the trie is read from its
-buckets, sorted and written.
-"""
+"""Writes documents as a trie of shards, holding about one shard in memory: they are spooled to temporary buckets by the
+first bits of their ids, then each leaf of the trie is read from its buckets, sorted and written."""
 
 import pickle
 import shutil

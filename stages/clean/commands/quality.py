@@ -51,10 +51,8 @@ def main() -> None:
 
 
 def read_labelled(paths: Sequence[Path]) -> Labelled:
-    """The documents, each content once, in an order that depends on their contents alone.
-
-    Raises UserError for what cannot be read, and for a content that is both good and bad.
-    """
+    """The documents, each content once, in an order that depends on their contents alone. Raises UserError for what
+    cannot be read, and for a content that is both good and bad."""
     if len(paths) == 2:
         found = [(text, good) for folder, good in zip(paths, (True, False), strict=True) for text in _texts(folder)]
     elif len(paths) == 1:

@@ -28,10 +28,8 @@ class Comments(Filter):
 
 
 def comment_characters(text: str) -> int:
-    """Characters between triple quotes, and of lines that begin with `#` outside them: comments and docstrings.
-
-    An estimate for Python without parsing it; the quotes, the indent and the `#` itself are not counted.
-    """
+    """Characters between triple quotes, and of lines that begin with `#` outside them, without the quotes, the indent
+    and the `#`: an estimate for Python without parsing it."""
     total = 0
     for quotes in ('"""', "'''"):
         parts = text.split(quotes)

@@ -91,10 +91,8 @@ def _tar_members(file: BinaryIO, limit: int) -> Members:
 
 
 def _check_end(archive: tarfile.TarFile, limit: int) -> None:
-    """Read an archive whose first closing block was met to its end, which checks the checksums of its compression.
-
-    Two blocks of zeros close an archive (POSIX.1-1988, ustar), then only zeros may follow.
-    """
+    """Read an archive whose first closing block was met to its end, which checks the checksums of its compression. Two
+    blocks of zeros close an archive (POSIX.1-1988, ustar), then only zeros may follow."""
     stream = cast("BinaryIO", archive.fileobj)
     size = 0
     while block := stream.read(tarfile.RECORDSIZE):
@@ -108,10 +106,8 @@ def _check_end(archive: tarfile.TarFile, limit: int) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is read or refused: tarfile alone takes a damaged one for the end of the archive.
-
-    Its names and attributes are short: tarfile holds them in memory before anybody sees the member.
-    """
+    """A header that is read or refused: tarfile alone takes a damaged one for the end of the archive, and holds long
+    names and attributes in memory before anybody sees the member."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:

@@ -24,10 +24,8 @@ class Parquet(FileSource, RowSource):
     kind: Literal["parquet"]
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """Each row. Raises UserError if the file is not Parquet or lacks a named column, or has it twice.
-
-        A binary column may hold the text, as UTF-8: some writers know no other strings.
-        """
+        """Each row. Raises UserError if the file is not Parquet or lacks a named column, or has it twice. A binary
+        column may hold the text, as UTF-8: some writers know no other strings."""
         import pyarrow as pa  # slow, and the parameters are checked without it
         import pyarrow.parquet as pq
 

@@ -90,7 +90,7 @@ class Warc(FileSource):
             for record in ArchiveIterator(cast("BinaryIO", records), record_types=wanted, stream_detect=False):
                 address = without_credentials((record.headers.get("WARC-Target-URI") or "").strip("<>"))
                 is_html = record.record_type == WarcRecordType.response
-                content, reason = _read_page(record, limit) if is_html else _read(record, limit)
+                content, reason = _read(record, is_html, limit)
                 if reason:
                     yield self.left_out(address, reason)
                 elif is_html:
@@ -112,10 +112,8 @@ def required_libraries(kind: str) -> list[str]:
 
 
 def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
-    """The visible text of a page, a line for a block; with `main_content` without navigation, headers and footers.
-
-    The encoding is that of the server, else the one that the page names, else what its bytes look like (as in HTML5).
-    """
+    """The visible text of a page, a line for a block. The encoding is that of the server, else the one that the page
+    names, else what its bytes look like (as in HTML5)."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import detect_encoding
     from resiliparse.parse.html import HTMLTree
@@ -126,22 +124,16 @@ def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
     return text
 
 
-def _read(record: Any, limit: int) -> tuple[bytes, str]:
-    """The content of a record, or why it is left out; the other one is empty."""
-    content = record.reader.read(limit + 1)
-    return (b"", TOO_LARGE) if len(content) > limit else (content, "")
-
-
-def _read_page(record: Any, limit: int) -> tuple[bytes, str]:
-    """The same of a page, without the encodings of HTTP."""
-    if record.http_headers is None or record.http_headers.status_code != 200:
+def _read(record: Any, is_page: bool, limit: int) -> tuple[bytes, str]:
+    """The content of a record, of a page without the encodings of HTTP, and why it is left out: one of them empty."""
+    if is_page and (record.http_headers is None or record.http_headers.status_code != 200):
         return b"", "page with another status than 200"
-    if record.http_content_type not in HTML_TYPES:
+    if is_page and record.http_content_type not in HTML_TYPES:
         return b"", "no HTML page"
     content = record.reader.read(limit + 1)
     # Not by fastwarc: there one page that is not encoded as its server said ends the file.
     try:
-        for name in _encodings(record.http_headers):
+        for name in _encodings(record.http_headers) if is_page else ():
             content = DECODERS[name](content, limit + 1)
     except (KeyError, ValueError, zlib.error):
         return b"", "page whose content is not encoded as its server said"
@@ -183,8 +175,7 @@ class _Records:
     """The records of a WARC file as a stream, without what is between them that is none, and without damaged ones.
 
     fastwarc refuses a file with anything between its records, and takes one that is cut off for a shorter one. A record
-    is damaged where it does not end after as many bytes as it says: what follows is not known to be a record before the
-    next line that begins one. Of a record of more than `limit` bytes, which is not used, that is not looked at.
+    is damaged where it does not end after as many bytes as it says; that is not looked at above `limit` bytes.
     """
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:

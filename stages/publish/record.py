@@ -251,11 +251,13 @@ def origin(name: str, revision: str, asked: list[dict[str, Any]]) -> tuple[str, 
 
 
 def located(pattern: str) -> Place:
-    """Where the files of a pattern are."""
-    if "://" in pattern:
+    """Where the files of a pattern are; the last part of a chain of fsspec (`zip://*.csv::PATH`) says it."""
+    file = pattern.rpartition("::")[2]
+    if public_url(file):
         return Place(kind="url", address=public_url(pattern))
     # A path outside of the project says where things are on this machine.
-    return Place(kind="local") if Path(pattern).is_absolute() else Place(kind="local", address=pattern)
+    outside = "://" in file or Path(file).is_absolute()
+    return Place(kind="local") if outside else Place(kind="local", address=pattern)
 
 
 def dependency(dep: Mapping[str, Any], places: Mapping[str, Place], *, inside: bool) -> Dependency:

@@ -25,13 +25,12 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.runtime.code import OWN_FOLDERS, read_module
-from stages.runtime.credentials import credentials
+from stages.runtime.credentials import PARTS, credentials
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
@@ -222,7 +221,7 @@ def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False)
     by_url = ((position, f"a URL with {kind}") for position, kind in credentials(text)) if in_urls else ()
     for position, kind in chain(by_form, by_url):
         line = _line(text, position)
-        if ALLOWED not in text.splitlines()[line - 1]:
+        if ALLOWED not in text.split("\n")[line - 1]:
             return f"{kind}, line {line}"
     return None
 
@@ -296,12 +295,12 @@ def public_url(url: str) -> str | None:
 
     The user of ssh, mostly `git`, is kept: without it nothing can be cloned.
     """
-    parts = urlsplit(url)
-    if not parts.netloc or parts.scheme == "file":
+    match = PARTS.fullmatch(url)
+    if match is None or match[1] == "file" or match[3].startswith("/"):
         return url if HOST_AND_PATH.fullmatch(url) else None
-    user, _, host = parts.netloc.rpartition("@")
-    user = f"{user.partition(':')[0]}@" if user and parts.scheme.endswith("ssh") else ""
-    return urlunsplit((parts.scheme, user + host, parts.path, "", ""))
+    scheme, login, host_and_path, _ = match.groups()
+    user = f"{login.partition(':')[0]}@" if login and scheme.endswith("ssh") else ""
+    return f"{scheme}://{user}{host_and_path}"
 
 
 def tracked_files() -> list[str]:

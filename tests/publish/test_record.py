@@ -325,6 +325,7 @@ def test_where_the_bytes_of_a_source_are_follows_from_its_parameters(folder: Pat
         {"kind": "standard_library"},
         {"kind": "hub", "name": "code", "repository": "owner/code", "revision": "a" * 40},
         {"kind": "jsonl", "name": "rows", "globs": ["s3://key:secret@bucket/*.jsonl", "corpus"]},
+        {"kind": "jsonl", "name": "packed", "globs": ["zip://*::https://host/a.zip", "zip://*::/mnt/disk/a.zip"]},
         {"kind": "new", "name": "feed", "address": "nowhere"},
     ]
 
@@ -334,6 +335,10 @@ def test_where_the_bytes_of_a_source_are_follows_from_its_parameters(folder: Pat
     assert origin("rows", "1", asked)[1] == [
         Place(kind="url", address="s3://bucket/*.jsonl"),
         Place(kind="local", address="corpus"),
+    ]
+    assert origin("packed", "1", asked)[1] == [
+        Place(kind="url", address="zip://*::https://host/a.zip"),
+        Place(kind="local"),
     ]
     assert origin("feed", "", asked) == ("new", [])
     assert origin("a row's own", "", asked) == ("", [])

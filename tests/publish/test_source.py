@@ -242,6 +242,13 @@ def test_a_line_may_be_allowed_by_name() -> None:
     assert find_secret(f"key = '{GITHUB}'  # pragma: allowlist secret\n".encode()) is None
 
 
+@pytest.mark.parametrize("separator", ["\f", "\x85", "\u2028"])
+def test_the_line_above_allows_nothing_whatever_characters_it_holds(separator: str) -> None:
+    text = f"a = 1{separator}  # pragma: allowlist secret\nkey = '{GITHUB}'\n"
+
+    assert find_secret(text.encode()) == "GitHub Token, line 2"
+
+
 def test_the_value_of_a_secret_variable_is_found_whatever_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SERVICE_TOKEN", "correct horse")
     monkeypatch.setenv("OTHER_TOKEN", "true")

@@ -5,7 +5,6 @@ The corpus on one page, for people: how much, of what, under which licences, wha
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -44,30 +43,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """Lines with bars, whose lengths show documents or bytes."""
-
-    bars: list[Bar]
-    by: Literal["documents", "bytes"]
-
-    @property
-    def has_bytes(self) -> bool:
-        """Whether there is a column with bytes."""
-        return any(bar.bytes for bar in self.bars)
-
-    def share(self, bar: Bar) -> float:
-        """Of the sum of all bars."""
-        return self._value(bar) / sum(map(self._value, self.bars))
-
-    def width(self, bar: Bar) -> float:
-        """Of the longest bar."""
-        return self._value(bar) / max(map(self._value, self.bars))
-
-    def _value(self, bar: Bar) -> int:
-        return bar.documents if self.by == "documents" else bar.bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Size:
     """How large a split, or the whole corpus, is."""
 
@@ -94,14 +69,14 @@ def html_report(
         vocabulary_size=manifest.vocab_size,
         engine=manifest.engine,
         charts={
-            "Tokens per document": Chart(length_bars(np.concatenate(list(lengths.values()))), "documents"),
-            "Sources": Chart(grouped(kept, "source"), "bytes"),
-            "Licences": Chart(grouped(kept, "license"), "bytes"),
-            "Languages": Chart(grouped(kept, "language"), "bytes"),
+            "Tokens per document": (length_bars(np.concatenate(list(lengths.values()))), "documents"),
+            "Sources": (grouped(kept, "source"), "bytes"),
+            "Licences": (grouped(kept, "license"), "bytes"),
+            "Languages": (grouped(kept, "language"), "bytes"),
         },
         collected=Bar("", len(ledger), int(ledger["bytes"].sum())),
         dropped=Bar("", len(dropped), int(dropped["bytes"].sum())),
-        drops=Chart(sorted(grouped(dropped, "verdict"), key=lambda bar: (-bar.documents, bar.name)), "documents"),
+        drops=sorted(grouped(dropped, "verdict"), key=lambda bar: (-bar.documents, bar.name)),
         preview=preview,
     )
 
@@ -128,9 +103,10 @@ def visible(text: str) -> str:
 
 def in_words(number: int) -> str:
     """A number with three digits, to be followed by its noun: `10.6 million `."""
+    rounded = float(f"{number:.3g}")  # before the unit is chosen: 999.7 million are a billion
     for limit, word in ((10**12, "trillion "), (10**9, "billion "), (10**6, "million ")):
-        if number >= limit:
-            return f"{number / limit:.3g} {word}"
+        if rounded >= limit and number >= 10**6:
+            return f"{rounded / limit:.3g} {word}"
     return f"{number:,} "
 
 

@@ -159,8 +159,8 @@ def test_a_corpus_of_which_nothing_was_dropped_has_a_page() -> None:
 
 
 def test_large_numbers_are_said_in_words() -> None:
-    assert [in_words(n) for n in (999_999, 10_589_847, 2 * 10**9, 10**13)] == [
-        "999,999 ", "10.6 million ", "2 billion ", "10 trillion ",
+    assert [in_words(n) for n in (999_999, 10_589_847, 999_700_000, 2 * 10**9, 10**13)] == [
+        "999,999 ", "10.6 million ", "1 billion ", "2 billion ", "10 trillion ",
     ]  # fmt: skip
 
 

@@ -33,10 +33,9 @@ from benchmarks.measurements import RESULTS, Measurement, compare, record
 from benchmarks.runs.hub_server import WRITER, Fault, Hub, Repository
 from benchmarks.runs.publisher import PUBLISH, PUSH_FIRST_STEP, start
 from benchmarks.runs.small_pipeline import REPOSITORY, SMALL, copied_code, make_project, remove, run
-from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.documents import CLEAN, shard_paths
+from stages.formats.model_folder import CHECKPOINTS, weights_sha256
 from stages.formats.model_folder import TOKENIZER as TOKENIZER_FOLDER
-from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.formats.revision.provenance import Receipt, run_branch, step_name, step_tag
 from stages.formats.splits import SPLITS

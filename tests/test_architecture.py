@@ -283,7 +283,6 @@ CLOSURES = "in a larger module its libraries would be those of stages that only 
 WITH_FEW_LINES = {
     "flows/project/hydra_plugins/params_yaml.py": "DVC loads plugins by file",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
-    "stages/formats/checkpoints.py": CLOSURES,
     "stages/formats/plain_head.py": CLOSURES,
     "stages/formats/splits.py": CLOSURES,
     "stages/formats/revision/wheels.py": "is run by interpreters that have only the standard library",

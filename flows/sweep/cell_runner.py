@@ -25,7 +25,7 @@ from flows.run.locks import Devices, machine_name
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
 from flows.run.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
-from stages.formats.checkpoints import CHECKPOINTS
+from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.reports import write_json
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

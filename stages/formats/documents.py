@@ -4,10 +4,14 @@ A folder of documents is a binary trie over the documents' ids (sha256 of the te
 document whose id begins with the bits 0110, sorted by id and then by where they come from; a leaf that grows past
 `shard_bytes` of text splits on its next bit. The layout depends on the set of documents alone: not on their order, not
 on the number of workers.
+
+A part of a corpus is one branch of the trie. Ids are hashes, so each part is a uniform sample, equal texts lie in one
+part, and the shards of the parts together are those of the whole corpus.
 """
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -166,3 +170,33 @@ def _column(texts: Sequence[str]) -> pa.Array:
 def write_table(path: Path, table: pa.Table) -> None:
     """Write one table; the same rows give the same bytes, and a checksum on each page tells a flipped byte."""
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+WHOLE = ""
+"""The bits of the part that is all of the corpus."""
+
+OPTION = "--part"
+"""How a stage's command is told its part; it has no other arguments."""
+
+MOST_BITS = 16
+
+
+def bits_of_parts(count: int) -> list[str]:
+    """The bits of `count` parts of equal size: of 4 parts 00, 01, 10 and 11. Raises UserError unless that is possible.
+
+    A power of two, since each bit halves the corpus.
+    """
+    depth = count.bit_length() - 1
+    if count != 2**depth or not 1 <= depth <= MOST_BITS:
+        raise UserError(f"{count} parts: expected a power of two from 2 to {2**MOST_BITS:,}, such as 8")
+    return [f"{number:0{depth}b}" for number in range(count)]
+
+
+def asked_part() -> str:
+    """The bits that this command was given; `WHOLE` without arguments. Raises UserError for other arguments."""
+    arguments = sys.argv[1:]
+    if not arguments:
+        return WHOLE
+    if len(arguments) != 2 or arguments[0] != OPTION or not arguments[1] or set(arguments[1]) - {"0", "1"}:
+        raise UserError(f"{' '.join(arguments)}: expected nothing, or `{OPTION} BITS` such as `{OPTION} 01`")
+    return arguments[1]

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 
 TOKENS = Path("data/tokens")
 """`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""
@@ -94,11 +95,7 @@ class Manifest:
     @staticmethod
     def from_json(text: str) -> "Manifest":
         """The manifest that `to_json` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        shards = tuple(ShardEntry(**shard) for shard in values.pop("shards"))
-        if values["dtype"] not in get_args(Dtype):
-            raise ValueError(f"dtype {values['dtype']}")
-        return Manifest(**values, shards=shards)
+        return TypeAdapter(Manifest).validate_json(text)
 
 
 def joined(parts: Sequence[Manifest]) -> Manifest:
@@ -122,8 +119,10 @@ class TokenStore:
             self.manifest = Manifest.from_json((folder / STORE_MANIFEST).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UserError(f"{folder}: no token store (no {STORE_MANIFEST}); run `dvc repro tokenize`") from None
-        except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{folder / STORE_MANIFEST}: damaged ({error}); run `dvc repro -f tokenize`") from None
+        except (UnicodeDecodeError, ValidationError) as error:
+            raise UserError(
+                f"{folder / STORE_MANIFEST}: damaged ({first_line(error)}); run `dvc repro -f tokenize`"
+            ) from None
         self._tokens = [self._map(f"{s.name}.tokens.bin", self.manifest.dtype, s.tokens) for s in self.manifest.shards]
         self._offsets = [self._map(f"{s.name}.offsets.bin", "<i8", s.documents + 1) for s in self.manifest.shards]
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])

@@ -18,9 +18,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from stages.formats.cleaning import LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, ORIGIN, read_shard, shard_paths, write_table
+from stages.formats.documents import CLEAN, DOCUMENTS, OPTION, ORIGIN, read_shard, shard_paths, write_table
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
-from stages.formats.parts import OPTION
 from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS, VALIDATION
 from stages.formats.tokens import TOKENS

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from stages.formats.checkpoints import steps_to_export
-from stages.formats.model_folder import MODEL
+from stages.formats.model_folder import MODEL, steps_to_export
 from stages.runtime.section import Section
 from stages.train.data.mixture import Mixture
 from stages.train.optim.muon import Muon

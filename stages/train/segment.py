@@ -24,8 +24,7 @@ from pathlib import Path
 
 import yaml
 
-from stages.formats.checkpoints import CHECKPOINTS
-from stages.formats.model_folder import MODEL
+from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import (
     TRAIN_EXECUTION,

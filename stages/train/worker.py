@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
-from stages.formats.checkpoints import CHECKPOINTS
+from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, Manifest, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.runs.hub_server import READER, Fault, Hub
-from stages.formats.checkpoints import export_path
-from stages.formats.model_folder import weights_sha256
+from stages.formats.model_folder import export_path, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.runtime.entry import EXIT_REFUSED
 from tests.hub_client import with_short_waits

@@ -8,7 +8,7 @@ import os
 import select
 from pathlib import Path
 
-from stages.formats.checkpoints import all_exports, export_path, steps_to_export
+from stages.formats.model_folder import all_exports, export_path, steps_to_export
 from stages.formats.revision.provenance import run_branch, run_name, step_name
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams

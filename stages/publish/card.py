@@ -11,6 +11,7 @@ from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session
+from stages.formats.revision.model_index import problem_set_name
 from stages.formats.revision.provenance import run_name, step_name
 from stages.publish.inputs import CardInputs, SplitSize, TextAmount
 from stages.publish.params import PublishParams
@@ -62,7 +63,8 @@ def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, wit
     functions = (benchmarks, by_phase, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
     return filled_template(
         TEMPLATE,
-        {one.__name__: one for one in formats} | {"fmt": format, "json": python_text},
+        {one.__name__: one for one in formats}
+        | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
         **{one.__name__: one for one in functions},
         publish=params,
         inputs=inputs,
@@ -73,11 +75,6 @@ def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, wit
         hardware=HARDWARE,
         fewest=FEWEST,
     )
-
-
-def python_text(text: str) -> Markdown:
-    """A text as Python code."""
-    return Markdown(json.dumps(text, ensure_ascii=False))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -135,8 +132,8 @@ def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     """What the configuration says of them; what it leaves to the architecture's default is left out."""
     yield "parameters", shown(inputs.training["parameters"])
     for title, names in ARCHITECTURE.items():
-        values = (inputs.config[name] for name in names if inputs.config.get(name) is not None)
-        if (value := next(values, None)) is not None:
+        value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
+        if value is not None:
             yield title, str(value) if isinstance(value, int) and not isinstance(value, bool) else shown(value)
 
 
@@ -167,8 +164,11 @@ def is_published(name: str, found: SetScore) -> bool:
 
 def unpublished(report: ScoreReport) -> str:
     """The sets that are no benchmark's; empty where all are."""
-    own = ((name, found) for name, found in sorted(report.sets.items()) if not is_published(name, found))
-    return ", ".join(f"{name} ({found.problems:,} problems)" for name, found in own)
+    return ", ".join(
+        problem_set_name(name, found.problems)
+        for name, found in sorted(report.sets.items())
+        if not is_published(name, found)
+    )
 
 
 def drawn(generation: Generation) -> str:
@@ -186,13 +186,8 @@ def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
             limited = f" of {task.documents_in_task:,}" if task.documents < task.documents_in_task else ""
             counts = (f"{task.documents:,}{limited}", str(task.num_fewshot))
         for metric, value in sorted(metrics.items()):
-            yield (
-                name,
-                metric,
-                "none" if value is None else f"{value:g}",
-                between(*interval(report, name, metric)),
-                *counts,
-            )
+            shown_value = "none" if value is None else f"{value:g}"
+            yield name, metric, shown_value, between(*interval(report, name, metric)), *counts
 
 
 def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | None, int, str]:
@@ -218,44 +213,35 @@ def verdict(sample: Sample) -> str:
 
 def by_license(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str]]:
     """Rows of a split's documents and bytes by licence."""
-    return amounts({name or NO_LICENSE: amount for name, amount in split.licenses.items()}, most)
+    return [row[:3] for row in amounts([(name or NO_LICENSE, of, "") for name, of in split.licenses.items()], most)]
 
 
 def by_source(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str, str]]:
     """Rows of a split's documents and bytes by source and revision, with its licences."""
-    named = {f"{source} {revision}".strip(): of for (source, revision), of in split.sources.items()}
-    licenses = {
-        f"{source} {revision}".strip(): ", ".join(sorted(name or NO_LICENSE for name in names))
-        for (source, revision), names in split.licenses_of.items()
-    }
-    return [(*row, licenses.get(row[0], "")) for row in amounts(named, most)]
+    licenses = {key: ", ".join(sorted(name or NO_LICENSE for name in of)) for key, of in split.licenses_of.items()}
+    named = [(" ".join(key).strip(), amount, licenses.get(key, "")) for key, amount in split.sources.items()]
+    return amounts(named, most)
 
 
-def amounts(named: Mapping[str, TextAmount], most: int) -> list[tuple[str, str, str]]:
-    """Name, documents and bytes, the largest first; after `most` rows the rest is summed up in one."""
-    ordered = sorted(named.items(), key=lambda item: (-item[1].bytes, item[0]))
-    rows = [(name, f"{amount.documents:,}", f"{amount.bytes:,}") for name, amount in ordered[:most]]
-    if rest := [amount for _, amount in ordered[most:]]:
+def amounts(named: list[tuple[str, TextAmount, str]], most: int) -> list[tuple[str, str, str, str]]:
+    """Name, documents, bytes and remark, the largest first; after `most` rows the rest is summed up in one."""
+    ordered = sorted(named, key=lambda row: (-row[1].bytes, row[0]))
+    rows = [(name, f"{amount.documents:,}", f"{amount.bytes:,}", remark) for name, amount, remark in ordered[:most]]
+    if rest := [amount for _, amount, _ in ordered[most:]]:
         documents, size = sum(amount.documents for amount in rest), sum(amount.bytes for amount in rest)
-        rows.append((f"{len(rest):,} more", f"{documents:,}", f"{size:,}"))
+        rows.append((f"{len(rest):,} more", f"{documents:,}", f"{size:,}", ""))
     return rows
 
 
 def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Rows of steps, source, tokens, share, asked share and epochs: of the whole run, then of each phase in order."""
+    rows = []
     steps = {name: "all" if name == "run" else name.removeprefix("steps ") for name in mixture}
-    return [
-        (
-            steps[name],
-            source,
-            f"{of['tokens']:,}",
-            f"{of['share']:.2%}",
-            f"{of['asked_share']:.2%}",
-            f"{of['epochs']:.2f}",
-        )
-        for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0]))
-        for source, of in sorted(mixture[name].items())
-    ]
+    for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0])):
+        for source, of in sorted(mixture[name].items()):
+            shares = (f"{of['share']:.2%}", f"{of['asked_share']:.2%}")
+            rows.append((steps[name], source, f"{of['tokens']:,}", *shares, f"{of['epochs']:.2f}"))
+    return rows
 
 
 def merged(sessions: Sequence[Session]) -> list[Session]:

@@ -172,7 +172,6 @@ def linked(target: Path, digest: str | None, stored: Mapping[str, list[Path]]) -
 def copy(source: Path, target: Path) -> None:
     """Copy a file. An error names the target: shutil's names the source, whose disk is not the one that is full."""
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from error

@@ -15,17 +15,17 @@ from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
-from stages.formats.revision.lock import Stages, is_within
+from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
 from stages.formats.revision.model_index import is_taken, known_data_sets
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import LOCK, maker, output_paths, publish_deps, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import ACCEPTED, LOCK, publish_deps, read_lock, recorded_section, recorded_versions
+from stages.publish.revision import training_execution
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
-ACCEPTED = Path("accepted.yaml")
 
 REPORTS_READ = (
     CLEAN_REPORT,
@@ -70,16 +70,6 @@ class SplitSize:
 
 
 @dataclass(frozen=True)
-class RecordedVersions:
-    """The parameters and library versions that made the model, as dvc.lock records them; empty where it does not."""
-
-    training: dict[str, Any]
-    cleaning: dict[str, Any]
-    versions: dict[str, str]
-    """Library -> version, of those that training depends on."""
-
-
-@dataclass(frozen=True)
 class CardInputs:
     """Everything that a card is written from."""
 
@@ -95,7 +85,12 @@ class CardInputs:
     """How that run was executed, session by session; None if not recorded."""
     steps: list[int]
     """After which the model was exported too."""
-    recorded: RecordedVersions
+    recorded_training: dict[str, Any]
+    """Its parameters, as dvc.lock records them; empty where it does not."""
+    recorded_cleaning: dict[str, Any]
+    """Likewise."""
+    recorded_versions: dict[str, str]
+    """Library -> version, of those that training depends on; likewise."""
     evaluation: Evaluation
     generation: Generation
     score: ScoreReport
@@ -113,6 +108,7 @@ def read_inputs() -> CardInputs:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
     stages = read_lock()
+    trainer = maker_of(makers_of(stages), MODEL.as_posix())
     inputs = CardInputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
@@ -123,11 +119,9 @@ def read_inputs() -> CardInputs:
         facts=training_facts(),
         execution=training_execution(),
         steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
-        recorded=RecordedVersions(
-            training=recorded_section(stages, "train"),
-            cleaning=recorded_section(stages, "clean"),
-            versions=recorded_versions(maker(stages, MODEL)),
-        ),
+        recorded_training=recorded_section(stages, "train"),
+        recorded_cleaning=recorded_section(stages, "clean"),
+        recorded_versions=recorded_versions({trainer: stages[trainer]} if trainer else {}),
         evaluation=Evaluation.read(),
         generation=Generation.read(),
         score=ScoreReport.read(),
@@ -164,7 +158,7 @@ def require_measured(inputs: CardInputs, weights: str) -> None:
 
 def require_declared(measurements: dict[Path, Measurements], stages: Stages) -> None:
     """Raise UserError for a report of another evaluation that no record would hold, or that passes for one of ours."""
-    made, deps, known = output_paths(stages), publish_deps(), list(known_data_sets(read_json))
+    made, deps, known = makers_of(stages), publish_deps(), list(known_data_sets(read_json))
     for path, found in measurements.items():
         files = [path.as_posix(), receipt_path(path).as_posix()]
         if unmade := ", ".join(file for file in files if file not in made):
@@ -191,12 +185,6 @@ def training_facts() -> Facts | None:
         return None
     facts: Facts = read_json(TRAIN_SPEED)
     return facts if facts.pop("weights_sha256", None) == weights_sha256() else None
-
-
-def training_execution() -> Execution | None:
-    """How the training was executed; None where that is recorded of other weights than those in model/."""
-    execution = Execution.find()
-    return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 
 def read_split(folder: Path) -> SplitSize:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.revision.lock import Stages, hash_of, maker_of, makers_of, outs_of, overlaps
+from stages.formats.revision.lock import Stages, hash_of, makers_of, overlaps
 from stages.formats.revision.provenance import record_path
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
@@ -28,7 +28,7 @@ COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK,
 
 NULL = "tag:yaml.org,2002:null"
 
-EXPERIMENTS = (".dvc", "tmp", "exps")
+EXPERIMENTS = ".dvc/tmp/exps"
 """Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
@@ -87,26 +87,15 @@ def deps_of(defined: Mapping[str, Any]) -> list[str]:
     return [dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []]
 
 
-def maker(stages: Stages, output: Path) -> Stages:
-    """The stage that makes `output`; empty where none is recorded."""
-    name = maker_of(makers_of(stages), output.as_posix())
-    return {name: stages[name]} if name else {}
-
-
 def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:
     """The inputs that no stage in dvc.lock has made."""
-    known = output_paths(stages)
-    return [path for path in inputs if not any(overlaps(path, out) for out in known)]
-
-
-def output_paths(stages: Stages) -> list[str]:
-    """The paths that the pipeline itself writes."""
-    return [out["path"] for out in outs_of(stages)]
+    made = makers_of(stages)
+    return [path for path in inputs if not any(overlaps(path, out) for out in made)]
 
 
 def outside_deps(stages: Stages) -> Iterator[dict[str, Any]]:
     """The files and folders that stages depend on and that none of them makes, each once, as dvc.lock has them."""
-    made, seen = output_paths(stages), set()
+    made, seen = makers_of(stages), set()
     for stage in stages.values():
         for dep in stage.get("deps", []):
             if dep["path"] not in seen and not any(overlaps(dep["path"], out) for out in made):
@@ -137,8 +126,7 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
 
 def in_temporary_workspace(folder: Path) -> bool:
     """Whether a folder is in a temporary workspace of a DVC experiment."""
-    parts = folder.absolute().parts
-    return any(parts[start : start + len(EXPERIMENTS)] == EXPERIMENTS for start in range(len(parts)))
+    return f"/{EXPERIMENTS}/" in f"{folder.absolute().as_posix()}/"
 
 
 def settings(stages: Stages) -> dict[str, bytes]:
@@ -146,20 +134,15 @@ def settings(stages: Stages) -> dict[str, bytes]:
 
     `stages` are the entries of dvc.lock that led to the revision. Raises UserError where they contradict each other.
     """
-    contents = {
-        record_path(PARAMS_FILE): with_values(PARAMS_FILE, edited(stages)),
-        record_path(REQUIREMENTS_LOCK): with_pins(REQUIREMENTS_LOCK, recorded_versions(stages)),
-        record_path(DVC_FILE): read(DVC_FILE),
-        record_path(ACCEPTED): read(ACCEPTED),
-        record_path(LOCK): lock_of(stages),
-    }
-    contents |= {record_path(path): read(Path(path)) for path, code in recorded_code(stages).items() if code}
-    return {path: content for path, content in contents.items() if content is not None}
-
-
-def read(path: Path) -> bytes | None:
-    """A file's content; None where there is none."""
-    return path.read_bytes() if path.is_file() else None
+    versions, values = recorded_versions(stages), edited(stages)
+    code = (Path(path) for path, code in recorded_code(stages).items() if code)
+    kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, ACCEPTED, *code)
+    contents = {path: path.read_bytes() for path in kept if path.is_file()} | {LOCK: lock_of(stages)}
+    if values and PARAMS_FILE in contents:
+        contents[PARAMS_FILE] = with_values(contents[PARAMS_FILE], values)
+    if REQUIREMENTS_LOCK in contents:
+        contents[REQUIREMENTS_LOCK] = with_pins(contents[REQUIREMENTS_LOCK], versions)
+    return {record_path(path): content for path, content in contents.items()}
 
 
 def edited(stages: Stages) -> dict[str, Any]:
@@ -193,11 +176,8 @@ def is_edited(defined: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
     return bool(command != ran["cmd"] or deps != {dep["path"] for dep in ran.get("deps", [])})
 
 
-def with_values(path: Path, values: Mapping[str, Any]) -> bytes | None:
-    """A YAML file's content with some values changed, and its comments; None where there is no such file."""
-    content = read(path)
-    if content is None or not values:
-        return content
+def with_values(content: bytes, values: Mapping[str, Any]) -> bytes:
+    """A YAML file's content with some values changed, and its comments."""
     editor = YAML()
     editor.width, editor.preserve_quotes = 10_000, True
     editor.indent(mapping=2, sequence=4, offset=2)
@@ -225,13 +205,10 @@ def put(document: Any, key: list[str], new: Any) -> None:
         document[last] = new
 
 
-def with_pins(path: Path, versions: Mapping[str, str]) -> bytes | None:
+def with_pins(content: bytes, versions: Mapping[str, str]) -> bytes:
     """requirements.lock with these versions."""
-    content = read(path)
-    pins = pinned(path)
+    pins = pinned(REQUIREMENTS_LOCK)
     changed = {name: version for name, version in versions.items() if pins.get(normalised(name), "") != (name, version)}
-    if content is None or not changed:
-        return content
     text = content.decode("utf-8")
     for library, version in changed.items():
         text = re.sub(rf"(?m)^({re.escape(library)})==[^\s;]+", rf"\g<1>=={version}", text)

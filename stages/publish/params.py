@@ -99,9 +99,9 @@ class PublishParams(Section):
         if any(".." in value for value in (self.name, *given.values())):
             raise ValueError("`..` cannot be part of a name")
         if given and self.repository is None:
+            name = next(iter(given))
             raise ValueError(
-                f"{next(iter(given))} is on the Hub, and the model goes to a folder: set repository too, or set "
-                f"{next(iter(given))} to null"
+                f"{name} is on the Hub, and the model goes to a folder: set repository too, or set {name} to null"
             )
         if self.tokenizer_repository is not None and self.tokenizer_repository == self.repository:
             raise ValueError("tokenizer_repository is the model's repository, which has the tokenizer: set it to null")
@@ -109,9 +109,9 @@ class PublishParams(Section):
 
     def warnings(self, params: Mapping[str, Any]) -> list[str]:
         """That the card would describe another corpus."""
-        fault = (
-            describes_another_corpus(self.model_dump(), params["collect"]["sources"]) if "collect" in params else None
-        )
+        if "collect" not in params:
+            return []
+        fault = describes_another_corpus(self.model_dump(), params["collect"]["sources"])
         return [f"publish will refuse: {fault}"] if fault else []
 
 

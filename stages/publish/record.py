@@ -16,7 +16,7 @@ from typing import Any
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.lock import Stages, folder_md5
+from stages.formats.revision.lock import Stages, folder_md5, makers_of, outs_of
 from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
@@ -39,9 +39,8 @@ from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish import inputs, lock
-from stages.publish.lock import outside_deps, recorded_section
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision
+from stages.publish.revision import Revision, training_execution
 from stages.publish.source import (
     CodeArchive,
     archive_source,
@@ -70,11 +69,11 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     everything = lock.read_lock()
     needed = [path.as_posix() for path in inputs.paths_read()]
     stages = lock.ancestors(everything, needed)
-    written = [*lock.output_paths(everything), *map(Path.as_posix, (lock.LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
+    written = [*makers_of(everything), *map(Path.as_posix, (lock.LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
-    execution = inputs.training_execution()
+    execution = training_execution()
     reports, edited_reports = reports_of(stages)
 
     contents = lock.settings(stages) | reports
@@ -133,7 +132,7 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
     """Path in the revision -> content, of the metrics and curves that the stages wrote; and those edited since."""
     reports: dict[str, bytes] = {}
     edited = []
-    for out in (out for stage in stages.values() for out in stage.get("outs", [])):
+    for out in outs_of(stages):
         path = Path(out["path"])
         if not path.is_relative_to(REPORTS) or out.get("size", 0) > LARGEST_REPORT:
             continue
@@ -147,7 +146,7 @@ def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
 
 def folders_of(stages: Stages) -> Iterator[tuple[str, dict[str, str]]]:
     """(folder, its files' md5) of those folders of the stages' outputs that a revision has files of."""
-    for path in (Path(out["path"]) for stage in stages.values() for out in stage.get("outs", [])):
+    for path in (Path(out["path"]) for out in outs_of(stages)):
         if path.is_dir() and (path == MODEL or path.is_relative_to(REPORTS)):
             yield path.as_posix(), listing_of(path, hashes_of(path))
 
@@ -196,10 +195,10 @@ def list_inputs(stages: Stages, places: Mapping[str, Place], *, inside: bool) ->
     files that neither of them has.
     """
     return InputListing(
-        sources=list(sources(recorded_section(stages, "collect").get("sources", []))),
+        sources=list(sources(lock.recorded_section(stages, "collect").get("sources", []))),
         dependencies=[
             dependency(dep, places, inside=inside)
-            for dep in outside_deps(stages)
+            for dep in lock.outside_deps(stages)
             if not dep["path"].startswith(("stages/", "flows/", f"{FOLDER}/"))
         ],
         remote=dvc_remote(),

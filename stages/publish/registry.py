@@ -27,9 +27,8 @@ from stages.formats.revision.provenance import (
     run_name,
 )
 from stages.publish.card import between
-from stages.publish.folder import Why, main_of, move_main, read_moves
+from stages.publish.folder import main_of, read_moves
 from stages.publish.inputs import TRAIN_REPORT
-from stages.publish.revision import Gate
 from stages.runtime.entry import UserError
 
 LEAST_DIGITS = 4
@@ -54,8 +53,7 @@ class Folder:
 
     def full_name(self, given: str) -> str:
         """The revision that `given` means: its name, the first digits of it, or `main`. Raises UserError."""
-        if given == MAIN:
-            return self.main_revision()
+        given = self.main_revision() if given == MAIN else given
         names = self.names()
         found = [name for name in names if name.startswith(given)]
         if given in names or (len(found) == 1 and len(given) >= LEAST_DIGITS):
@@ -81,11 +79,6 @@ class Folder:
         written = folder / PROVENANCE if (folder / PROVENANCE).exists() else folder
         return datetime.fromtimestamp(int(written.stat().st_mtime), UTC)
 
-    def sizes(self, name: str) -> dict[str, int]:
-        """Of every file below its folder."""
-        folder = self.folder(name)
-        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files_below([folder])}
-
     def folder(self, name: str) -> Path:
         """The revision's folder."""
         return self.path / REVISIONS / name
@@ -102,12 +95,6 @@ class Folder:
         """The name of the run that a revision comes from; None where it is not recorded."""
         execution = Execution.find(self.folder(name) / EXECUTION)
         return run_name(execution.fingerprint) if execution else None
-
-    def move_main(self, name: str, why: Why, gate: Gate | None) -> None:
-        """Move the link."""
-        if gate is not None and self.main() not in (None, name):
-            gate.check_not_worse(PublishedEvaluation.find(self.path / MAIN / EVALUATION), self.location)
-        move_main(self.path, name, why)
 
     def freed_by_removing(self, name: str) -> int:
         """The bytes on disk of the files that have no other name (hard link) elsewhere."""
@@ -195,11 +182,11 @@ class Described(BaseModel):
 
 def described(registry: Folder, name: str) -> Described:
     """A revision, as far as its files say something of it."""
-    folder, main, files = registry.folder(name), registry.main(), registry.sizes(name)
+    folder, main = registry.folder(name), registry.main()
+    files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files_below([folder])}
     provenance = Provenance.find(folder / PROVENANCE)
     evaluation, git = PublishedEvaluation.find(folder / EVALUATION), provenance.git if provenance else None
     training = folder / record_path(TRAIN_REPORT)
-    moves = read_moves(registry.path, main)
     facts = (provenance and provenance.training) or {}
     is_timed = facts.keys() >= TrainingTime.model_fields.keys()
     return Described(
@@ -219,7 +206,7 @@ def described(registry: Folder, name: str) -> Described:
         files=files,
         steps={step: path.as_posix() for step, path in registry.steps(name).items()},
         origin=git.origin if git else None,
-        moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in moves if move.to == name],
+        moves=[f"{move.at:%Y-%m-%d %H:%M} {move.why}" for move in read_moves(registry.path, main) if move.to == name],
         training_time=TrainingTime.model_validate(facts) if is_timed else None,
     )
 

@@ -51,18 +51,13 @@ def render_card(params: PublishParams, inputs: CardInputs, folder: Path) -> dict
     """Write the card below `folder`; path in the revision -> file. The same inputs give the same bytes."""
     card, picture = folder / CARD, folder / CURVES
     drawn = {CURVES: picture} if draw_curves(picture) else {}
-    text = write_card(params, inputs, with_curves=bool(drawn))
+    text = filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=bool(drawn))
     card.write_text(text, encoding="utf-8")
     benchmarks = eval_results([one.model_dump() for one in params.benchmarks], head(text))
     for path, entries in benchmarks.items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True), encoding="utf-8")
     return {CARD: card} | drawn | {path: folder / path for path in benchmarks}
-
-
-def write_card(params: PublishParams, inputs: CardInputs, *, with_curves: bool = False) -> str:
-    """README.md as the Hub reads it: YAML front matter, then Markdown. With curves it shows `curves.png`."""
-    return filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=with_curves)
 
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -75,7 +70,7 @@ TASK_TYPE = "text-generation"
 
 def metadata(params: PublishParams, inputs: CardInputs) -> ModelCardData:
     """The card's front matter."""
-    base_model = HUB_COMMIT.fullmatch(str(inputs.recorded.training.get("start_from")))
+    base_model = HUB_COMMIT.fullmatch(str(inputs.recorded_training.get("start_from")))
     return ModelCardData(
         language=list(params.language),
         license=params.license,

@@ -113,10 +113,16 @@ def tokenizer_files() -> dict[str, Path]:
     return {file.name: file for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
 
 
+def training_execution() -> Execution | None:
+    """How the training was executed; None where that is recorded of other weights than those in model/."""
+    execution = Execution.find()
+    return execution if execution and execution.weights_sha256 == weights_sha256() else None
+
+
 def run_of_model() -> str | None:
     """The name of the run that made the model; None where no execution of these weights is recorded."""
-    execution = Execution.find()
-    return run_name(execution.fingerprint) if execution and execution.weights_sha256 == weights_sha256() else None
+    execution = training_execution()
+    return run_name(execution.fingerprint) if execution else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
 from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
-from stages.publish.card import ROWS_SHOWN, flat, shown
+from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
 from stages.publish.inputs import CardInputs, TextAmount, read_inputs
 from stages.publish.params import PublishParams
 from stages.publish.render_card import main as render
-from stages.publish.render_card import write_card
+from stages.publish.render_card import metadata
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import StageCode
@@ -241,8 +241,9 @@ def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
 
 def written(inputs: CardInputs, **changes: Any) -> str:
     """A card of these inputs with some of them changed."""
-    params = read_section("publish", PublishParams)
-    return write_card(params.model_copy(update=changes.pop("params", {})), replace(inputs, **changes))
+    params = read_section("publish", PublishParams).model_copy(update=changes.pop("params", {}))
+    changed = replace(inputs, **changes)
+    return filled_card(params, changed, metadata(params, changed).to_yaml(), with_curves=False)
 
 
 @pytest.fixture
@@ -334,7 +335,7 @@ def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(in
     commit = "a" * 40
 
     def started(start_from: str | None) -> str:
-        return written(inputs, recorded=replace(inputs.recorded, training={"start_from": start_from}))
+        return written(inputs, recorded_training={"start_from": start_from})
 
     assert "trained from scratch on " in started(None)
     assert "base_model:" not in started(None)
@@ -368,11 +369,20 @@ def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: CardInput
     assert "| none stated | 2 | 3,000 |" in written(inputs, train=split)
 
 
+def test_two_sources_that_read_alike_are_both_counted(inputs: CardInputs) -> None:
+    sources = {("code 2", ""): TextAmount(3, 700), ("code", "2"): TextAmount(1, 600)}
+
+    text = written(inputs, train=replace(inputs.train, sources=sources))
+
+    assert "| code 2 | 3 | 700 |" in text
+    assert "| code 2 | 1 | 600 |" in text
+
+
 def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs) -> None:
     cleaning = {"near_duplicates": None, "decontamination": {"files": ["eval/a.jsonl"], "ngram_size": 13}}
     clean = inputs.clean | {"masked": {"ip_addresses": 1200, "emails": 3, "keys": 0}}
 
-    text = written(inputs, clean=clean, recorded=replace(inputs.recorded, cleaning=cleaning))
+    text = written(inputs, clean=clean, recorded_cleaning=cleaning)
 
     assert "Masked: 3 emails, 1,200 ip addresses. Trained on" in text
     assert "Near-duplicates were not removed." in text
@@ -380,7 +390,7 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs)
     assert "Of the evaluation items" not in text
 
     counts = {"evaluation_items": {"by_ngrams": 1037, "whole": 5, "not_searched": 2}}
-    text = written(inputs, clean=clean | counts, recorded=replace(inputs.recorded, cleaning=cleaning))
+    text = written(inputs, clean=clean | counts, recorded_cleaning=cleaning)
 
     said = "Of the evaluation items 1,037 were looked for by their n-grams, 5 shorter ones as a whole, 2 not at all."
     assert said in text
@@ -562,7 +572,7 @@ def test_a_mixture_is_told_by_source_and_phase(inputs: CardInputs) -> None:
 
 
 def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardInputs) -> None:
-    text = written(inputs, recorded=replace(inputs.recorded, training={"deterministic_micro_batch_size": 4}))
+    text = written(inputs, recorded_training={"deterministic_micro_batch_size": 4})
 
     assert "with any number of processes and threads" in text
     assert "On GPUs" not in text

@@ -169,14 +169,11 @@ def edited_inputs(folder: Path, provenance: Provenance, lock: Stages, listing: I
     for dep in listing.dependencies if listing else ():
         if dep.path in read and "://" not in dep.path and dep.md5 != read[dep.path]:
             yield Fault(INPUTS, "contradicts", f"{RECORDED_LOCK} has another hash of {dep.path}")
-        inside = {
-            path: f"{RECORDED_DATA}/{path}" for path in dep.files if f"{RECORDED_DATA}/{path}" in provenance.files
-        }
-        yield from (
-            Fault(held, "edited", f"{INPUTS} has another hash of {path}")
-            for path, held in inside.items()
-            if provenance.files[held] != dep.files[path]
-        )
+        copies = {path: f"{RECORDED_DATA}/{path}" for path in dep.files}
+        inside = {path: held for path, held in copies.items() if held in provenance.files}
+        for path, held in inside.items():
+            if provenance.files[held] != dep.files[path]:
+                yield Fault(held, "edited", f"{INPUTS} has another hash of {path}")
         files = {path.removeprefix(f"{dep.path}/"): folder / held for path, held in inside.items()}
         if inside and not dep.not_listed and all(file.is_file() for file in files.values()):
             hashes = {path: file_md5(file) for path, file in files.items()}
@@ -224,19 +221,16 @@ def edited_code(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[
     for path, recorded in dict.fromkeys(code_read(lock)):
         file, code = folder / record_path(path), code_in(folder / record_path(path))
         if not file.is_file():
-            yield from (
-                () if path in left_out else [Fault(record_path(path), "missing", f"{RECORDED_LOCK} has its hash")]
-            )
+            if path not in left_out:
+                yield Fault(record_path(path), "missing", f"{RECORDED_LOCK} has its hash")
         elif file_md5(file) != recorded:
             yield Fault(record_path(path), "edited", f"{RECORDED_LOCK} has another hash of {path}")
         elif code is None:
             yield Fault(record_path(path), "unreadable", "does not name files and libraries")
         else:
-            yield from (
-                Fault(PROVENANCE, "contradicts", f"{record_path(path)} has another version of {name}")
-                for name, version in code.libraries.items()
-                if provenance.versions.get(name, version) != version
-            )
+            for name, version in code.libraries.items():
+                if provenance.versions.get(name, version) != version:
+                    yield Fault(PROVENANCE, "contradicts", f"{record_path(path)} has another version of {name}")
     for stage, entry in lock.items():
         read = {dep["path"] for dep in entry.get("deps", [])}
         for path in (code_path(module).as_posix() for module in modules_of(entry["cmd"])):

@@ -3,7 +3,7 @@
 Some are also results of the Hub's benchmarks, `.eval_results/*.yaml`. A benchmark is a data set of the Hub with a
 leaderboard; the Hub shows these results there and on the model's page. The format is
 https://huggingface.co/docs/hub/eval-results, written by the Hub's client (`huggingface_hub.EvalResultEntry`). Each
-value is one of the head. Publish writes it from there, and a verification compares it with that head again.
+value is one of the head: publish writes it from there, and a verification compares the two.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,7 +182,7 @@ def found(card_head: Any, result: str, metric: str) -> tuple[Mapping[str, Any], 
     for dataset, one in entries:
         if (dataset["type"], one["type"]) == (result, metric) and is_number(one["value"]):
             return dataset, one
-    known = ", ".join(f"{metric} of {dataset}" for dataset, metric in ((d["type"], m["type"]) for d, m in entries))
+    known = ", ".join(f"{one['type']} of {dataset['type']}" for dataset, one in entries)
     raise UserError(
         f"params.yaml: publish.benchmarks: the card has no {metric} of {result}; it has: {known or 'no results'}. A "
         "task that was scored in part (harness.limit) is not among them"

@@ -39,13 +39,7 @@ OLDER = (
 
 
 def verify_files(folder: Path) -> list[Fault]:
-    """All faults of the revision in `folder`; none where it is intact.
-
-    Every file has the hash that the provenance lists, none is missing, none is there besides, the revision's name
-    follows from the hashes, the execution facts belong to the weights, and every output of a stage has the hash that
-    the recorded dvc.lock has (`inconsistencies`). An intact revision may still have been written by someone else: that
-    needs a signature.
-    """
+    """All faults of the revision in `folder`; none where it is intact, whoever wrote it: that a signature says."""
     links = list(links_in(folder))
     provenance = None if links else Provenance.find(folder / PROVENANCE)
     if provenance is None:
@@ -54,14 +48,9 @@ def verify_files(folder: Path) -> list[Fault]:
         return [Fault(PROVENANCE, "unreadable", OLDER)]
     if not is_undamaged(folder / PROVENANCE, provenance):
         return [Fault(PROVENANCE, "differs", "its checksum is that of other content")]
-    outside = [Fault(path, "missing") for path in sorted(provenance.files) if is_outside(path)]
-    if outside:
+    if outside := [Fault(path, "missing") for path in sorted(provenance.files) if is_outside(path)]:
         return outside  # and nothing there is read
-    found = [
-        *_wrong_files(folder, provenance),
-        *_unlisted(folder, provenance),
-        *_unbound(folder, provenance),
-    ]
+    found = [*_wrong_files(folder, provenance), *_unlisted(folder, provenance), *_unbound(folder, provenance)]
     named = {fault.path for fault in found}
     return [*found, *(fault for fault in inconsistencies(folder, provenance) if fault.path not in named)]
 
@@ -185,9 +174,8 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     """Verify the signature of the revision in `folder`.
 
     `key` is a public key or an allowed-signers file; without it the one that PARROTFLOW_TRUSTED_KEY names is used.
-    `valid` means: the holder of a key that is named there signed this index. That the files have the hashes that the
-    index gives is for `verify_files` to say. Without a key a damaged signature is `invalid`, any other `unchecked`.
-    Raises UserError if the file cannot be read, or ssh-keygen is missing and there is a key to check with.
+    `valid`: the holder of a key that is named there signed this index. Without a key a damaged signature is `invalid`,
+    any other `unchecked`. Raises UserError if the file cannot be read, or a key is named and ssh-keygen is missing.
     """
     key = trusted_key(key)
     signature, content = folder / SIGNATURE, folder / PROVENANCE

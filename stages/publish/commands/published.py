@@ -26,9 +26,9 @@ from stages.formats.pages import filled_template
 from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.revision.consistency import unmade, without_code
 from stages.formats.revision.lock import read_recorded_lock
-from stages.formats.revision.provenance import CARD, CURVES, EVALUATION, PROVENANCE, Provenance, record_path
+from stages.formats.revision.provenance import CARD, CURVES, EVALUATION, MAIN, PROVENANCE, Provenance, record_path
 from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
-from stages.publish.folder import before_main, only_writer, read_moves
+from stages.publish.folder import before_main, move_main, only_writer, read_moves
 from stages.publish.params import PublishParams
 from stages.publish.registry import Described, Folder, described, printed_list, printed_revision
 from stages.publish.revision import Gate
@@ -127,7 +127,7 @@ def rollback(registry: Folder, _: argparse.Namespace) -> None:
                 f"{registry.location}: no revision that main led to before {current} is recorded and kept; "
                 "`parrotflow published promote REVISION` leads main to another"
             )
-        registry.move_main(target, "rolled back", None)
+        move_main(registry.path, target, "rolled back")
     print(f"main leads to {target}; before: {current}")
 
 
@@ -136,7 +136,10 @@ def promote(registry: Folder, arguments: argparse.Namespace) -> None:
     with only_writer(registry.path):
         name, current = registry.full_name(arguments.revision), registry.main()
         if name != current:
-            registry.move_main(name, "promoted", gate_of(registry, name, arguments.allow_worse))
+            gate = gate_of(registry, name, arguments.allow_worse)
+            if current is not None:
+                gate.check_not_worse(PublishedEvaluation.find(registry.path / MAIN / EVALUATION), registry.location)
+            move_main(registry.path, name, "promoted")
     print(f"main leads to {name}" + (f"; before: {current}" if name != current else " already"))
 
 

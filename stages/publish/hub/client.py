@@ -62,10 +62,6 @@ HubError = (
 """What the clients raise."""
 
 
-class TimeLimitError(Exception):
-    """A publication took longer than `time_limit` allows."""
-
-
 def configure_clients() -> None:
     """Give every request a timeout, and send no telemetry."""
 
@@ -82,8 +78,8 @@ def configure_clients() -> None:
 
 def underlying(error: BaseException) -> BaseException:
     """The own error of a failed upload or download, or the error itself."""
-    wrapped = isinstance(error, RuntimeError | LocalEntryNotFoundError) and error.__cause__ is not None
-    return error.__cause__ if wrapped and error.__cause__ is not None else error
+    wrapped = isinstance(error, RuntimeError | LocalEntryNotFoundError)
+    return (wrapped and error.__cause__) or error
 
 
 def transient(error: BaseException) -> bool:
@@ -94,14 +90,10 @@ def transient(error: BaseException) -> bool:
     return not isinstance(reason, PermissionError)
 
 
-def waits() -> Iterator[float]:
-    """Seconds to wait after each attempt but the last."""
-    return (FIRST_WAIT_SECONDS * 2**number for number in range(ATTEMPTS - 1))
-
-
 def retried(call: Callable[[], Answer]) -> Answer:
     """The result of a call that may be made twice without harm."""
-    for wait in waits():
+    for number in range(ATTEMPTS - 1):
+        wait = FIRST_WAIT_SECONDS * 2**number
         try:
             return call()
         except HubError as error:
@@ -117,8 +109,8 @@ def time_limit(size: int) -> float:
     return BASE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
 
 
-def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """The result of a call. Raises TimeLimitError after `seconds`, also while compiled code is waiting.
+def within(seconds: float, call: Callable[[], Answer], late: str) -> Answer:
+    """The result of a call. Raises UnavailableError(`late`) after `seconds`, also while compiled code is waiting.
 
     The call is then abandoned in its thread, which ends with the process.
     """
@@ -134,7 +126,7 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise TimeLimitError
+        raise UnavailableError(late)
     return outcome.result()
 
 

@@ -14,7 +14,7 @@ from stages.publish.hub import client
 from stages.publish.hub.publication import other_repositories
 from stages.publish.hub.repository import Repository
 from stages.publish.params import PublishParams
-from stages.runtime.entry import UnavailableError, UserError, run_stage
+from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 
 LIMIT_SECONDS = 120.0
@@ -28,10 +28,8 @@ def main() -> None:
     client.configure_clients()
     api = client.connect(params.repository)
     repositories = [Repository(api, params.repository), *other_repositories(params, api)]
-    try:
-        client.within(LIMIT_SECONDS, lambda: check(repositories, private=params.private))
-    except client.TimeLimitError:
-        raise UnavailableError(f"{repositories[0].title}: the Hub has not answered for {LIMIT_SECONDS:.0f} s") from None
+    late = f"{repositories[0].title}: the Hub has not answered for {LIMIT_SECONDS:.0f} s"
+    client.within(LIMIT_SECONDS, lambda: check(repositories, private=params.private), late)
 
 
 def check(repositories: list[Repository], *, private: bool) -> None:

@@ -53,9 +53,7 @@ WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgp
 def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
     """Upload a revision and the steps of its run, unless they are there, and let main hold the revision.
 
-    The data set and the tokenizer go to repositories of their own, where the parameters name them. Raises RefusedError
-    if what main holds now is better; UserError that says what to do if there is no token, no write access or no
-    connection.
+    Raises RefusedError if what main holds now is better; UserError if there is no token, write access or connection.
     """
     assert params.repository is not None
     client.configure_clients()
@@ -67,9 +65,15 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         }
         size = sum(content.size for content in [revision, *(step.content for step in steps)])
 
+        def check_gate() -> None:
+            head = repository.head(MAIN)
+            present = repository.tree(head)
+            if differing(present, revision):
+                check_not_worse(repository, head, present, gate)
+
         def prepare() -> None:
             repository.create(private=params.private)
-            client.retried(lambda: check_gate(repository, revision, gate))
+            client.retried(check_gate)
 
         bounded(repository, 0, prepare)
         # Before the model: `main` moves last, when nothing can fail after it.
@@ -86,13 +90,9 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
 def bounded(repository: Repository, size: int, call: Callable[[], client.Answer]) -> client.Answer:
     """The result of a call that sends at most `size` bytes. Errors of the clients and a time limit are messages."""
     limit = client.time_limit(size)
+    late = f"{repository.title}: not finished after {limit / 60:.0f} minutes; {client.AGAIN}"
     with client.explained(repository.api, repository.name, repository.setting):
-        try:
-            return client.within(limit, call)
-        except client.TimeLimitError:
-            raise UnavailableError(
-                f"{repository.title}: not finished after {limit / 60:.0f} minutes; {client.AGAIN}"
-            ) from None
+        return client.within(limit, call, late)
 
 
 def publish_model(
@@ -122,14 +122,6 @@ def publish_model(
         steps={step.number: commit for step, commit in zip(steps, commits, strict=False)},
         sha256=revision.sha256,
     )
-
-
-def check_gate(repository: Repository, revision: Revision, gate: Gate) -> None:
-    """Raise RefusedError if main holds a model that this one may not replace."""
-    head = repository.head(MAIN)
-    present = repository.tree(head)
-    if differing(present, revision):
-        check_not_worse(repository, head, present, gate)
 
 
 def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate) -> None:
@@ -204,17 +196,13 @@ def publish_other(repository: Repository, content: Revision, private: bool) -> s
     return tagged
 
 
-TITLES = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
-
-
 def other_repositories(params: PublishParams, api: HfApi) -> list[Repository]:
     """Those of the data set and of the tokenizer, if the parameters name them."""
-    found = []
-    if params.dataset_repository is not None:
-        found.append(Repository(api, params.dataset_repository, "dataset", "publish.dataset_repository"))
-    if params.tokenizer_repository is not None:
-        found.append(Repository(api, params.tokenizer_repository, "model", "publish.tokenizer_repository"))
-    return found
+    data_set, tokenizer = params.dataset_repository, params.tokenizer_repository
+    return [
+        *([Repository(api, data_set, "dataset", "publish.dataset_repository")] if data_set else []),
+        *([Repository(api, tokenizer, "model", "publish.tokenizer_repository")] if tokenizer else []),
+    ]
 
 
 def content_of(repository: Repository, params: PublishParams, folder: Path) -> Revision:
@@ -236,7 +224,7 @@ def is_shard(path: str) -> bool:
 
 def data_card(params: PublishParams, repository: str) -> str:
     """README.md of the data set: how to load it, and what it holds by licence and by source."""
-    splits = {split: read_split(TOKENS / split) for split in SPLITS}
+    files = [{"split": split, "path": f"data/{split}/*.parquet"} for split in SPLITS]
     metadata = DatasetCardData(
         language=params.language,
         license="other",
@@ -244,14 +232,10 @@ def data_card(params: PublishParams, repository: str) -> str:
         pretty_name=f"Documents of {params.name}",
         tags=params.tags,
         task_categories=["text-generation"],
-        configs=[
-            {
-                "config_name": "default",
-                "data_files": [{"split": split, "path": f"data/{split}/*.parquet"} for split in SPLITS],
-            }
-        ],
+        configs=[{"config_name": "default", "data_files": files}],
     )
-    sections = "\n".join(split_tables(TITLES[name], split) for name, split in splits.items())
+    titles = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
+    sections = "\n".join(split_tables(titles[split], read_split(TOKENS / split)) for split in SPLITS)
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# Documents of {escape(params.name)}\n\n"
         "Collected, filtered, deduplicated and split. Each row is a document: `id` (sha256 of the text), `source`, "

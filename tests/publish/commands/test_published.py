@@ -103,6 +103,19 @@ def test_a_name_that_means_none_or_several_is_refused(three: list[str], publishe
         published("show", given)
 
 
+def test_where_the_revision_of_main_was_deleted_its_name_is_told_and_a_rollback_works(
+    three: list[str], published: Terminal
+) -> None:
+    shutil.rmtree(MAIN.resolve())
+
+    with pytest.raises(
+        UserError, match=f"{three[2]}: no revision of published/tiny; there are: {three[0]}, {three[1]}"
+    ):
+        published("show")
+    published("rollback")
+    assert MAIN.resolve().name == three[1]
+
+
 def test_rollback_leads_main_back_step_by_step(three: list[str], published: Terminal) -> None:
     assert published("rollback") == f"main leads to {three[1]}; before: {three[2]}\n"
     published("rollback")

@@ -235,7 +235,7 @@ def amounts(named: list[tuple[str, TextAmount, str]], most: int) -> list[tuple[s
 
 def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Rows of steps, source, tokens, share, asked share and epochs: of the whole run, then of each phase in order."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     steps = {name: "all" if name == "run" else name.removeprefix("steps ") for name in mixture}
     for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0])):
         for source, of in sorted(mixture[name].items()):

@@ -7,13 +7,12 @@ markup.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Self
 
 import pandas as pd
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from stages.formats.documents import read_table
-from stages.formats.reports import Report
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -30,6 +29,9 @@ def read_ledger(columns: Sequence[str] | None = None) -> pd.DataFrame:
         raise UserError(f"{LEDGER}: no ledger; run `dvc repro clean`")
     ledger: pd.DataFrame = pd.concat([read_table(shard, columns).to_pandas() for shard in shards], ignore_index=True)
     return ledger
+
+
+PREVIEW = Path("data/clean/preview.json")
 
 
 class Excerpt(BaseModel, frozen=True, extra="forbid"):
@@ -89,16 +91,22 @@ class MaskedKind(BaseModel, frozen=True, extra="forbid"):
     examples: list[MaskedValue]
 
 
-class Preview(Report):
+class Preview(BaseModel, frozen=True, extra="forbid"):
     """What `clean` shows of its work."""
-
-    path: ClassVar[Path] = Path("data/clean/preview.json")
-    stage: ClassVar[str] = "clean"
 
     dropped: list[DroppedBy]
     """The verdict with the most documents first."""
     masked: list[MaskedKind]
 
-    def write(self, path: Path | None = None) -> None:
+    def write(self) -> None:
         """Write it; equal values, equal bytes."""
-        atomic_write(path or self.path, self.model_dump_json(indent=1) + "\n")
+        atomic_write(PREVIEW, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls) -> Self:
+        """Read it. Raises UserError where it is missing or damaged."""
+        try:
+            return cls.model_validate_json(PREVIEW.read_bytes())
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{PREVIEW}: cannot be read ({reason}); run `dvc repro clean`") from None

@@ -128,8 +128,9 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
         for start in range(0, len(drawn), 16):
             rows = read_rows(held_out, index, drawn[start : start + 16], length)
             _, loss = model(torch.from_numpy(rows.inputs), as_nanogpt_targets(torch.from_numpy(rows.targets)))
-            nats += loss.item() * rows.target_count
-            tokens += rows.target_count
+            targets = int((rows.targets != IGNORED).sum())
+            nats += loss.item() * targets
+            tokens += targets
     bits = nats / tokens / math.log(2) * held_out.manifest.tokens / held_out.manifest.bytes
     settings = f"learning rate {learning_rate}, warm-up {warmup}"
     print(f"nanoGPT, {steps} steps, {settings}: {bits:.4f} bits per byte", flush=True)

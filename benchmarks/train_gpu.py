@@ -30,7 +30,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest
 from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file
 from stages.tokenize.encode import write_token_shard
-from stages.train.data.batches import MicroBatch
+from stages.train.data.batches import IGNORED, MicroBatch
 from stages.train.hardware import MICRO_BATCH
 from stages.train.loop import StopSignal, Trainer
 from stages.train.model.build import padded_vocabulary
@@ -134,7 +134,7 @@ def write_random_tokens(folder: Path, tokens: int) -> None:
 
 def our_step(trainer: Trainer, batches: list[MicroBatch]) -> Step:
     """The product's own step, at a tenth of the peak rate."""
-    targets = sum(batch.rows.target_count for batch in batches)
+    targets = sum(int((batch.rows.targets != IGNORED).sum()) for batch in batches)
     ready = [MicroBatch(batch.rows, 0, batch.first_row, batch is batches[-1], targets) for batch in batches]
     number = trainer.params.schedule.warmup_steps // 10
 

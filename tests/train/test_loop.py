@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
-from stages.train.commands.trace import DataOrder, origins
-from stages.train.data.batches import read_rows, rows_of_step
+from stages.train.commands.trace import origins
+from stages.train.data.batches import DataOrder, read_rows, rows_of_step
 from stages.train.data.order import open_order
 from stages.train.data.packing import build_packing
 from stages.train.params import TrainParams

@@ -12,9 +12,6 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
@@ -24,8 +21,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_params_file, read_section
-from stages.train.data.batches import batch_size
-from stages.train.data.mixture import Mixture
+from stages.train.data.batches import DataOrder, batch_size
 from stages.train.data.order import RowOrder, open_order, shares_in
 from stages.train.params import TrainParams
 
@@ -33,20 +29,6 @@ COMMAND = "data trace"
 """Under `parrotflow`."""
 
 TRAINING_TOKENS = TOKENS / TRAIN
-
-
-class DataOrder(BaseModel):
-    """What the order of the data follows from; the fields are those of the `train` section."""
-
-    seed: int
-    max_steps: int
-    global_batch_size: int
-    batch_doublings: list[int] = []
-    """Models of before there were any do not name them."""
-    sequence_length: int
-    packing: Literal["best_fit", "concatenate"]
-    mixture: Mixture | None = None
-    """Models that were trained without one do not name it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,24 @@ step as well: the global batch doubles after the steps that `train.batch_doublin
 micro-batches, each read ahead in a thread. Under a mixture `order.py` says which rows a step takes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.packing import Integers, PackingIndex
+from stages.train.data.mixture import Mixture
+from stages.train.data.packing import Integers, PackingIndex, Strategy
 from stages.train.params import TrainParams
 
 if TYPE_CHECKING:
     from stages.train.data.order import RowOrder
-
-Item = TypeVar("Item")
 
 IGNORED = -100
 """The target of a padded position (torch's cross_entropy leaves it out)."""
@@ -40,11 +41,6 @@ class Rows:
     boundaries: npt.NDArray[np.int32]
     """Where positions are 0, in the inputs of all rows one after the other, and their number; (documents + 1,)."""
 
-    @property
-    def target_count(self) -> int:
-        """Targets that count."""
-        return int((self.targets != IGNORED).sum())
-
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
@@ -52,33 +48,35 @@ def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
-class BatchParams(Protocol):
-    """What the size of each step's global batch follows from, as in the `train` section."""
+class DataOrder(BaseModel):
+    """What the order of the data follows from, as a run records it; the fields are those of the `train` section."""
 
-    @property
-    def global_batch_size(self) -> int:
-        """Rows of the first steps."""
+    seed: int
+    max_steps: int
+    global_batch_size: int
+    batch_doublings: list[int] = []
+    """Models of before there were any do not name them."""
+    sequence_length: int
+    packing: Strategy
+    mixture: Mixture | None = None
+    """Models that were trained without one do not name it."""
 
-    @property
-    def batch_doublings(self) -> list[int]:
-        """After these steps it doubles; increasing."""
+
+OrderParams: TypeAlias = TrainParams | DataOrder
 
 
-def batch_size(params: BatchParams, step: int) -> int:
+def batch_size(params: OrderParams, step: int) -> int:
     """Rows of the global batch of `step` (from 0)."""
     return params.global_batch_size << sum(step >= doubling for doubling in params.batch_doublings)
 
 
-def rows_before(params: BatchParams, step: int) -> int:
+def rows_before(params: OrderParams, step: int) -> int:
     """How many rows the steps before `step` (from 0) take together. 4 rows, doubled after step 3: 0, 4, 8, 12, 20."""
-    first, rows = 0, 0
-    for last in [*(doubling for doubling in params.batch_doublings if doubling < step), step]:
-        rows += (last - first) * batch_size(params, first)
-        first = last
-    return rows
+    edges = [0, *(doubling for doubling in params.batch_doublings if doubling < step), step]
+    return sum((last - first) * batch_size(params, first) for first, last in pairwise(edges))
 
 
-def rows_of_step(seed: int, step: int, params: BatchParams, rows: int) -> Integers:
+def rows_of_step(seed: int, step: int, params: OrderParams, rows: int) -> Integers:
     """The rows of the global batch of `step` (from 0), in order; shape (batch_size,)."""
     drawn = range(rows_before(params, step), rows_before(params, step + 1))
     return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
@@ -153,30 +151,22 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """A process's micro-batches of some steps; `place` is called on the rows of each, in the thread that reads them."""
 
-    def reads() -> Iterator[Callable[[], MicroBatch]]:
+    def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
+        read = place(read_rows(store, order.index, rows, params.sequence_length))
+        return MicroBatch(read, step, first_row, is_last, step_targets)
+
+    with ThreadPoolExecutor(1, "batches") as thread:
+        coming: Future[MicroBatch] | None = None
         for step in steps:
             rows = order.rows_of_step(step)
             targets, each = order.index.target_count(rows), len(rows) // share.processes
             own = range(share.process * each, (share.process + 1) * each)
             for first in own[:: share.micro_batch_size]:
                 stop = min(first + share.micro_batch_size, own.stop)
-                yield partial(read, rows[first:stop], step, first, stop == own.stop, targets)
-
-    def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
-        read = place(read_rows(store, order.index, rows, params.sequence_length))
-        return MicroBatch(read, step, first_row, is_last, step_targets)
-
-    return read_ahead(reads())
-
-
-def read_ahead(reads: Iterable[Callable[[], Item]]) -> Iterator[Item]:
-    """What each call returns, in order; the next one runs in a thread while the one before is in use."""
-    with ThreadPoolExecutor(1, "batches") as thread:
-        coming = None
-        for read in reads:
-            current, coming = coming, thread.submit(read)
-            if current is not None:
-                yield current.result()
+                current = coming
+                coming = thread.submit(read, rows[first:stop], step, first, stop == own.stop, targets)
+                if current is not None:
+                    yield current.result()
         if coming is not None:
             yield coming.result()
 

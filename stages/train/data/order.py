@@ -11,49 +11,24 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import BatchParams, rows_before, rows_of_step
+from stages.train.data.batches import OrderParams, rows_before, rows_of_step
 from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, SourceWeights, whole_numbers
 from stages.train.data.packing import (
     Integers,
     MixedRows,
     PackingIndex,
     SourceRows,
-    Strategy,
     document_sources,
     open_mixed_rows,
     open_packing,
 )
-
-
-class OrderParams(BatchParams, Protocol):
-    """What the order of the data follows from, as in the `train` section."""
-
-    @property
-    def seed(self) -> int:
-        """Of the permutations."""
-
-    @property
-    def max_steps(self) -> int:
-        """Which a phase may begin at a share of."""
-
-    @property
-    def sequence_length(self) -> int:
-        """Targets in a row."""
-
-    @property
-    def packing(self) -> Strategy:
-        """How documents become rows."""
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """Which sources they are of."""
 
 
 @dataclass(frozen=True)

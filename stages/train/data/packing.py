@@ -162,9 +162,7 @@ def document_sources(store: TokenStore) -> tuple[list[str], Integers]:
     found: dict[str, int] = {}
     numbers = np.array([found.setdefault(info["source"], len(found)) for info in store.document_infos()], dtype=int)
     names = sorted(found)
-    places = np.empty(len(found), dtype=np.int64)
-    for place, name in enumerate(names):
-        places[found[name]] = place
+    places = np.array([names.index(name) for name in found], dtype=np.int64)
     return names, places[numbers]
 
 

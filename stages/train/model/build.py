@@ -11,10 +11,9 @@ import errno
 import hashlib
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -69,27 +68,11 @@ def source_sha256(start_from: str) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def source_config(start_from: str) -> PreTrainedConfig:
-    """Its config. Raises UserError where it cannot be loaded."""
-    with _loading(start_from) as folder:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    return config
-
-
-def source_model(start_from: str) -> PreTrainedModel:
-    """The model with its weights, in fp32. Raises UserError where it cannot be loaded."""
-    with _loading(start_from) as folder:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
-    return model
-
-
-@contextmanager
-def _loading(start_from: str) -> Iterator[Path]:
+def from_source(start_from: str, kind: Any, **options: Any) -> Any:
+    """Its config or its model, as the class `kind` of transformers loads it. Raises UserError where it cannot."""
     folder = source_folder(start_from)
     try:
-        yield folder
+        return kind.from_pretrained(folder, trust_remote_code=False, **options)
     except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}"
@@ -153,7 +136,7 @@ def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrain
     """The model that training builds, of any size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_from is not None:
-        config = source_config(params.start_from)
+        config = from_source(params.start_from, AutoConfig)
     config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
     return without_values(config)
 
@@ -208,7 +191,7 @@ def _resize(model: PreTrainedModel, rows: int) -> None:
 
 
 def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
-    model = source_model(start_from)
+    model: PreTrainedModel = from_source(start_from, AutoModelForCausalLM, dtype=torch.float32, use_safetensors=True)
     if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "

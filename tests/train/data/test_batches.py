@@ -1,6 +1,5 @@
 """Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from stages.formats.tokens import TokenStore
 from stages.train.data import packing
 from stages.train.data.batches import (
     IGNORED,
+    DataOrder,
     MicroBatch,
     ProcessShare,
     batch_size,
@@ -36,23 +36,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(folder / "data/tokens/train")
 
 
-@dataclass
-class Batch:
-    """The size of each step's batch, as in the `train` section."""
+def batch_of(first: int, doublings: list[int]) -> DataOrder:
+    """Batches of `first` rows, twice as many after each of some steps."""
+    return DataOrder(
+        seed=3,
+        max_steps=60,
+        global_batch_size=first,
+        batch_doublings=doublings,
+        sequence_length=32,
+        packing="best_fit",
+    )
 
-    global_batch_size: int
-    batch_doublings: list[int]
 
-
-batches = st.builds(
-    Batch,
-    global_batch_size=st.integers(1, 20),
-    batch_doublings=st.lists(st.integers(1, 40), max_size=3, unique=True).map(sorted),
-)
+batches = st.builds(batch_of, st.integers(1, 20), st.lists(st.integers(1, 40), max_size=3, unique=True).map(sorted))
 
 
 @given(seed=st.integers(0, 5), step=st.integers(0, 40), batch=batches, rows=st.integers(1, 50))
-def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, batch: Batch, rows: int) -> None:
+def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(
+    seed: int, step: int, batch: DataOrder, rows: int
+) -> None:
     epochs = np.concatenate([rows_of_step(seed, s, batch, rows) for s in range(step + 1)])
     for first in range(0, len(epochs), rows):
         epoch = epochs[first : first + rows]
@@ -62,18 +64,18 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
 
 @given(step=st.integers(0, 40))
 def test_a_step_needs_no_step_before_it(step: int) -> None:
-    again = [rows_of_step(3, s, Batch(8, [20]), 30).tolist() for s in range(step + 1)]
-    assert rows_of_step(3, step, Batch(8, [20]), 30).tolist() == again[-1]
+    again = [rows_of_step(3, s, batch_of(8, [20]), 30).tolist() for s in range(step + 1)]
+    assert rows_of_step(3, step, batch_of(8, [20]), 30).tolist() == again[-1]
 
 
 def test_the_worked_example_of_a_batch_that_doubles() -> None:
-    batch = Batch(4, [3])
+    batch = batch_of(4, [3])
     assert [batch_size(batch, step) for step in range(5)] == [4, 4, 4, 8, 8]
     assert [rows_before(batch, step) for step in range(5)] == [0, 4, 8, 12, 20]
 
 
 @given(batch=batches, step=st.integers(0, 60))
-def test_the_rows_before_a_step_are_those_of_all_steps_before_it(batch: Batch, step: int) -> None:
+def test_the_rows_before_a_step_are_those_of_all_steps_before_it(batch: DataOrder, step: int) -> None:
     assert rows_before(batch, step) == sum(batch_size(batch, earlier) for earlier in range(step))
     passed = [doubling for doubling in batch.batch_doublings if doubling <= step]
     assert batch_size(batch, step) == batch.global_batch_size * 2 ** len(passed)

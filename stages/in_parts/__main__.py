@@ -152,7 +152,9 @@ def _require_held_out(sources: Mapping[str, set[str]], params: Mapping[str, Any]
 def _clean_report(parts: Sequence[Path], sources: Mapping[str, set[str]]) -> dict[str, Any]:
     """The report about all parts. A source may be in several of them, an evaluation item is searched for in all."""
     reports = [read_json(file_of(part, CLEAN_REPORT)) for part in parts]
-    report = summed(reports) | {name: reports[0][name] for name in ("evaluation_items",) if name in reports[0]}
+    report = summed(reports)
+    if "evaluation_items" in report:
+        report["evaluation_items"] = reports[0]["evaluation_items"]
     for split in SPLITS:
         report[split]["sources"] = len(sources[split])
     report["kept"]["sources"] = len(sources[TRAIN] | sources[VALIDATION])

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import fastokens
 import numpy as np
@@ -35,21 +35,11 @@ THREADS_EACH = 4
 """Both engines encode a batch with threads of their own; about this many are busy in each process."""
 
 
-class Engine(Protocol):
-    """Encodes many texts at once."""
-
-    name: str
-    """With its version, as the report says it."""
-
-    def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
-        """All ids one text after the other, and the number of ids of each text; shapes (ids,) and (texts,)."""
-        ...
-
-
 class Reference:
     """The library `tokenizers`, which defines what is right."""
 
     name = f"tokenizers {version('tokenizers')}"
+    """With its version, as the report says it."""
 
     def __init__(self, tokenizer_json: Path) -> None:
         self._tokenizer = Tokenizer.from_file(str(tokenizer_json))
@@ -58,7 +48,7 @@ class Reference:
         self._tokenizer.encode_special_tokens = True
 
     def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
-        """As `Engine.encode`."""
+        """All ids one text after the other, and the number of ids of each text; shapes (ids,) and (texts,)."""
         encodings = [item.ids for item in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
         lengths = np.array([len(ids) for ids in encodings], dtype=np.int64)
         flat = np.fromiter((number for ids in encodings for number in ids), dtype=np.uint32, count=int(lengths.sum()))
@@ -76,15 +66,13 @@ class Fast:
         self._tokenizer.no_padding()
 
     def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
-        """As `Engine.encode`."""
+        """As `Reference.encode`."""
         ids, ends = self._tokenizer.encode_batch_flat(list(texts), add_special_tokens=False, split_special_tokens=True)
         offsets = np.frombuffer(ends, dtype="<u8").astype(np.int64)
         return np.frombuffer(ids, dtype="<u4"), offsets[1:] - offsets[:-1]
 
 
-def open_engine(name: str, tokenizer_json: Path) -> Engine:
-    """The engine with that name, with or without its version."""
-    return Fast(tokenizer_json) if name.startswith("fastokens") else Reference(tokenizer_json)
+Engine: TypeAlias = Reference | Fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +123,6 @@ class Encoding:
     engine: str
     """Its name with its version."""
 
-    @property
-    def key(self) -> str:
-        """Changes with anything but its documents that a shard's bytes depend on."""
-        return cache_key(self.vocabulary.sha256, str(self.vocabulary.eos_id), self.engine)
-
 
 def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
     """Write the token store of a split into an existing folder, a shard for a shard."""
@@ -164,7 +147,8 @@ def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Man
 
 def shard_key(encoding: Encoding, shard: Path) -> str:
     """Changes with anything that one shard's files depend on."""
-    return cache_key(encoding.key, shard.stem, shard_sha256(shard))
+    vocabulary = encoding.vocabulary
+    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), encoding.engine, shard.stem, shard_sha256(shard))
 
 
 _opening = threading.Lock()
@@ -179,7 +163,7 @@ def _opened(encoding: Encoding) -> Engine:
 @lru_cache(maxsize=1)
 def _open(name: str, tokenizer_json: Path, sha256: str) -> Engine:
     # The hash is part of the key: a path may come to hold another tokenizer within one process.
-    return open_engine(name, tokenizer_json)
+    return Fast(tokenizer_json) if name == Fast.name else Reference(tokenizer_json)
 
 
 def encode_shard(encoding: Encoding, shard: Path, folder: Path) -> None:

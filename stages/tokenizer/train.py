@@ -126,16 +126,6 @@ def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, patter
     _merged(words, vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
 
 
-def train_bpe(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
-    """Byte-pair encoding of texts, as `train_on_documents`."""
-    if find_spec("ffbpe") is None:
-        return train_by_reference(batches, vocabulary_size, pattern)
-    words = _cutter(pattern).word_counter()
-    for texts in batches:
-        words.add_batch(texts)
-    return _merged(words, vocabulary_size, pattern)
-
-
 def train_by_reference(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
     """Byte-pair encoding of texts by the library `tokenizers`: the same bytes."""
     tokenizer = _empty(models.BPE(), pattern)
@@ -185,25 +175,16 @@ def _merged(words: "WordCounter", vocabulary_size: int, pattern: str) -> Tokeniz
 
 
 def _empty(model: models.BPE, pattern: str) -> Tokenizer:
+    """A tokenizer that cuts text before merging by the pattern with that name in params."""
+    first = {
+        "digits": pre_tokenizers.Digits(individual_digits=True),
+        "gpt4": pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated"),
+    }.get(pattern)
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern != "gpt4")
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer(pattern)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, bytes_of]) if first else bytes_of
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def pre_tokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before merging, by the name in params."""
-    match pattern:
-        case "gpt2":
-            return pre_tokenizers.ByteLevel(add_prefix_space=False)
-        case "digits":
-            parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-            return pre_tokenizers.Sequence(parts)
-        case "gpt4":
-            split = pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated")
-            return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-        case _:
-            raise ValueError(f"no pattern `{pattern}`")
 
 
 def characters(batches: Iterable[Sequence[str]]) -> Tokenizer:

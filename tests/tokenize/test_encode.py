@@ -17,12 +17,11 @@ from stages.tokenize.encode import (
     Fast,
     FlatIds,
     Reference,
-    open_engine,
     read_vocabulary,
     write_store,
 )
 from stages.tokenize.parity import HARD_TEXTS, choose_engine, find_difference
-from stages.tokenizer.train import characters, save_trained, train_bpe
+from stages.tokenizer.train import characters, save_trained, train_by_reference
 from tests.small_project import folder_bytes, function_text
 
 TEXTS = [function_text(number) for number in range(20)] + [text for text in HARD_TEXTS if text]
@@ -40,7 +39,7 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 @pytest.fixture(scope="module", params=["gpt2", "digits", "gpt4"])
 def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_bpe([TEXTS], 600, request.param).save(str(path))
+    train_by_reference([TEXTS], 600, request.param).save(str(path))
     return path
 
 
@@ -56,7 +55,7 @@ def test_both_engines_give_the_same_ids_on_hard_texts(tokenizer_json: Path) -> N
 
 @pytest.mark.parametrize("engine", [Fast, Reference])
 def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer_json: Path, engine: type[Engine]) -> None:
-    ids, lengths = open_engine(engine.name, tokenizer_json).encode(["a<|endoftext|>b", "", "<|endoftext|>"])
+    ids, lengths = engine(tokenizer_json).encode(["a<|endoftext|>b", "", "<|endoftext|>"])
     decoded = Tokenizer.from_file(str(tokenizer_json)).decode(ids[: lengths[0]].tolist(), skip_special_tokens=False)
 
     assert 0 not in ids.tolist()
@@ -65,7 +64,7 @@ def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer_json: Path, eng
 
 
 def test_truncation_and_padding_that_a_tokenizer_brings_are_off(tmp_path: Path) -> None:
-    tokenizer = train_bpe([TEXTS], 300, "gpt2")
+    tokenizer = train_by_reference([TEXTS], 300, "gpt2")
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -104,9 +103,8 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_encoded_by_the_referenc
 
     assert choose_engine("fastokens", tmp_path / "tokenizer.json", [], 0) == Reference.name
     assert f"{Reference.name}, slower" in capsys.readouterr().out
-    ids, _ = open_engine(
-        choose_engine("fastokens", tmp_path / "characters.json", [], 0), tmp_path / "characters.json"
-    ).encode(["def"])
+    chosen = choose_engine("fastokens", tmp_path / "characters.json", [], 0)
+    ids, _ = (Fast if chosen == Fast.name else Reference)(tmp_path / "characters.json").encode(["def"])
     vocabulary = json.loads((tmp_path / "characters.json").read_text())["model"]["vocab"]
     assert ids.tolist() == [vocabulary[letter] for letter in "def"]
 
@@ -114,7 +112,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_encoded_by_the_referenc
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    save_trained(train_bpe([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
+    save_trained(train_by_reference([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
     return folder
 
 

@@ -18,7 +18,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import TAKEN_OVER, characters, parts, save_trained, take_over, train_bpe
+from stages.tokenizer.train import TAKEN_OVER, characters, parts, save_trained, take_over, train_by_reference
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
@@ -90,7 +90,7 @@ def test_it_does_not_depend_on_the_order_of_the_texts(pattern: str) -> None:
     texts = [item.text for item in read_documents(Path("data/clean/train"))]
     orders = [[texts], [texts[::-1]], [[text] for text in sorted(texts, key=len)]]
 
-    assert len({train_bpe(order, 400, pattern).to_str() for order in orders}) == 1
+    assert len({train_by_reference(order, 400, pattern).to_str() for order in orders}) == 1
     assert len({characters(order).to_str() for order in orders}) == 1
 
 
@@ -124,7 +124,7 @@ def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
     taken = [text for part in parts(train, sum(sizes[:4]) + 1) for text in part.texts()]
 
     assert taken == [item.text for item in read_documents(train)][:4]
-    assert make(training_bytes=sum(sizes[:4])).to_str() == train_bpe([taken], 300, "gpt2").to_str()
+    assert make(training_bytes=sum(sizes[:4])).to_str() == train_by_reference([taken], 300, "gpt2").to_str()
 
 
 def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
@@ -244,7 +244,7 @@ def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message:
 def test_a_normalizer_is_kept_or_the_tokenizer_is_refused(class_name: str) -> None:
     folder = Path("own")
     folder.mkdir()
-    own = train_bpe([["def f(x): return x"] * 10], 270, "gpt2")
+    own = train_by_reference([["def f(x): return x"] * 10], 270, "gpt2")
     own.normalizer = normalizers.NFC()
     save_trained(own, folder)
     config = read_json(folder / "tokenizer_config.json") | {"tokenizer_class": class_name}

@@ -224,8 +224,7 @@ class _DataUnpickler(pickle.Unpickler):
         if (module, name) == ("builtins", "getattr"):
             return enum_member
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if module not in ALLOWED_MODULES and (module, name) not in ALLOWED and not is_dtype:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        if "." in name:
+        is_known = is_dtype or module in ALLOWED_MODULES or (module, name) in ALLOWED
+        if not is_known or "." in name:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return super().find_class(module, name)

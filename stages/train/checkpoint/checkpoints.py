@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -86,7 +87,15 @@ class Checkpoints:
     def _prepare(self) -> None:
         """Take the folder for this run and remove what a killed one left half written."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.folder / "lock")
+        # The kernel releases it when this process ends, however it ends.
+        self._lock = (self.folder / "lock").open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{self.folder}: another training of the same parameters, data and code is running and writes here; "
+                "wait for it to end, or end it"
+            ) from None
         for left_behind in self.folder.glob("*.partial"):
             shutil.rmtree(left_behind, ignore_errors=True)
 
@@ -158,14 +167,17 @@ class Checkpoints:
         files = sorted(file for file in partial_path.iterdir() if file.is_file())
         for file in files:
             flush_to_disk(file)
-        self.history.contents[progress.step] = content_sha256(partial_path)
-        write_manifest(partial_path, progress, self.history, {file.name: file_sha256(file) for file in files})
+        contents = self.history.contents | {progress.step: content_sha256(partial_path)}
+        history = replace(self.history, contents=contents)
+        write_manifest(partial_path, progress, history, {file.name: file_sha256(file) for file in files})
         shutil.rmtree(path, ignore_errors=True)
         partial_path.rename(path)
         flush_to_disk(self.folder)
+        self.history.contents.update(contents)
         # Later steps belong to a longer or shorter run that this one did not continue.
+        every = self.params.milestone_every_steps
         for old in [done for done in self._all() if done.name <= path.name][: -self.params.checkpoints_kept]:
-            if not self._is_milestone(old):
+            if every is None or int(old.name.removeprefix("step-")) % every:
                 shutil.rmtree(old, ignore_errors=True)
         self.mirror.push(path)
 
@@ -185,10 +197,6 @@ class Checkpoints:
         if max_steps == self.params.max_steps:
             return max_steps
         return min(self.params.shared_steps(steps) for steps in (max_steps, self.params.max_steps))
-
-    def _is_milestone(self, path: Path) -> bool:
-        every = self.params.milestone_every_steps
-        return every is not None and int(path.name.removeprefix("step-")) % every == 0
 
     def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
@@ -249,16 +257,3 @@ class Checkpoints:
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     weights, optimizer_state = get_state_dict(model, list(optimizers))
     return {"model": weights, "optimizers": optimizer_state}
-
-
-def _locked(path: Path) -> IO[str]:
-    """A lock that the kernel releases when this process ends, however it ends."""
-    file = path.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(
-            f"{path.parent}: another training of the same parameters, data and code is running and writes here; "
-            "wait for it to end, or end it"
-        ) from None
-    return file

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.atomic import atomic_write, file_sha256
+from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256
 from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
@@ -116,9 +116,6 @@ class Start:
     """The fingerprint of the run with other code whose checkpoint it is."""
 
 
-POINTS = ("log_every_steps", "evaluate_every_steps")
-
-
 def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]) -> Start:
     """Load the newest checkpoint that this run may continue, or start at step 0 and say why. Every process calls it.
 
@@ -172,7 +169,7 @@ def why_not(progress: TrainingProgress, own: Checkpoints, of: Checkpoints) -> st
     for step in params.exported_steps:
         if step <= progress.step and not of.exported(step):
             return f"{this}: the model of step {step} (train.export_steps) was not kept then"
-    for name in POINTS:
+    for name in ("log_every_steps", "evaluate_every_steps"):
         # Points at other steps are only taken out again; those that were never measured cannot be added.
         if getattr(params, name) % (kept := getattr(progress, name)):
             return f"{this}: its curves lack points that train.{name} asks for; a multiple of {kept} continues from it"
@@ -215,6 +212,7 @@ def take_exports(earlier: Checkpoints, checkpoints: Checkpoints, step: int) -> N
         for wanted in checkpoints.params.exported_steps:
             path = earlier.exported(wanted)
             if wanted <= step and path is not None:
-                shutil.copytree(path, checkpoints.export_path(wanted), dirs_exist_ok=True)
+                with atomic_folder(checkpoints.export_path(wanted)) as folder:
+                    shutil.copytree(path, folder, dirs_exist_ok=True)
 
     on_main(checkpoints.accelerator, copy)

@@ -134,11 +134,9 @@ def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:
 
 def shares(order: RowOrder, step: int) -> Iterator[str]:
     """For each source of a mixture its share of step number `step` (from 1), and of all steps up to it."""
-    if order.mixed is None or order.params.mixture is None:
+    if order.mixed is None:
         return
-    own, until = (
-        shares_in(order, order.mixed, order.params.mixture, steps) for steps in (range(step - 1, step), range(step))
-    )
+    own, until = (shares_in(order, order.mixed, steps) for steps in (range(step - 1, step), range(step)))
     for name, of_run in until.items():
         yield (
             f"{name}: {own[name].share:.2%} of the tokens of step {step} (asked {own[name].asked_share:.2%}); "

@@ -36,6 +36,7 @@ class MixedOrder:
     """Which row each draw of a run is, under a mixture."""
 
     seed: int
+    mixture: Mixture
     sources: tuple[SourceRows, ...]
     left_out: SourceRows
     draws: Draws
@@ -99,7 +100,7 @@ def mixed_order(params: OrderParams, mixture: Mixture, rows: MixedRows) -> Mixed
         for each in shares
     ]
     starts = tuple(rows_before(params, start) for start in mixture.starts(params.max_steps))
-    return MixedOrder(params.seed, rows.sources, rows.left_out, Draws(starts, tuple(ratios)), tuple(shares))
+    return MixedOrder(params.seed, mixture, rows.sources, rows.left_out, Draws(starts, tuple(ratios)), tuple(shares))
 
 
 def shares_asked(mixture: Mixture, weights: SourceWeights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
@@ -166,10 +167,9 @@ def _tokens(order: RowOrder, mixed: MixedOrder, source: int, draws: int) -> int:
     return epochs * rows.targets + int(of_row[mixed.epoch(source, epochs)[:begun]].sum())
 
 
-def shares_in(order: RowOrder, mixed: MixedOrder, mixture: Mixture, steps: range) -> SourceShares:
+def shares_in(order: RowOrder, mixed: MixedOrder, steps: range) -> SourceShares:
     """Of each source, what some steps (from 0) train on."""
-    params = order.params
-    starts = [*(start for start in mixture.starts(params.max_steps) if start < steps.stop), steps.stop]
+    starts = [*(start for start in mixed.mixture.starts(order.params.max_steps) if start < steps.stop), steps.stop]
     tokens, asked = np.zeros(len(mixed.sources)), np.zeros(len(mixed.sources))
     for (first, stop), shares in zip(pairwise(starts), mixed.shares, strict=False):
         if stop > (first := max(first, steps.start)):
@@ -189,27 +189,27 @@ def shares_in(order: RowOrder, mixed: MixedOrder, mixture: Mixture, steps: range
 
 def shares_by_phase(order: RowOrder) -> dict[str, SourceShares]:
     """Of the whole run and, where it has several, of each phase; empty without a mixture."""
-    if (mixed := order.mixed) is None or (mixture := order.params.mixture) is None:
+    if (mixed := order.mixed) is None:
         return {}
     last = order.params.max_steps
-    starts = [*(start for start in mixture.starts(last) if start < last), last]
+    starts = [*(start for start in mixed.mixture.starts(last) if start < last), last]
     phases = {f"steps {first + 1} to {stop}": range(first, stop) for first, stop in pairwise(starts)}
     return {
-        name: shares_in(order, mixed, mixture, steps)
+        name: shares_in(order, mixed, steps)
         for name, steps in ({WHOLE_RUN: range(last)} | (phases if len(phases) > 1 else {})).items()
     }
 
 
 def check_repetition(order: RowOrder) -> None:
     """Raise UserError where a run would read a source more often than `max_repetition` allows."""
-    if (mixed := order.mixed) is None or (mixture := order.params.mixture) is None:
+    if (mixed := order.mixed) is None:
         return
     last = order.params.max_steps
     after = tokens_before(order, mixed, last)
     draws = mixed.draws.counts(rows_before(order.params, last))
     said = []
     for number, (source, tokens) in enumerate(zip(mixed.sources, after, strict=True)):
-        bound = mixture.repetition_bound(source.name)
+        bound = mixed.mixture.repetition_bound(source.name)
         if bound is not None and draws[number] > bound * source.rows:
             share, most = tokens / sum(after), bound * source.targets / sum(after)
             said.append(

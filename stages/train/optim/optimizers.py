@@ -99,7 +99,8 @@ def weights(model: PreTrainedModel) -> Iterator[TrainedWeight]:
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     output = model.get_output_embeddings()
     heads = {id(output.weight)} if isinstance(output, nn.Linear) else set()
-    experts = _expert_count(model)
+    config = model.config.get_text_config()
+    experts = next((count for name in EXPERT_COUNTS if (count := getattr(config, name, None))), None)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             role = _role(model, name, parameter, experts)
@@ -130,8 +131,3 @@ def _chooses(path: str, owner: nn.Module) -> bool:
     """Whether a module is called a router or a gate; `gate_proj`, a part of an MLP, is none."""
     named = any(part in ("gate", "router") or part.endswith("_gate") for part in path.split("."))
     return named or "Router" in type(owner).__name__
-
-
-def _expert_count(model: PreTrainedModel) -> int | None:
-    config = model.config.get_text_config()
-    return next((count for name in EXPERT_COUNTS if (count := getattr(config, name, None))), None)

@@ -1,8 +1,10 @@
 """What a run depends on, and one that is continued after a change of its code."""
 
+import errno
 import gc
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.train import worker
-from stages.train.checkpoint import resume
+from stages.train.checkpoint import checkpoints, resume
+from stages.train.checkpoint.checkpoints import Checkpoints
+from stages.train.checkpoint.manifest import History
 from stages.train.checkpoint.resume import CONTINUE, IDENTITY, training_code, why_afresh
 from stages.train.model.build import build_model
 from stages.train.params import TrainParams
@@ -169,6 +173,49 @@ def test_checkpoints_are_left_behind_for_code_that_computes_and_for_nothing_else
     path.write_text(text.replace(before, after, 1), encoding="utf-8")
 
     assert (training_code(tmp_path) != training_code()) is afresh
+
+
+def test_a_kill_leaves_no_half_of_a_model_that_is_taken_from_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own/exports/step-00000002-of-12"
+    for folder, content in ((tmp_path / "earlier", "new"), (own, "old")):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_text(content)
+
+    def cut_short(_: Path, folder: Path, **options: Any) -> None:
+        (folder / "model.safetensors").write_text("n")
+        raise KeyboardInterrupt
+
+    alone = SimpleNamespace(is_main_process=True, num_processes=1)
+    params = SimpleNamespace(exported_steps=[2])
+    own_run = SimpleNamespace(accelerator=alone, params=params, export_path=lambda step: own)
+    earlier = SimpleNamespace(exported=lambda step: tmp_path / "earlier")
+    with monkeypatch.context() as patch:
+        patch.setattr(resume.shutil, "copytree", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            resume.take_exports(earlier, own_run, 2)
+    assert (own / "model.safetensors").read_text() == "old"
+    resume.take_exports(earlier, own_run, 2)
+    assert (own / "model.safetensors").read_text() == "new"
+
+
+def test_a_checkpoint_that_could_not_be_written_is_in_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(checkpoints, "content_sha256", lambda folder: "hash")
+    monkeypatch.setattr(checkpoints, "write_manifest", full)
+    run = SimpleNamespace(
+        accelerator=SimpleNamespace(is_main_process=True),
+        curves=SimpleNamespace(copy_to=lambda folder: None),
+        history=History(),
+    )
+    with pytest.raises(OSError, match="no space left"):
+        Checkpoints._finish(run, SimpleNamespace(result=lambda: None), tmp_path, tmp_path, SimpleNamespace(step=3))
+    assert run.history.contents == {}
 
 
 def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from stages.train.data.best_fit import best_fit
 from stages.train.data.mixture import OTHERS, Mixture
 
 Integers = npt.NDArray[np.int64]
-Integers32 = npt.NDArray[np.int32]
 
 Strategy: TypeAlias = Literal["best_fit", "concatenate"]
 
@@ -85,29 +84,27 @@ def open_packing(store: TokenStore, sequence_length: int, strategy: Strategy) ->
     if store.manifest.documents < KEPT_FROM_DOCUMENTS or strategy == "concatenate":
         return build_packing(store, sequence_length, strategy)
     key = cache_key(file_sha256(store.folder / STORE_MANIFEST), str(sequence_length), strategy)
-    folder = cached(PACKING, key, partial(_write, store, sequence_length, strategy))
-    return PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
+    return _mapped(cached(PACKING, key, partial(_write_best_fit, store, sequence_length)))
 
 
-def _write(store: TokenStore, sequence_length: int, strategy: Strategy, folder: Path) -> None:
-    assert strategy == "best_fit"
-    arrays = best_fit(store.document_starts, _lengths(store), sequence_length)
+def _write_best_fit(store: TokenStore, sequence_length: int, folder: Path) -> None:
+    lengths = np.diff(store.document_starts, append=store.manifest.tokens)
+    if lengths.max(initial=0) <= np.iinfo(np.int32).max:
+        lengths = lengths.astype(np.int32)  # half the memory
+    arrays = best_fit(store.document_starts, lengths, sequence_length)
     for name in ARRAYS:
         np.save(folder / f"{name}.npy", next(arrays))  # which is gone when the next one is made
 
 
-def _lengths(store: TokenStore) -> Integers32 | Integers:
-    """`store.document_lengths` in half the memory, where they are not too large."""
-    lengths = np.diff(store.document_starts, append=store.manifest.tokens)
-    return lengths.astype(np.int32) if lengths.max(initial=0) <= np.iinfo(np.int32).max else lengths
+def _mapped(folder: Path) -> PackingIndex:
+    return PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
 
 
 def build_packing(store: TokenStore, sequence_length: int, strategy: Strategy) -> PackingIndex:
     """The index of a store; the same for the same documents, sequence length and strategy."""
     if strategy == "concatenate":
-        rows = store.manifest.tokens // sequence_length
-        starts = np.arange(rows, dtype=np.int64) * sequence_length
-        return PackingIndex(starts, np.full(rows, sequence_length, dtype=np.int64), np.arange(rows + 1, dtype=np.int64))
+        offsets = np.arange(store.manifest.tokens // sequence_length + 1, dtype=np.int64)
+        return PackingIndex(offsets[:-1] * sequence_length, np.full_like(offsets[1:], sequence_length), offsets)
     return pack(store.document_starts, store.document_lengths, sequence_length, strategy)
 
 
@@ -176,9 +173,8 @@ def open_mixed_rows(store: TokenStore, sequence_length: int, strategy: Strategy,
     names = json.dumps([mixture.sources, sorted(mixture.named)])
     key = cache_key(file_sha256(store.folder / STORE_MANIFEST), str(sequence_length), strategy, names)
     folder = cached(MIXTURE, key, partial(_write_sources, store, sequence_length, strategy, mixture))
-    index = PackingIndex(*(np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS))
     *sources, left_out = (SourceRows(**source) for source in json.loads((folder / SOURCES).read_bytes()))
-    return MixedRows(index, tuple(sources), left_out)
+    return MixedRows(_mapped(folder), tuple(sources), left_out)
 
 
 def _write_sources(store: TokenStore, sequence_length: int, strategy: Strategy, mixture: Mixture, folder: Path) -> None:
@@ -191,12 +187,11 @@ def _write_sources(store: TokenStore, sequence_length: int, strategy: Strategy, 
 def pack_sources(store: TokenStore, sequence_length: int, strategy: Strategy, mixture: Mixture) -> MixedRows:
     """Pack the documents of each source apart."""
     names, numbers = document_sources(store)
-    of_group = {name: [place for place, known in enumerate(names) if known == name] for name in mixture.named}
-    of_group[OTHERS] = [place for place, known in enumerate(names) if known not in mixture.named]
     indexes, sources, first_row = [], [], 0
     taken = np.zeros(len(numbers), dtype=np.bool_)
     for name in mixture.sources:
-        own = np.isin(numbers, of_group[name])
+        is_own = [known == name or (name == OTHERS and known not in mixture.named) for known in names]
+        own = np.array(is_own, dtype=np.bool_)[numbers]
         taken |= own
         lengths = store.document_lengths[own]
         index = pack(store.document_starts[own], lengths, sequence_length, strategy)

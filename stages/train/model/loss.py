@@ -1,15 +1,12 @@
 """Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass.
 
-To it belongs the auxiliary loss by which the routers of a mixture of experts learn to spread tokens over the experts.
-
-transformers adds it to the loss where a model's config has `output_router_logits`: `router_aux_loss_coef` times the
-experts' number, times the sum over the experts of (choices per token) * (mean probability), both over all layers and
-tokens of a batch (Fedus et al. 2021, "Switch Transformers", equations 4 to 6).
-
-It is no sum over tokens, so its value depends on which tokens are taken together. Here it is that of each sequence, and
-the sequences are weighted by their targets, as the cross-entropy weights them: so it depends neither on micro-batches
-nor on the number of processes. For one sequence it is transformers' own. It asks for more than that of a batch: each
-sequence is to be spread (DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2 does so too, with a coefficient of 0.0001).
+The auxiliary loss of a mixture's routers spreads tokens over the experts. transformers adds it where a model's config
+has `output_router_logits`: `router_aux_loss_coef` times the experts' number, times the sum over the experts of (choices
+per token) * (mean probability), both over all layers and tokens of a batch (Fedus et al. 2021, "Switch Transformers",
+equations 4 to 6). It is no sum over tokens, so its value depends on which tokens are taken together. Here it is that of
+each sequence, weighted by its targets as the cross-entropy is: so it depends neither on micro-batches nor on the number
+of processes. For one sequence it is transformers' own. Each sequence is to be spread, not only the batch (DeepSeek-AI
+2024, "DeepSeek-V3", section 2.1.2 does so too, with a coefficient of 0.0001).
 
 The cross-entropy is taken without the logits of all tokens at once. The logits of a batch are its largest tensor:
 tokens x vocabulary, in two precisions, kept until the backward pass. Here a few thousand tokens at a time have their
@@ -68,10 +65,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype:
     rows = rows_at_once(hidden.device.type, vocabulary, width, dtype)
     if dtype == torch.float32:
         # Retained graphs are not needed here; torch warns under its compiler where this is not said.
-        options = nn.LinearCrossEntropyOptions(
-            allow_retain_graph=torch.compiler.is_compiling(),
-            batch_chunk_size=rows,
-        )
+        options = nn.LinearCrossEntropyOptions(allow_retain_graph=torch.compiler.is_compiling(), batch_chunk_size=rows)
         return functional.linear_cross_entropy(
             hidden, weight, targets, reduction="sum", ignore_index=IGNORED, options=options
         )

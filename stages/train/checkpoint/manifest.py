@@ -1,8 +1,7 @@
 """What a checkpoint is: its manifest (which step, how it came about, the sha256 of each file), and what its files hold.
 
 A checkpoint's files depend on how many processes wrote them; its tensors do not. So the tensors are hashed, whole, in
-the order of their names. They are put together one at a time from the finished files: no process ever holds the model,
-and a training that continues meanwhile is not asked for anything.
+the order of their names, each put together from the finished files: no process ever holds the model.
 
 A checkpoint may come from a bucket that others can write to. torch reads `.metadata`, and each value that is no tensor,
 by pickle, which can call any function. Both are kept here to what a checkpoint consists of. A changed number is not

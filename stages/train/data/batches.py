@@ -1,9 +1,8 @@
 """Which rows a step trains on, and their tokens. A pure function of (seed, step): nothing to save, nothing to skip.
 
-The permutations of the rows in all epochs, one after the other, are cut into global batches. Processes take slices of
-the global batch, so the order does not depend on how many there are. How many rows a step takes is a function of the
-step as well: the global batch doubles after the steps that `train.batch_doublings` names. A process takes its slice in
-micro-batches, each read ahead in a thread. Under a mixture `order.py` says which rows a step takes.
+The permutations of the rows in all epochs, one after the other, are cut into global batches, which double after the
+steps of `train.batch_doublings`. Each process takes its slice of a global batch in micro-batches, read ahead in a
+thread, so the order does not depend on how many processes there are. Under a mixture see `order.py`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,9 +1,8 @@
 """The order of a run's data: an index of rows, and which of them each step trains on.
 
-A function of the parameters, the store and the step alone, so nothing of it is saved and nothing skipped on resume.
 Without a mixture, `batches.rows_of_step`. With one, the draws are shared out among the sources (`mixture.py`), and
-the draws from a source go through the permutations of its rows in all epochs, one after the other.
-What a mixture comes to follows from it: the tokens, the share and the epochs of each source, asked and realised.
+the draws from a source go through the permutations of its rows in all epochs, one after the other. The tokens, the
+share and the epochs of each source follow from it.
 """
 
 import hashlib

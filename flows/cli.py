@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flows.run.attempt import Attempts
     from flows.run.outcome import Artifact
     from flows.run.server import Server
-    from flows.sweep.run_cells import Standing
+    from flows.sweep.plan import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -316,7 +316,7 @@ def sweep(
         Only write such a file, to be filled in.
     """
     from flows.experiments.yaml_file import experiment_path, write_new
-    from flows.sweep import sweep as sweeps
+    from flows.sweep import run_cells as sweeps
 
     if new:
         print(write_new("experiment", experiment_path(name)))
@@ -350,7 +350,7 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
 def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
     """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
     from flows.experiments import results as made
-    from flows.sweep import sweep as sweeps
+    from flows.sweep import run_cells as sweeps
 
     made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
     runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})

@@ -41,7 +41,7 @@ from flows.project.compose import composed_text
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, StoppedError
 from flows.sweep.run_cells import run_cells
-from flows.sweep.sweep import sweep as run_sweep
+from flows.sweep.run_cells import sweep as run_sweep
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE

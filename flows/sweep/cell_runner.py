@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from flows.environment import dvc_state_within
-from flows.experiments.rows import CELL_REPORT
+from flows.experiments.cells import Cell
+from flows.experiments.rows import CELL_REPORT, CurvePoints
 from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
 from flows.run.locks import Devices, machine_name
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageOutcome, StageProgress, StageStarted
@@ -31,15 +32,11 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
-    from flows.experiments.cells import Cell
-    from flows.experiments.rows import CurvePoints
-    from flows.experiments.runs import Run
-    from flows.plan.graph import Plan
-
+    from flows.plan.graph import PlannedStage
 
 CURVES_READ_EVERY_SECONDS = 3.0
 
-ReasonToStop = Callable[["Cell", Mapping[str, "CurvePoints"]], str]
+ReasonToStop = Callable[[Cell, Mapping[str, CurvePoints]], str]
 """Given a cell and its curves so far, by FILE:COLUMN: why it stops early; empty while it continues."""
 
 
@@ -47,7 +44,7 @@ ReasonToStop = Callable[["Cell", Mapping[str, "CurvePoints"]], str]
 class CellRunner(StageRunner):
     """A runner of stages named `CELL_ID/STAGE`."""
 
-    cells: Mapping[str, "Cell"]
+    cells: Mapping[str, Cell]
     """By their ids."""
     folders: Mapping[str, Path]
     """Their project folders."""
@@ -58,18 +55,18 @@ class CellRunner(StageRunner):
     """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
     discard: Callable[[str], None]
     """Remove the clone of a cell."""
-    stop_early: ReasonToStop | None = None
+    stop_early: ReasonToStop | None
+    on_ended: Callable[[Run], None]
     devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
     """Of the cells that have ended."""
-    on_ended: Callable[[Run], None] = lambda run: None
     _resources: dict[str, Collection[str]] = field(default_factory=dict)
     _to_do: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, plan: "Plan") -> None:
+    def expect(self, to_do: "Iterable[PlannedStage]") -> None:
         """Record at once the cells that have nothing left to do: a kill came between their end and their record."""
-        self._resources = {stage.name: stage.policy.resources for stage in plan.to_do}
+        self._resources = {stage.name: stage.policy.resources for stage in to_do}
         self._to_do = Counter(name.partition("/")[0] for name in self._resources)
         for cell in self.folders:
             if not self._to_do[cell]:
@@ -117,11 +114,9 @@ class CellRunner(StageRunner):
         if CELL_REPORT not in self.batch.reports:
             return
         path = folder / CELL_REPORT
-        facts: dict[str, Any]
+        facts: dict[str, Any] = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
         if path.exists():
             facts = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            facts = {"machine": machine_name(), "seconds": {}, "cpu_seconds": {}}
         if ran:
             for key, took in (("seconds", ran.seconds), ("cpu_seconds", ran.cpu_seconds)):
                 facts[key][ran.name] = round(facts[key].get(ran.name, 0) + took, 1)
@@ -187,14 +182,14 @@ class CellRunner(StageRunner):
 class Live(Follower):
     """Follows the cells of one run."""
 
-    def __init__(self, title: str, cells: Mapping[str, "Cell"], stages: Sequence[str], known: int) -> None:
+    def __init__(self, title: str, cells: Mapping[str, Cell], stages: Sequence[str], known: int) -> None:
         """`stages`: what is to do, each named `CELL_ID/STAGE`. `known`: how many more cells have a result already."""
         super().__init__()
         self.title, self.cells, self.known = title, cells, known
         self.left = {cell: [stage for stage in stages if stage.startswith(f"{cell}/")] for cell in cells}
         self.running: dict[str, float] = {}
         self.progress: dict[str, str] = {}
-        self.ran: dict[str, int] = {}
+        self.ran = Counter[str]()
         self.done: dict[str, Run] = {}
         self.finished: dict[str, Run] = {}
         """Cells that are recorded before the end of their last stage is told."""
@@ -230,7 +225,7 @@ class Live(Follower):
         with self._lock:
             self.running.pop(event.stage, None)
             self.progress.pop(event.stage, None)
-            self.ran[outcome.result] = self.ran.get(outcome.result, 0) + 1
+            self.ran[outcome.result] += 1
             if event.stage in self.left[cell] and event.retry_in_seconds is None:
                 self.left[cell].remove(event.stage)
         if outcome.result not in GOOD:
@@ -244,7 +239,7 @@ class Live(Follower):
             self._print(outcome.result, f"{self._label(cell)}: {stage} ran in {outcome.seconds:.1f} s")
         self._tell_finished(cell)
 
-    def on_ended(self, run: "Run") -> None:
+    def on_ended(self, run: Run) -> None:
         """A cell has ended, with a result or without one."""
         with self._lock:
             self.done[run.cell] = run
@@ -275,21 +270,19 @@ class Live(Follower):
             stopped = len(self.stopped & self.done.keys())
             failed = sum(run.state != "finished" for run in self.done.values()) - stopped
             elapsed = now - self.began
-            left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else None
+            left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else 0
             table = columns("cell", "stage", "progress", "seconds", "stages left", cut="cell")
             for name, began in list(self.running.items())[:LIVE_ROWS]:
                 cell, _, stage = name.partition("/")
-                table.add_row(
-                    one_line(self._label(cell)),
-                    stage,
-                    self.progress.get(name, ""),
-                    f"{now - began:.0f}",
-                    str(len(self.left[cell])),
-                )
-        counts = ", ".join(f"{count} {result}" for result, count in self.ran.items())
+                done, seconds, stages_left = self.progress.get(name, ""), f"{now - began:.0f}", len(self.left[cell])
+                table.add_row(one_line(self._label(cell)), stage, done, seconds, str(stages_left))
         early = f", {stopped} stopped early" if stopped else ""
-        done = f"{len(self.done)} of {len(self.cells)} cells done{early}, {failed} failed"
-        more = f"; about {left / 60:.0f} min left" if left is not None and left > 60 else ""
-        note = f"; {self.note}" if self.note else ""
-        stages = f"stages: {counts or 'none yet'}"
-        return Group(Text(""), table, Text(f"{done}; {stages}{note}; {elapsed / 60:.1f} min{more}"))
+        counts = ", ".join(f"{count} {result}" for result, count in self.ran.items())
+        parts = [
+            f"{len(self.done)} of {len(self.cells)} cells done{early}, {failed} failed",
+            f"stages: {counts or 'none yet'}",
+            self.note,
+            f"{elapsed / 60:.1f} min",
+            f"about {left / 60:.0f} min left" if left > 60 else "",
+        ]
+        return Group(Text(""), table, Text("; ".join(filter(None, parts))))

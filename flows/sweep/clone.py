@@ -18,7 +18,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates
+from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.environment import dvc_state_within
@@ -59,14 +59,7 @@ def project_cache() -> str:
         return str(repo.cache.local_cache_dir)
 
 
-def prepare(
-    cell: "Cell",
-    head: str,
-    clone: Path,
-    own_cache: Path | None = None,
-    *,
-    cache: str | None = None,
-) -> Path:
+def prepare(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None, *, cache: str | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
     `cache` is the project's, which takes time to find out. With `own_cache`, a folder, nothing but data that no
@@ -244,7 +237,7 @@ def changed_since(commit: str, targets: Iterable[str], sources: str = "") -> lis
         read = read - outs | {Path(stage.path) for stage in stages if not stage.cmd}
         files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}
         names = {stage.name.partition("@")[0] for stage in stages if isinstance(stage, PipelineStage)}
-    if not git(Path(), "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False):
+    if not has_commit(commit):
         return sorted(os.path.relpath(path) for path in read)
     inside = sorted(str(path) for path in read if path.is_relative_to(root))
     changed = git(Path(), "diff", "--name-only", commit, "HEAD", "--", *inside).splitlines() if inside else []

@@ -101,10 +101,9 @@ def _files(repo: Repo, path: Path) -> Iterator[Path]:
             yield from (Path(folder, name) for name in sorted(names))
 
 
-def is_below(path: Path, folders: Iterable[Path]) -> bool:
+def is_below(path: Path, folders: set[Path]) -> bool:
     """Whether a path is one of these, or within one of them."""
-    known = folders if isinstance(folders, set) else {*folders}
-    return path in known or not known.isdisjoint(path.parents)
+    return path in folders or not folders.isdisjoint(path.parents)
 
 
 @cache

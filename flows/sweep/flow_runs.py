@@ -78,10 +78,13 @@ class FlowRuns:
         )
         return self._client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
 
-    def submit(self, key: str, attempt: int, name: str, parameters: dict[str, Any]) -> FlowRun:
-        """Start an attempt at a job; what another call has started as this attempt is taken instead."""
+    def submit(self, key: str, after: UUID | None, name: str, parameters: dict[str, Any]) -> FlowRun:
+        """Start an attempt at a job `after` its newest one; what another call has started after that is taken instead.
+
+        Attempts are not counted: once an old one is deleted on the server, a number would be that of another attempt.
+        """
         # On the server these keys are the flow's, which other pools' deployments have too.
-        unique = f"{self._deployment}-{key}-{attempt}"
+        unique = f"{self._deployment}-{key}-{after}"
         return self._client.create_flow_run_from_deployment(
             self._deployment, parameters=parameters, name=name, tags=[key], idempotency_key=unique
         )

@@ -1,4 +1,4 @@
-"""One plan of all cells: what is the same in several cells is computed once, by the first of them.
+"""Which cells have no current result; and one plan of those, in which what several share is computed by the first.
 
 A stage of a cell is named `CELL_ID/STAGE`. Two stages compute the same if they and all stages before them have the same
 command and read the same values of params.yaml: code and data are those of one commit. The first one runs; the others
@@ -17,15 +17,63 @@ from typing import Any
 
 from dvc.dependency.param import ParamsDependency
 
+from flows.dvc_repo.cache import reach
 from flows.dvc_repo.internals import open_repo
 from flows.environment import dvc_state_within
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Batch, Run, runs_that_count
 from flows.plan.graph import Plan, PlannedStage, make_plan
+from flows.sweep import clone
+from flows.sweep.committed import sources_of
 from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file
 
 
-def cell_stage(cell: str, stage: str) -> str:
-    """The name of a cell's stage in the plan of all cells."""
-    return f"{cell}/{stage}"
+def known_and_to_run(batch: Batch) -> tuple[dict[str, Run], dict[str, Cell]]:
+    """The runs that the record has a current result of, and the cells of which it has none; by the cells' ids."""
+    known = {cell: found.run for cell, found in standings(batch).items() if found.run and not found.reason}
+    return known, {cell.id: cell for cell in batch.cells if cell.id not in known}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a cell stands."""
+
+    run: Run | None
+    """The one that counts: the newest with today's values of params.yaml, else the newest."""
+    reason: str
+    """Why the cell would run; empty where its run is finished and what it would give now."""
+    failed: bool = False
+    """Whether it would run only because it failed: it waits for `--retry`."""
+
+
+def standings(batch: Batch) -> dict[str, Standing]:
+    """Where each cell stands, by its id.
+
+    A run is what its cell would give now if it was made with the same values of all that its stages read of
+    params.yaml, if no file that they read and no code that they use has changed since, and if it has all reports and
+    curves that are wanted.
+    """
+    values, keys = read_params_file(), reach(batch.targets).params
+    counting = runs_that_count(batch.record, batch.cells, values, keys)
+    changed: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, Standing] = {}
+    for cell in batch.cells:
+        run = counting.get(cell.id)
+        if run is None:
+            found[cell.id] = Standing(None, "not run yet")
+            continue
+        key = (run.baseline, sources_of(cell.params(values)))
+        if key not in changed:
+            changed[key] = clone.changed_since(key[0], batch.targets, key[1])
+        absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
+        if causes := [*cell.moved(run.params, values, keys), *changed[key]]:
+            found[cell.id] = Standing(run, f"{', '.join(causes[:3])} changed since")
+        elif run.state != "finished":
+            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
+        else:
+            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
+    return found
 
 
 def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
@@ -39,12 +87,11 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     for cell, folder in folders.items():
         with working_in(folder):
             plan, contents = make_plan(targets), computed_contents(targets)
+        require_unguarded(plan)
         secrets |= plan.secrets
         to_do = {stage.name for stage in plan.to_do}
         for stage in plan:
-            _require_unguarded(stage)
-            name = cell_stage(cell, stage.name)
-            upstream = [cell_stage(cell, other) for other in stage.upstream]
+            name, upstream = f"{cell}/{stage.name}", [f"{cell}/{other}" for other in stage.upstream]
             state = stage.state
             if stage.name in to_do:
                 earlier = first.setdefault(contents[stage.name], name)
@@ -58,15 +105,11 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     return Plan(tuple(stages), secrets=secrets)
 
 
-def require_unguarded(targets: Sequence[str]) -> None:
-    """Raise UserError if a gate or an approval guards a target or a stage before it."""
-    for stage in make_plan(targets):
-        _require_unguarded(stage)
-
-
-def _require_unguarded(stage: PlannedStage) -> None:
-    if stage.policy.gate or stage.policy.approval:
-        raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
+def require_unguarded(plan: Iterable[PlannedStage]) -> None:
+    """Raise UserError if a gate or an approval guards a stage of a plan."""
+    for stage in plan:
+        if stage.policy.gate or stage.policy.approval:
+            raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
 
 
 def computed_contents(targets: Sequence[str]) -> dict[str, str]:
@@ -93,14 +136,13 @@ def computed_contents(targets: Sequence[str]) -> dict[str, str]:
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
     """While within, the clone `folder` is the working directory; for the only thread of a process."""
-    before, environment = Path.cwd(), {name: os.environ.get(name) for name in dvc_state_within(folder)}
-    os.chdir(folder)
+    before = {name: os.environ.get(name) for name in dvc_state_within(folder)}
     os.environ.update(dvc_state_within(folder))
     try:
-        yield
+        with contextlib.chdir(folder):
+            yield
     finally:
-        os.chdir(before)
-        for name, value in environment.items():
+        for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value

@@ -22,6 +22,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.dvc_repo.cache import experiment_ref, require_remote_answers, texts_at
 from flows.experiments.runs import Batch, Run, RunState, last_runs
+from flows.plan.graph import make_plan
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.run.process import stopped_by_signals
@@ -29,8 +30,7 @@ from flows.sweep import clone
 from flows.sweep.cell_runner import Live, ReasonToStop
 from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
-from flows.sweep.plan import Job, computed_contents, jobs_of, require_unguarded, working_in
-from flows.sweep.run_cells import known_and_to_run
+from flows.sweep.plan import Job, computed_contents, jobs_of, known_and_to_run, require_unguarded, working_in
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
@@ -53,11 +53,7 @@ PLANNING = clone.CLONES / "plan"
 
 
 def run_cells_on_pool(
-    batch: Batch,
-    *,
-    pool: str,
-    stop_early: ReasonToStop | None = None,
-    wait: bool = False,
+    batch: Batch, *, pool: str, stop_early: ReasonToStop | None = None, wait: bool = False
 ) -> list[Run]:
     """As `run_cells`, on the workers of a pool. `stop_early` is not asked: curves are seen when a cell has ended.
 
@@ -66,12 +62,16 @@ def run_cells_on_pool(
     """
     with run_lock(batch.title, wait=wait):
         head, values = commit_for_workers(batch.targets, batch.cells), read_params_file()
-        require_unguarded(batch.targets)
+        require_unguarded(make_plan(batch.targets))
         flow_runs = FlowRuns(pool)
         known, to_run = known_and_to_run(batch)
         if to_run:
             names = {id_: cell.name for id_, cell in to_run.items()}
-            contents = contents_of(to_run, head, batch.targets)
+            contents, cache = {}, clone.project_cache()
+            for id_, cell in to_run.items():
+                with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
+                    contents[id_] = computed_contents(batch.targets)
+            clone.discard(PLANNING.absolute())
             jobs = jobs_of(contents, names, batch.targets, head, batch.reports)
             last = last_runs(batch.record)
             again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
@@ -111,16 +111,6 @@ def require_reachable(head: str) -> None:
     git(Path(), "fetch", "--quiet", "origin")
     if git(Path(), "rev-list", "--max-count=1", head, "--not", "--remotes=origin"):
         raise UserError(f"--pool: origin does not have the commit {head[:12]}, which workers fetch; git push first")
-
-
-def contents_of(cells: Mapping[str, "Cell"], head: str, targets: Sequence[str]) -> dict[str, dict[str, str]]:
-    """For each cell, by its id, its stages with hashes of what they compute."""
-    contents, cache = {}, clone.project_cache()
-    for name, cell in cells.items():
-        with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
-            contents[name] = computed_contents(targets)
-    clone.discard(PLANNING.absolute())
-    return contents
 
 
 @dataclass
@@ -178,23 +168,25 @@ class OnPool:
                 self._give_up_if_silent(attempts[-1])
                 continue
             if not (attempts and self._counts(job, attempts[-1])):
-                attempts = [self._submit(job, len(attempts))]
+                attempts = [self._submit(job, attempts[-1].id if attempts else None)]
             self._watched[attempts[-1].id] = (job, attempts[-1])
             del self._waiting[job.key]
-        self._note()
+        at_work = sum(run.state_type == StateType.RUNNING for _, run in self._watched.values())
+        self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
         match newest.state_type:
             case StateType.COMPLETED:
-                return job.shared or bool(self._ref_at_origin(job))
+                ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
+                return job.shared or bool(git(Path(), "ls-remote", "origin", ref))
             case StateType.FAILED:
                 return not set(job.cells) & set(self.again)
             case StateType.CRASHED | StateType.CANCELLED:
                 return False
         return True
 
-    def _submit(self, job: Job, attempt: int) -> FlowRun:
+    def _submit(self, job: Job, after: UUID | None) -> FlowRun:
         cell = self.cells[job.cells[0]]
         parameters = {
             "commit": self.head,
@@ -205,7 +197,7 @@ class OnPool:
             "shared": job.shared,
         }
         name = f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name
-        return self.flow_runs.submit(job.key, attempt, name, parameters)
+        return self.flow_runs.submit(job.key, after, name, parameters)
 
     def _poll(self) -> None:
         for id_, found in list(self.flow_runs.read(list(self._watched))):
@@ -259,14 +251,6 @@ class OnPool:
         params = self.cells[cell].params(self.values)
         self.runs[cell] = self.batch.end(self.cells[cell], state, self.head, params, **found)
         self.live.on_ended(self.runs[cell])
-
-    def _ref_at_origin(self, job: Job) -> str:
-        ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
-        return git(Path(), "ls-remote", "origin", ref)
-
-    def _note(self) -> None:
-        at_work = sum(run.state_type == StateType.RUNNING for _, run in self._watched.values())
-        self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
 
     def _give_up_if_silent(self, run: FlowRun) -> None:
         if self.flow_runs.is_silent(run, SILENT_SECONDS):

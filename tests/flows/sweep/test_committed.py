@@ -8,8 +8,8 @@ import pytest
 
 from flows.experiments.runs import Batch
 from flows.sweep import clone
+from flows.sweep.plan import standings
 from flows.sweep.pool import commit_for_workers
-from flows.sweep.run_cells import standings
 from stages.runtime.entry import UserError
 from tests.flows.sweep.test_run_cells import CELL, RECORD, reason_to_run, recorded
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep

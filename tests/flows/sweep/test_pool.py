@@ -201,9 +201,9 @@ def test_a_flow_run_is_lost_once_it_has_not_been_heard_of_for_a_while(known: Ope
 def test_a_job_of_another_pool_is_not_taken_over_and_a_deleted_flow_run_is_known_to_be_gone(known: Operated) -> None:
     here, there = on_a_pool(known, "here"), on_a_pool(known, "there")
 
-    first, other = here.submit("key", 0, "cell", {}), there.submit("key", 0, "cell", {})
+    first, other = here.submit("key", None, "cell", {}), there.submit("key", None, "cell", {})
 
-    assert here.submit("key", 0, "cell", {}).id == first.id != other.id
+    assert here.submit("key", None, "cell", {}).id == first.id != other.id
     assert [run.id for run in here.of_job("key")] == [first.id]
     assert [run.id for run in there.of_job("key")] == [other.id]
 
@@ -253,6 +253,25 @@ def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order_and_the_rep
     assert [list(cell.overrides), list(cell.overrides["model.width"])] == [["model.width", "model.name"], ["b", "a"]]
 
 
+def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_deleted(
+    known: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    again = on_pool(on_a_pool(known, "pruned"))
+    key = again.jobs[0].key
+    first = again.flow_runs.submit(key, None, "first", {})
+    ends(known, {"id": first.id}, "CRASHED")
+    second = again.flow_runs.submit(key, first.id, "second", {})
+    ends(known, {"id": second.id}, "CRASHED")
+    httpx.delete(f"{known.address}/flow_runs/{first.id}", timeout=180).raise_for_status()
+    again.stopping.set()
+
+    with pytest.raises(StoppedError, match="1 flow runs are cancelled"):
+        again.run()
+
+    assert states(known, "pruned") == {"CRASHED": 1, "CANCELLED": 1}
+
+
 def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later(
     known: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +280,7 @@ def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later
     collecting = on_pool(on_a_pool(known, "collecting"))
     ref = experiment_ref(collecting.head, CELL.name)
     git(project, "push", "-q", "origin", f"HEAD:{ref}")
-    done = collecting.flow_runs.submit(collecting.jobs[0].key, 0, "done", {})
+    done = collecting.flow_runs.submit(collecting.jobs[0].key, None, "done", {})
     ends(known, {"id": done.id}, "COMPLETED")
 
     (run,) = collecting.run().values()

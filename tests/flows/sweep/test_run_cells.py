@@ -8,7 +8,8 @@ import yaml
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch, Run, append_run
 from flows.sweep.clone import CLONES
-from flows.sweep.run_cells import run_cells, standings
+from flows.sweep.plan import standings
+from flows.sweep.run_cells import run_cells
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})

@@ -13,9 +13,8 @@ from flows.reproduce.commands import run_quietly
 from flows.reproduce.files import (
     CARD_STAGE,
     ComparedStage,
+    Difference,
     DifferenceWeight,
-    FieldDifference,
-    FileDifference,
     keys,
     same_weights,
 )
@@ -59,7 +58,13 @@ def compared_card(
     done = run_quietly(command, project, {**environment, "PYTHONPATH": str(checkout)})
     if done.returncode:
         return f"it could not be rendered: {(done.stderr.strip() or f'exit code {done.returncode}').splitlines()[-1]}"
-    return compare_card(revision, project / "rendered", same_weights=same_weights(revision, checkout))
+    rendered, same = project / "rendered", same_weights(revision, checkout)
+    differences = [
+        *card_differences(revision.folder / CARD, rendered / CARD, same_weights=same),
+        *picture_differences(revision.folder / CURVES, rendered / CURVES),
+        *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
+    ]
+    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
 
 
 def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
@@ -85,23 +90,13 @@ def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
     (project / "data").symlink_to(checkout / "data")
 
 
-def compare_card(revision: RecordedRevision, rendered: Path, *, same_weights: bool) -> ComparedStage:
-    """What publish said of the model, against what it says now."""
-    differences = [
-        *card_differences(revision.folder / CARD, rendered / CARD, same_weights=same_weights),
-        *picture_differences(revision.folder / CURVES, rendered / CURVES),
-        *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
-    ]
-    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
-
-
-def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[FileDifference]:
+def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> Iterator[Difference]:
     """The first line that differs; of other weights the samples are others too, which is no contradiction."""
     ours, theirs = (sections(path.read_text(encoding="utf-8", errors="replace")) for path in (published, rendered))
     differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
     if not differing:
         if published.read_bytes() != rendered.read_bytes():
-            yield FileDifference(CARD, FieldDifference("", "other sections", "than are rendered"))
+            yield Difference("", "other sections", "than are rendered", file=CARD)
         return
     lines, others = ours.get(differing[0], []), theirs.get(differing[0], [])
     at = next((i for i, pair in enumerate(zip(lines, others, strict=False)) if len(set(pair)) > 1), None)
@@ -109,7 +104,7 @@ def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> 
     recorded, found = (one[number][:SHOWN] if number < len(one) else "no line" for one in (lines, others))
     extent = f"{len(differing)} sections differ: {', '.join(differing)}" if len(differing) > 1 else ""
     explained: DifferenceWeight = "rounding" if not same_weights and set(differing) <= OF_THE_MODEL else "content"
-    yield FileDifference(CARD, FieldDifference(differing[0], recorded, found, extent, weight=explained))
+    yield Difference(differing[0], recorded, found, extent, explained, file=CARD)
 
 
 def sections(card: str) -> dict[str, list[str]]:
@@ -124,15 +119,15 @@ def sections(card: str) -> dict[str, list[str]]:
     return found
 
 
-def picture_differences(published: Path, rendered: Path) -> Iterator[FileDifference]:
+def picture_differences(published: Path, rendered: Path) -> Iterator[Difference]:
     """Whether the picture shows the recorded curves. Bytes may differ where a library packs the same picture anew."""
     if not published.is_file() and not rendered.is_file():
         return
     if not published.is_file() or not rendered.is_file():
         recorded, found = ("a picture" if path.is_file() else "none" for path in (published, rendered))
-        yield FileDifference(CURVES, FieldDifference("", recorded, found))
+        yield Difference("", recorded, found, file=CURVES)
     elif published.read_bytes() != rendered.read_bytes() and not same_pixels(published, rendered):
-        yield FileDifference(CURVES, FieldDifference("", "another picture", "that of the recorded curves"))
+        yield Difference("", "another picture", "that of the recorded curves", file=CURVES)
 
 
 def same_pixels(one: Path, other: Path) -> bool:
@@ -147,7 +142,7 @@ def same_pixels(one: Path, other: Path) -> bool:
         return False
 
 
-def source_differences(published: InputListing | None, found: InputListing | None) -> Iterator[FileDifference]:
+def source_differences(published: InputListing | None, found: InputListing | None) -> Iterator[Difference]:
     """The sources of the data: documents, bytes, hash and licences. Where the bytes are cannot be computed."""
     ours, theirs = (
         [source.model_dump(mode="json", exclude={"places"}) for source in listing.sources] if listing else None
@@ -158,4 +153,4 @@ def source_differences(published: InputListing | None, found: InputListing | Non
         field, left, right = pairs[0]
         extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
         shown = [json.dumps(value, ensure_ascii=False)[:SHOWN] for value in (left, right)]
-        yield FileDifference(INPUTS, FieldDifference(field, shown[0], shown[1], extent))
+        yield Difference(field, shown[0], shown[1], extent, file=INPUTS)

@@ -36,13 +36,7 @@ from stages.runtime.stage_code import FOLDER, stage_codes
 
 CHECKOUT = "checkout"
 
-WRITTEN_BACK = (
-    RECORDED_PARAMS,
-    RECORDED_PIPELINE,
-    RECORDED_LOCK,
-    RECORDED_REQUIREMENTS,
-    RECORDED_ACCEPTED,
-)
+WRITTEN_BACK = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS, RECORDED_ACCEPTED)
 """Recorded files that the stages read, or that say what they are; the lock of the commit is an older one."""
 
 COMMIT = re.compile("[0-9a-f]{40,64}")
@@ -77,7 +71,10 @@ def check_out(revision: RecordedRevision, source: str | None) -> Path:
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
             project = inside(partial, folder)
-            lay_over(revision, project)
+            if archive is not None:  # what differed from the commit
+                unpack(revision.folder / SOURCE_ARCHIVE, project, f"{revision.asked}: {SOURCE_ARCHIVE}")
+                for path in archive.deleted:
+                    inside(project, path).unlink(missing_ok=True)
             if not project.is_dir():
                 raise UserError(
                     f"{revision.asked}: its commit has no folder {folder}, where the record has the project"
@@ -131,7 +128,8 @@ def fetch_commit(revision: RecordedRevision, checkout: Path, source: str | None)
         # At a place that is the user's own git has the keys of the SSH agent, which no other gets.
         is_own = place == source or place in remotes_of_this_project()
         own = without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if is_own else ())
-        fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address(place), git.commit]
+        address = str(Path(place).absolute()) if Path(place).exists() else place
+        fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address, git.commit]
         done = run_quietly(fetch, checkout, own)
         if done.returncode == 0:
             output(["git", "checkout", "--quiet", "--detach", git.commit], checkout)
@@ -149,21 +147,6 @@ def remotes_of_this_project() -> set[str]:
     """The URLs of the remotes of the repository around this folder, without credentials, as a record has them."""
     said = run_quietly(["git", "config", "--get-regexp", r"^remote\..*\.url$"], Path.cwd()).stdout
     return {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
-
-
-def address(place: str) -> str:
-    """A place as git fetches from it in another folder."""
-    return str(Path(place).absolute()) if Path(place).exists() else place
-
-
-def lay_over(revision: RecordedRevision, checkout: Path) -> None:
-    """Lay the source archive over the project: what differed from the commit, without files that were deleted."""
-    archive = revision.provenance.source
-    if archive is None:
-        return
-    unpack(revision.folder / SOURCE_ARCHIVE, checkout, f"{revision.asked}: {SOURCE_ARCHIVE}")
-    for path in archive.deleted:
-        inside(checkout, path).unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path, asked: str) -> None:

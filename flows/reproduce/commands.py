@@ -150,7 +150,12 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
     """
     if is_own_code(revision, checkout):
         return
-    print(f"\nThis runs the code of someone else on this machine: {whose_code(revision, signature)}.", flush=True)
+    git, archive = revision.provenance.git, revision.provenance.source
+    origin = (git.origin if git else None) or "of unknown origin"
+    commit = f"commit {git.commit}" if git else "no commit"
+    own = f" with {len(archive.files)} files from the revision itself" if archive and archive.files else ""
+    whose = f"{origin}, {commit}{own}; {signature}"
+    print(f"\nThis runs the code of someone else on this machine: {whose}.", flush=True)
     if yes:
         return
     if not sys.stdin.isatty():
@@ -160,16 +165,6 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
         )
     if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
-
-
-def whose_code(revision: "RecordedRevision", signature: str) -> str:
-    """Origin, commit and signature, as far as the record says."""
-    git, archive = revision.provenance.git, revision.provenance.source
-    origin = (git.origin if git else None) or "of unknown origin"
-    commit = f"commit {git.commit}" if git else "no commit"
-    files = len(archive.files) if archive else 0
-    own = f" with {files} files from the revision itself" if files else ""
-    return f"{origin}, {commit}{own}; {signature}"
 
 
 def is_own_code(revision: "RecordedRevision", checkout: Path) -> bool:

@@ -23,7 +23,7 @@ from stages.runtime.inputs import DVC_FILE
 
 
 def supply_inputs(
-    revision: RecordedRevision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str] = ()
+    revision: RecordedRevision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str]
 ) -> list[str]:
     """Bring input data into the checkout, each file checked by its hash; a line for each.
 
@@ -33,7 +33,7 @@ def supply_inputs(
     lines = []
     for path in wanted:
         for place, copied in suppliers(revision, checkout, path, given, granted):
-            if copied and not differs(revision, checkout, path):
+            if copied and not any(found == path for _, found, _ in differing_inputs(revision, checkout)):
                 lines.append(f"{path}: from {place}")
                 break
         else:
@@ -79,11 +79,6 @@ def copied(source: Path, checkout: Path, path: str) -> bool:
     return True
 
 
-def differs(revision: RecordedRevision, checkout: Path, path: str) -> bool:
-    """Whether an input is missing in the checkout, or has other content than recorded."""
-    return any(found == path for _, found, _ in differing_inputs(revision, checkout))
-
-
 def missing_input(revision: RecordedRevision, path: str, given: Path | None) -> str:
     """What is needed, its hash, and where the record says that it is."""
     dependencies = revision.inputs.dependencies if revision.inputs else []
@@ -100,7 +95,7 @@ def missing_input(revision: RecordedRevision, path: str, given: Path | None) -> 
 
 
 def pulled(
-    revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str] = ()
+    revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str]
 ) -> list[str]:
     """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote.
 
@@ -116,12 +111,8 @@ def pulled(
                 if not (checkout / out["path"]).exists() and report.is_file() and file_md5(report) == hash_of(out):
                     copied(report, checkout, out["path"])
     status = dvc_status(checkout, stages)
-    return [stage for stage in stages if lacks_only(status.get(stage, []), wanted if is_plain(stage) else ())]
-
-
-def is_plain(stage: str) -> bool:
-    """Whether dvc.yaml has a stage by its own name: not one of `foreach` or `matrix`, nor of another folder."""
-    return not {"@", ":"} & set(stage)
+    # A stage of `foreach` or `matrix`, or of another folder, cannot be frozen by its name in dvc.yaml.
+    return [stage for stage in stages if lacks_only(status.get(stage, []), () if {"@", ":"} & {*stage} else wanted)]
 
 
 def lacks_only(changes: list[Any], paths: Collection[str]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import SHOWN_LINES, output, run_quietly, without_secrets
@@ -17,8 +18,6 @@ from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
-
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 VENV, READY, MADE_WITH = "venv", "ready", "made-with"
 
@@ -122,9 +121,9 @@ def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str
 
 def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
     """The libraries that pyproject.toml names: `run` for those that everyone needs, and each optional group."""
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    lists = {"run": project["dependencies"], **project["optional-dependencies"]}
-    return {name: {normalised(_NAME.match(entry)[0]) for entry in entries} for name, entries in lists.items()}  # type: ignore[index]
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+    lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {})}
+    return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 
 def probe(python: Path) -> Machine:

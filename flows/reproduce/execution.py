@@ -15,6 +15,7 @@ from flows.reproduce.commands import failed, run_python, without_secrets
 from flows.reproduce.environment import Interpreter, Machine
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, NOT_REPRODUCED
+from stages.formats.checkpoints import CHECKPOINTS
 from stages.formats.model_folder import weight_files
 from stages.formats.revision.execution import SegmentReport, Session
 from stages.formats.revision.provenance import EXECUTION, RECORDED_LOCK
@@ -46,7 +47,7 @@ def environment_of(
     interpreter: Interpreter,
     checkout: Path,
     settings: Mapping[str, str],
-    granted: Collection[str] = (),
+    granted: Collection[str],
 ) -> tuple[dict[str, str], list[str]]:
     """The variables for the stages, and a line for each recorded fact that this machine lacks or the user changes."""
     values = neutral_environment(interpreter, checkout, granted)
@@ -64,7 +65,7 @@ def environment_of(
     return values, notes
 
 
-def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str] = ()) -> dict[str, str]:
+def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str]) -> dict[str, str]:
     """This shell's variables without secrets, without those that may change a result, and without this project's own
     folders."""
     home = str(STATE_DIR.absolute())
@@ -88,7 +89,8 @@ def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[d
     if session.compiled and session.device_type == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
         notes.append("the recorded run was compiled; there is no C++ compiler here, so this one is not")
         values["PARROTFLOW_COMPILE"] = "off"
-    if session.launch is not None and can_launch(session, machine):
+    enough = session.device_type == "cpu" or session.processes <= len(machine.accelerators)
+    if session.launch is not None and session.machines == 1 and enough:
         atomic_write(work / LAUNCH, session.launch)
         values["PARROTFLOW_LAUNCH"] = str(work / LAUNCH)
     elif session.launch is not None:
@@ -101,13 +103,6 @@ def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[d
         shown = ", ".join(f"{name}={value}" for name, value in limits.items())
         notes.append(f"this processor has more vector instructions than the recorded one; limited by {shown}")
     return values, notes
-
-
-def can_launch(session: Session, machine: Machine) -> bool:
-    """Whether this machine alone can start the recorded processes."""
-    if session.machines > 1:
-        return False
-    return session.device_type == "cpu" or session.processes <= len(machine.accelerators)
 
 
 def limits_for(session: Session, machine: Machine) -> dict[str, str]:
@@ -165,8 +160,6 @@ def other_builds(session: Session, machine: Machine) -> Iterator[str]:
             yield f"{name} {here} is not the recorded wheel: its files were {ours[:16]} and are {theirs[:16]} here"
 
 
-CHECKPOINTS = STATE_DIR / "checkpoints"
-
 EXIT_EQUAL, EXIT_DIFFERENT = 0, 1
 """Exit codes of the training's module."""
 
@@ -223,24 +216,6 @@ def kept_steps(folder: Path) -> set[int]:
     return {int(match[1]) for match in found if match}
 
 
-def segment_command(
-    revision: RecordedRevision, segment: RecordedSegment, checkpoints: Path, settings: Mapping[str, str], report: Path
-) -> list[str]:
-    """Python's arguments for the module `segment` in the training's package.
-
-    It sets what is recorded, and then `settings`.
-    """
-    training = revision.training
-    command = str(revision.stages[training]["cmd"]) if training else ""
-    module = command.removeprefix("python -m ").split()
-    if not command.startswith("python -m ") or len(module) != 1:
-        raise UserError(f"{revision.asked}: its training is `{command}`, which cannot compute a segment")
-    steps = ["--from", str(segment.first), "--to", str(segment.last)]
-    files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
-    asked = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    return ["-m", f"{module[0]}.segment", *files, *steps, *asked, "--report", str(report)]
-
-
 def compute_segment(
     segment: RecordedSegment,
     revision: RecordedRevision,
@@ -249,12 +224,22 @@ def compute_segment(
     environment: Mapping[str, str],
     request: ReproduceOptions,
 ) -> SegmentReport:
-    """Compute one segment of the training again, by the checkout's code. Raises UserError where it cannot be."""
+    """Compute one segment of the training again, by the module `segment` in its package in the checkout.
+
+    It sets what is recorded, and then what the user sets. Raises UserError where it cannot be computed.
+    """
+    command = str(revision.stages[revision.training]["cmd"]) if revision.training else ""
+    module = re.fullmatch(r"python -m (\S+)", command)
+    if module is None:
+        raise UserError(f"{revision.asked}: its training is `{command}`, which cannot compute a segment")
     result = revision.work / f"segment-{segment.first}-{segment.last}.json"
     result.unlink(missing_ok=True)
     checkpoints = checkpoint_folder(revision, request.checkpoints)
-    command = segment_command(revision, segment, checkpoints, request.settings, result)
-    return judged_segment(run_python(python, command, checkout, environment), result, segment)
+    files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints), "--report", str(result)]
+    steps = ["--from", str(segment.first), "--to", str(segment.last)]
+    asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
+    code = run_python(python, ["-m", f"{module[1]}.segment", *files, *steps, *asked], checkout, environment)
+    return judged_segment(code, result, segment)
 
 
 def judged_segment(code: int, result: Path, segment: RecordedSegment) -> SegmentReport:

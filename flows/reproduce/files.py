@@ -56,7 +56,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldDifference:
+class Difference:
     """The first place at which two versions of a file differ, and how far they differ altogether."""
 
     field: str
@@ -67,22 +67,13 @@ class FieldDifference:
     """How much else differs, in words."""
     weight: DifferenceWeight = "content"
     """`rounding`: nothing differs but numbers, by no more than that; `versions`: and the libraries that are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """An output that is not the recorded one."""
-
-    file: str
-    """In the project; of a folder the file in it, where the revision has that file."""
-    difference: FieldDifference
+    file: str = ""
+    """The output, in the project; of a folder the file in it, where the revision has that file."""
 
     def __str__(self) -> str:
-        """One line."""
-        difference = self.difference
-        field = f": {difference.field}" if difference.field else ""
-        extent = f" ({difference.extent})" if difference.extent else ""
-        return f"{self.file}{field}: recorded {difference.recorded}, found {difference.found}{extent}"
+        field = f": {self.field}" if self.field else ""
+        extent = f" ({self.extent})" if self.extent else ""
+        return f"{self.file}{field}: recorded {self.recorded}, found {self.found}{extent}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +85,26 @@ class ComparedStage:
     """restored: not computed here, its recorded outputs were pulled."""
     different_inputs: list[Cause]
     """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
-    differences: list[FileDifference]
+    differences: list[Difference]
     """Of its outputs."""
     not_as_made: list[str] = field(default_factory=list)
     """Of the differing files those whose stage made the recorded output here: the published file is another one."""
 
 
-def first_difference(recorded: Path, found: Path) -> FieldDifference | None:
+def first_difference(recorded: Path, found: Path) -> Difference | None:
     """None where the bytes are equal."""
     if not found.is_file():
-        return FieldDifference("", "a file", "no file")
+        return Difference("", "a file", "no file")
     if filecmp.cmp(recorded, found, shallow=False):
         return None
     compare = COMPARISONS.get(recorded.suffix, whole)
     try:
         return compare(recorded, found) or whole(recorded, found)
     except NOT_OF_ITS_KIND as error:
-        return FieldDifference("", "readable", first_line(error))
+        return Difference("", "readable", first_line(error))
 
 
-def json_difference(recorded: Path, found: Path) -> FieldDifference | None:
+def json_difference(recorded: Path, found: Path) -> Difference | None:
     """By key."""
     pairs = list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes())))
     others = [pair for pair in pairs if VERSIONS not in pair[0].split(".")]
@@ -150,7 +141,7 @@ def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
         yield prefix, left, right
 
 
-def table_difference(recorded: Path, found: Path) -> FieldDifference | None:
+def table_difference(recorded: Path, found: Path) -> Difference | None:
     """By row and column. A row is named by its first cell: in a curve, the step."""
     delimiter = "\t" if recorded.suffix == ".tsv" else ","
     (head, *ours), (other_head, *theirs) = (
@@ -158,30 +149,23 @@ def table_difference(recorded: Path, found: Path) -> FieldDifference | None:
         for path in (recorded, found)
     )
     if head != other_head:
-        return FieldDifference("header", ", ".join(head), ", ".join(other_head))
+        return Difference("header", ", ".join(head), ", ".join(other_head))
+    rows = [(left, right) for left, right in zip_longest(ours, theirs) if left != right]
     pairs: list[tuple[str, Any, Any]] = []
-    rows = 0
-    for left, right in zip_longest(ours, theirs):
-        if left == right:
-            continue
-        rows += 1
+    for left, right in rows:
         row = f"{head[0]} {(left or right)[0]}"
         if left is None or right is None:
             pairs.append((row, "a row" if left else "no row", "a row" if right else "no row"))
             continue
-        pairs += [
-            (f"{row}, {name}", one, other)
-            for name, one, other in zip_longest(head, left, right, fillvalue="")
-            if one != other
-        ]
-    difference = of_pairs(pairs, "cells")
-    weight: DifferenceWeight = (
-        "rounding" if all(is_rounding(number(one), number(other)) for _, one, other in pairs) else "content"
-    )
-    return difference and replace(difference, extent=f"{rows} of {len(ours)} rows differ", weight=weight)
+        cells = zip_longest(head, left, right, fillvalue="")
+        pairs += [(f"{row}, {name}", one, other) for name, one, other in cells if one != other]
+    same_rows = all(left and right and left[0] == right[0] for left, right in rows)  # a step is a count
+    rounded = same_rows and all(is_rounding(number(one), number(other)) for _, one, other in pairs)
+    difference, extent = of_pairs(pairs, "cells"), f"{len(rows)} of {len(ours)} rows differ"
+    return difference and replace(difference, extent=extent, weight="rounding" if rounded else "content")
 
 
-def tensor_difference(recorded: Path, found: Path) -> FieldDifference | None:
+def tensor_difference(recorded: Path, found: Path) -> Difference | None:
     """By tensor, in the order of their names: the first that differs, how many do, the largest difference."""
     import torch
     from safetensors import safe_open
@@ -190,14 +174,14 @@ def tensor_difference(recorded: Path, found: Path) -> FieldDifference | None:
         names, others = sorted(ours.keys()), sorted(theirs.keys())
         if names != others:
             first = min(set(names) ^ set(others))
-            return FieldDifference(first, "there" if first in names else "none", "there" if first in others else "none")
+            return Difference(first, "there" if first in names else "none", "there" if first in others else "none")
         differing: list[tuple[str, str, str]] = []
         largest = 0.0
         for name in names:
             left, right = ours.get_tensor(name), theirs.get_tensor(name)
             if left.shape != right.shape or left.dtype != right.dtype:
                 shapes = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (left, right)]
-                return FieldDifference(name, shapes[0], shapes[1])
+                return Difference(name, shapes[0], shapes[1])
             if torch.equal(left, right):
                 continue
             apart = (left.double() - right.double()).abs()
@@ -208,24 +192,24 @@ def tensor_difference(recorded: Path, found: Path) -> FieldDifference | None:
     if not differing:
         return None
     extent = f"{len(differing)} of {len(names)} tensors differ, by at most {largest:.3g}"
-    return FieldDifference(*differing[0], extent)
+    return Difference(*differing[0], extent)
 
 
-def whole(recorded: Path, found: Path) -> FieldDifference:
+def whole(recorded: Path, found: Path) -> Difference:
     """By size alone: what the bytes mean is not known."""
     sizes = [f"{path.stat().st_size} bytes" for path in (recorded, found)]
-    return FieldDifference("", sizes[0], f"{sizes[1]}, others")
+    return Difference("", sizes[0], f"{sizes[1]}, others")
 
 
-def of_pairs(pairs: list[tuple[str, Any, Any]], what: str) -> FieldDifference | None:
+def of_pairs(pairs: list[tuple[str, Any, Any]], what: str) -> Difference | None:
     """The first of the values that differ, and their number."""
     if not pairs:
         return None
     field, left, right = pairs[0]
-    return FieldDifference(field, str(left), str(right), f"{len(pairs)} {what} differ" if len(pairs) > 1 else "")
+    return Difference(field, str(left), str(right), f"{len(pairs)} {what} differ" if len(pairs) > 1 else "")
 
 
-COMPARISONS: dict[str, Callable[[Path, Path], FieldDifference | None]] = {
+COMPARISONS: dict[str, Callable[[Path, Path], Difference | None]] = {
     ".json": json_difference,
     ".tsv": table_difference,
     ".csv": table_difference,
@@ -255,7 +239,7 @@ def compare_stage(
     for out in outs:
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
-            differences.append(FileDifference(path, FieldDifference("", f"md5 {old}", f"md5 {new.get(path)}")))
+            differences.append(Difference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
     # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
@@ -269,7 +253,7 @@ def compare_stage(
     )
 
 
-def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:
+def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[Difference]:
     """The published files that a stage made and that came out otherwise; one line for each file of the project."""
     seen: set[str] = set()
     for path, file in revision.published.items():
@@ -277,7 +261,7 @@ def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> I
             seen.add(file)
             difference = first_difference(revision.folder / path, checkout / file)
             if difference is not None:
-                yield FileDifference(file, difference)
+                yield replace(difference, file=file)
 
 
 def different_inputs(

@@ -64,7 +64,7 @@ def reproduce(request: ReproduceOptions) -> int:
             work = work_folder(request.revision, found, request.folder)
             held.enter_context(only_reproduction_in(work))
             revision = keep(request.revision, found, work)
-        say("revision", f"{revision.name}: {len(revision.provenance.files)} files, each as published")
+        say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)
         require_pins(request.revision, revision.folder / RECORDED_REQUIREMENTS)
@@ -228,7 +228,6 @@ def describe_execution(revision: RecordedRevision) -> str:
 def describe_data(revision: RecordedRevision, restored: list[str]) -> str:
     """What is pulled, and what is computed."""
     computed = [stage for stage in revision.data_stages if stage not in restored]
-    parts = [
-        f"{what}: {', '.join(stages)}" for what, stages in (("restored", restored), ("computed", computed)) if stages
-    ]
+    pairs = (("restored", restored), ("computed", computed))
+    parts = [f"{what}: {', '.join(stages)}" for what, stages in pairs if stages]
     return "; ".join(parts) or "nothing comes before the training"

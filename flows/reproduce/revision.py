@@ -60,11 +60,6 @@ class RecordedRevision:
         """The folder in which it is reproduced."""
         return self.folder.parent
 
-    @property
-    def name(self) -> str:
-        """The hash that it is called by."""
-        return self.provenance.revision
-
     @cached_property
     def makers(self) -> dict[str, str]:
         """Each output of the pipeline -> the stage that makes it."""
@@ -105,23 +100,11 @@ def read_revision(asked: str, folder: Path) -> RecordedRevision:
             "(revisions of older versions of parrotflow do not); publish the model again with this version"
         )
     stages = read_recorded_lock(folder)
-    return RecordedRevision(
-        asked=asked,
-        folder=folder,
-        provenance=provenance,
-        stages=in_order(stages),
-        execution=Execution.find(folder / EXECUTION),
-        inputs=InputListing.find(folder / INPUTS),
-    )
-
-
-def in_order(stages: dict[str, LockEntry]) -> dict[str, LockEntry]:
-    """The stages, each after those that it depends on; else as they are listed."""
-    makers = makers_of(stages)
     ordered: dict[str, LockEntry] = {}
     for stage in stages:
-        ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
-    return ordered
+        ordered |= {name: stages[name] for name in (*ancestors(stages, makers_of(stages), stage), stage)}
+    execution, inputs = Execution.find(folder / EXECUTION), InputListing.find(folder / INPUTS)
+    return RecordedRevision(asked, folder, provenance, ordered, execution, inputs)
 
 
 def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) -> Iterator[str]:
@@ -137,19 +120,6 @@ def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) 
                     yield maker
 
     return above(stage)
-
-
-def require_made(revision: RecordedRevision) -> None:
-    """Raise UserError where the record has no stage for a file of the model or its evaluation.
-
-    What nothing makes again would be compared with nothing.
-    """
-    without = unmade(revision.provenance, revision.stages)
-    if revision.training is None or without:
-        raise UserError(
-            f"{revision.asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
-            "the record is not that of the pipeline that made this revision"
-        )
 
 
 def changed_code(
@@ -202,22 +172,20 @@ def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
             f"{work}: another revision, or another publication of this one, is reproduced there; "
             "choose another folder with --folder, or delete that one"
         )
-    else:
-        take_signature(found, kept)
+    else:  # a signature, which is not indexed, may have been added or removed since
+        for name in NOT_INDEXED - {PROVENANCE}:
+            (kept / name).unlink(missing_ok=True)
+            if (found / name).is_file():
+                shutil.copyfile(found / name, kept / name)
     require_intact(asked, kept)
     revision = read_revision(asked, kept)
-    require_made(revision)
+    without = unmade(revision.provenance, revision.stages)
+    if revision.training is None or without:  # what nothing makes again would be compared with nothing
+        raise UserError(
+            f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
+            "the record is not that of the pipeline that made this revision"
+        )
     return revision
-
-
-def take_signature(found: Path, kept: Path) -> None:
-    """Let the copy of an earlier start have what the revision has now besides its indexed files: a signature may have
-    been added or removed since."""
-    for name in NOT_INDEXED - {PROVENANCE}:
-        if (found / name).is_file():
-            shutil.copyfile(found / name, kept / name)
-        else:
-            (kept / name).unlink(missing_ok=True)
 
 
 def require_intact(asked: str, folder: Path) -> None:

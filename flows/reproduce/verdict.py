@@ -12,7 +12,7 @@ from flows.reproduce.files import (
     Cause,
     CauseKind,
     ComparedStage,
-    FileDifference,
+    Difference,
     compare_stages,
     same_weights,
 )
@@ -55,9 +55,6 @@ FIELDS_OF_THEIR_OWN = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICR
 """Variables whose effect another field of a session has: whether they were set does not matter."""
 
 
-MAIN_SET = "validation"
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedSet:
     """Bits per byte of one set of held-out documents, as published and of the rebuilt model."""
@@ -72,7 +69,7 @@ class ComparedSet:
     """Why it is equal, or not."""
 
 
-def compare_evaluations(revision: RecordedRevision, checkout: Path) -> list[ComparedSet]:
+def compare_evaluations(revision: RecordedRevision, checkout: Path, *, same_weights: bool) -> list[ComparedSet]:
     """Each set of the published evaluation; empty where one of the two has no evaluation that can be read."""
     try:
         published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
@@ -83,36 +80,31 @@ def compare_evaluations(revision: RecordedRevision, checkout: Path) -> list[Comp
     except (OSError, UserError):
         return []
     same_documents = documents[0] == documents[1]
-    same = same_weights(revision, checkout)
     return [
-        compare_set(name, ours, theirs, same_weights=same, same_documents=same_documents)
-        if ours and theirs
-        else of_one_alone(name, ours, theirs)
-        for name, ours, theirs in pairs(published, found)
+        compare_set(*one, same_weights=same_weights, same_documents=same_documents) for one in pairs(published, found)
     ]
 
 
 def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMetrics | None, HeldOutMetrics | None]]:
     """(name, published, found) of each set that one of the two has; the held-out split first."""
-    yield MAIN_SET, ours, theirs
+    yield "validation", ours, theirs
     yield from ((name, ours.sets.get(name), theirs.sets.get(name)) for name in {**ours.sets, **theirs.sets})
 
 
-def of_one_alone(name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None) -> ComparedSet:
-    """A set that only one of the two evaluations has."""
-    ours, theirs = (one.bits_per_byte if one else math.nan for one in (published, found))
-    interval = published.interval_95.bits_per_byte if published else None
-    reason = "not published" if published is None else "not measured here"
-    return ComparedSet(name, ours, interval, theirs, False, reason)
-
-
 def compare_set(
-    name: str, published: HeldOutMetrics, found: HeldOutMetrics, *, same_weights: bool, same_documents: bool
+    name: str,
+    published: HeldOutMetrics | None,
+    found: HeldOutMetrics | None,
+    *,
+    same_weights: bool,
+    same_documents: bool,
 ) -> ComparedSet:
     """One set. The same weights must give the same value but for rounding: an interval would hide a wrong number."""
-    ours, theirs = published.bits_per_byte, found.bits_per_byte
-    our_ends, their_ends = published.interval_95.bits_per_byte, found.interval_95.bits_per_byte
-    if not same_documents:
+    ours, theirs = (one.bits_per_byte if one else math.nan for one in (published, found))
+    our_ends, their_ends = (one.interval_95.bits_per_byte if one else None for one in (published, found))
+    if published is None or found is None:
+        equal, reason = False, "not published" if published is None else "not measured here"
+    elif not same_documents:
         equal, reason = False, "measured on other documents"
     elif same_weights:
         equal = abs(ours - theirs) <= ROUNDING * abs(ours)
@@ -159,7 +151,7 @@ class ReproductionVerdict:
                 return "the result is not the published one"
 
     @property
-    def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
+    def first(self) -> tuple[ComparedStage, Difference | None] | None:
         """The first stage that differs, and its first difference; no difference where the stage did not run."""
         stage = next((stage for stage in self.stages if stage.state in ("different", "not run")), None)
         return None if stage is None else (stage, next(iter(stage.differences), None))
@@ -182,7 +174,7 @@ def judge(
     if isinstance(card, ComparedStage):
         stages.append(card)
     left_out = list(not_compared(revision, card))
-    sets = compare_evaluations(revision, checkout)
+    sets = compare_evaluations(revision, checkout, same_weights=same)
     if all(stage.state in ("identical", "restored") for stage in stages):
         if stages and same:
             return ReproductionVerdict("bit-identical", stages, sets, not_compared=left_out)
@@ -208,15 +200,15 @@ def not_compared(revision: RecordedRevision, card: ComparedStage | str) -> Itera
     yield f"{PROVENANCE}: when and by whom, likewise"
 
 
-def contradictions(stages: list[ComparedStage]) -> Iterator[FileDifference]:
+def contradictions(stages: list[ComparedStage]) -> Iterator[Difference]:
     """What publish said of the model and the record does not say."""
     publishing = (stage for stage in stages if stage.name == CARD_STAGE)
-    yield from (one for stage in publishing for one in stage.differences if one.difference.weight == "content")
+    yield from (one for stage in publishing for one in stage.differences if one.weight == "content")
 
 
 def unexplained(
     revision: RecordedRevision, stages: list[ComparedStage], libraries: dict[str, tuple[str, str]]
-) -> Iterator[FileDifference]:
+) -> Iterator[Difference]:
     """Where the weights are the same: differences that neither rounding nor other libraries explain.
 
     Data that the revision does not hold is left out: it is known by its hash alone, and it led to the same weights.
@@ -226,7 +218,7 @@ def unexplained(
         left_out = bool(libraries) or stage.name in revision.data_stages
         for difference in stage.differences:
             judged = difference.file in revision.published.values() or not left_out
-            if judged and difference.difference.weight not in explained:
+            if judged and difference.weight not in explained:
                 yield difference
 
 
@@ -251,10 +243,8 @@ def find_causes(
         Cause("library", f"{name}: locked {locked}, here {here}")
         for name, (locked, here) in sorted(libraries.items(), key=lambda item: item[0] not in named)
     ]
-    trained = revision.training
-    if trained is not None and (
-        first.name == trained or trained in ancestors(revision.stages, revision.makers, first.name)
-    ):
+    before = ancestors(revision.stages, revision.makers, first.name)
+    if revision.training in (first.name, *before):
         found += differing_execution(revision.execution, Execution.find(checkout / TRAIN_EXECUTION))
     return list(dict.fromkeys(found))
 
@@ -282,10 +272,10 @@ def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, st
             continue
         if isinstance(ours, list):
             lacking, more = sorted(set(ours) - set(theirs)), sorted(set(theirs) - set(ours))
-            text = "; ".join(
+            texts = [
                 f"{what} {', '.join(flags)}" for what, flags in (("without", lacking), ("also with", more)) if flags
-            )
-            yield name, f"{name}: here {text}"
+            ]
+            yield name, f"{name}: here {'; '.join(texts)}"
         elif isinstance(ours, dict):
             for key in sorted(ours.keys() | theirs.keys()):
                 if ours.get(key) != theirs.get(key) and key not in FIELDS_OF_THEIR_OWN:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flows.reproduce.files import FieldDifference, first_difference
+from flows.reproduce.files import Difference, first_difference
 
 
-def difference(tmp_path: Path, name: str, recorded: str, found: str) -> FieldDifference | None:
+def difference(tmp_path: Path, name: str, recorded: str, found: str) -> Difference | None:
     for folder, text in (("recorded", recorded), ("found", found)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text, encoding="utf-8")
@@ -20,7 +20,7 @@ def difference(tmp_path: Path, name: str, recorded: str, found: str) -> FieldDif
 def test_json_by_the_dotted_key(tmp_path: Path) -> None:
     recorded, found = {"a": 1, "b": {"c": [1, 2], "d": 3}}, {"a": 1, "b": {"c": [1, 5], "d": 4}}
 
-    assert difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found)) == FieldDifference(
+    assert difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found)) == Difference(
         "b.c[1]", "2", "5", "2 values differ"
     )
 
@@ -54,20 +54,29 @@ def test_cells_of_a_table_too(tmp_path: Path) -> None:
     assert rounded.weight == "rounding"
 
 
+def test_another_step_is_no_rounding_however_large_it_is(tmp_path: Path) -> None:
+    head = "step\tloss\n"
+
+    moved = difference(tmp_path, "x.tsv", head + "50000\t5.0\n", head + "50001\t5.0\n")
+
+    assert moved is not None
+    assert moved.weight == "content"
+
+
 def test_json_of_the_same_values_in_other_bytes_is_a_difference_too(tmp_path: Path) -> None:
-    assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == FieldDifference("", "8 bytes", "9 bytes, others")
+    assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == Difference("", "8 bytes", "9 bytes, others")
 
 
 def test_a_curve_by_its_first_step(tmp_path: Path) -> None:
     head = "step\tloss\n"
 
     assert difference(tmp_path, "x.tsv", head + "1\t5.0\n2\t4.0\n3\t3.0\n", head + "1\t5.0\n2\t4.1\n3\t3.1\n") == (
-        FieldDifference("step 2, loss", "4.0", "4.1", "2 of 3 rows differ")
+        Difference("step 2, loss", "4.0", "4.1", "2 of 3 rows differ")
     )
 
 
 def test_a_table_that_ends_early(tmp_path: Path) -> None:
-    assert difference(tmp_path, "x.csv", "step,loss\n1,5\n2,4\n", "step,loss\n1,5\n") == FieldDifference(
+    assert difference(tmp_path, "x.csv", "step,loss\n1,5\n2,4\n", "step,loss\n1,5\n") == Difference(
         "step 2", "a row", "no row", "1 of 2 rows differ"
     )
 
@@ -80,7 +89,7 @@ def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path
     changed[1, 0] = 0.5
     save_file(tensors | {"b": changed}, second)
 
-    assert first_difference(first, second) == FieldDifference(
+    assert first_difference(first, second) == Difference(
         "b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5"
     )
 
@@ -88,7 +97,7 @@ def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path
 @pytest.mark.parametrize("name", ["x.json", "x.tsv", "x.txt"])
 def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
     assert difference(tmp_path, name, "{}", "{}") is None
-    assert first_difference(tmp_path / "recorded" / name, tmp_path / name) == FieldDifference("", "a file", "no file")
+    assert first_difference(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
 
 
 def test_a_file_that_is_not_of_its_kind_is_no_traceback(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from dvc.repo import Repo
 from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import MARK, only_reproduction_in, output
 from flows.reproduce.data import copied, pull
-from flows.reproduce.files import Cause, ComparedStage, DifferenceWeight, FieldDifference, FileDifference
+from flows.reproduce.files import Cause, ComparedStage, Difference, DifferenceWeight
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
-from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, of_one_alone, pairs, unexplained
+from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_set, pairs, unexplained
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import RECORDED_PARAMS, GitState, Provenance
@@ -140,7 +140,7 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
 def test_no_interval_excuses_the_benchmark_of_the_same_weights(
     tmp_path: Path, weight: DifferenceWeight, count: int
 ) -> None:
-    difference = FileDifference("reports/harness.json", FieldDifference("acc", "0.9", "0.5", weight=weight))
+    difference = Difference("acc", "0.9", "0.5", weight=weight, file="reports/harness.json")
     stages = [ComparedStage("harness", "different", [], [difference])]
 
     assert len(list(unexplained(make_revision(tmp_path), stages, {}))) == count
@@ -160,8 +160,9 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
     published, found = Evaluation.model_construct(sets={"law": a_set}), Evaluation.model_construct(sets={"code": a_set})
 
     (_, *others) = pairs(published, found)
+    sets = [compare_set(*each, same_weights=True, same_documents=True) for each in others]
 
-    assert [(one.name, one.equal, one.reason) for one in (of_one_alone(*each) for each in others)] == [
+    assert [(one.name, one.equal, one.reason) for one in sets] == [
         ("law", False, "not measured here"),
         ("code", False, "not published"),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.environment import Machine, interpreter_for, require_pins
+from flows.reproduce.environment import Machine, interpreter_for, needed_versions, require_pins
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import keep, read_revision
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE, GitState, Provenance
@@ -210,6 +210,18 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     assert interpreter_for(found, here) == tmp_path / "python3.97"
+
+
+@pytest.mark.parametrize(
+    "pyproject", ["", "[project]\nname = 'x'\n", "[project.optional-dependencies]\nd = ['tiny']\n"]
+)
+def test_a_project_may_name_no_libraries_or_no_optional_ones(revision: Path, tmp_path: Path, pyproject: str) -> None:
+    pin_only(revision, "numpy==1.0\ntiny==1.0\n")
+    (tmp_path / "pyproject.toml").write_text(pyproject)
+
+    needed = needed_versions(read_revision("main", revision), tmp_path)
+
+    assert needed == {"numpy": "1.0"} | ({} if "tiny" in pyproject else {"tiny": "1.0"})
 
 
 def test_an_interpreter_without_the_libraries_makes_the_environment(

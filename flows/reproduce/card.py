@@ -7,6 +7,7 @@ and from the rebuilt data and samples, which a revision does not hold.
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from flows.reproduce.commands import run_quietly
@@ -16,6 +17,7 @@ from flows.reproduce.files import (
     Difference,
     DifferenceWeight,
     keys,
+    of_pairs,
     same_weights,
 )
 from flows.reproduce.revision import RecordedRevision
@@ -148,9 +150,10 @@ def source_differences(published: InputListing | None, found: InputListing | Non
         [source.model_dump(mode="json", exclude={"places"}) for source in listing.sources] if listing else None
         for listing in (published, found)
     )
-    pairs = list(keys(ours, theirs, "sources"))
-    if pairs:
-        field, left, right = pairs[0]
-        extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
-        shown = [json.dumps(value, ensure_ascii=False)[:SHOWN] for value in (left, right)]
-        yield Difference(field, shown[0], shown[1], extent, file=INPUTS)
+
+    def shown(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False)[:SHOWN]
+
+    pairs = [(key, shown(left), shown(right)) for key, left, right in keys(ours, theirs, "sources")]
+    if difference := of_pairs(pairs, "values"):
+        yield replace(difference, file=INPUTS)

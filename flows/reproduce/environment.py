@@ -84,7 +84,9 @@ def choose_interpreter(
         return Interpreter(own, machine, {}, f"{named} has all {len(locked)} locked versions")
     if this_environment:
         require_present_versions(checkout, different)
-        return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {in_words(different)}")
+        shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN])
+        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {shown}{more}")
     made = make_environment(revision, own if python else interpreter_for(revision, machine))
     machine = probe(made)
     return Interpreter(
@@ -140,12 +142,6 @@ def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[s
     """Library -> (locked, installed) where they differ."""
     found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
     return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
-
-
-def in_words(different: Mapping[str, tuple[str, str]]) -> str:
-    """`torch 2.13.0 -> 2.14.0, ...`, the first few."""
-    more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-    return ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN]) + more
 
 
 def require_pins(asked: str, lock: Path) -> None:

@@ -122,7 +122,8 @@ def prepare(
 ) -> tuple[Interpreter, list[str]]:
     """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
 
-    What the first start has checked and asked is not checked and asked again.
+    What the first start has checked and asked is not checked and asked again. Raises UserError where that had other
+    options: its results would be taken for those of this one.
     """
     earlier = revision.work / PREPARED
     before = Prepared.model_validate_json(earlier.read_bytes()) if earlier.exists() else None
@@ -139,7 +140,20 @@ def prepare(
         revision, checkout, python=request.python, this_environment=request.this_environment
     )
     say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
-    remember(request, revision, interpreter, before, restored)
+    now = Prepared(
+        settings=request.settings,
+        from_scratch=request.from_scratch,
+        python=str(interpreter.python),
+        version=interpreter.machine.python,
+        different=interpreter.different,
+        restored=restored,
+    )
+    if before is not None and before != now:
+        raise UserError(
+            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, the "
+            "interpreter or its libraries): repeat those, or choose another folder with --folder"
+        )
+    atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
     say("data", describe_data(revision, restored))
     return interpreter, restored
 
@@ -159,33 +173,6 @@ def prepare_data(
     lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
     keep_restored(revision, checkout, restored, lacking.intersection(restored))
     return restored
-
-
-def remember(
-    request: ReproduceOptions,
-    revision: RecordedRevision,
-    interpreter: Interpreter,
-    before: Prepared | None,
-    restored: list[str],
-) -> None:
-    """Write down how the folder was prepared.
-
-    Raises UserError where an earlier start had other options: its results would be taken for those of this one.
-    """
-    now = Prepared(
-        settings=request.settings,
-        from_scratch=request.from_scratch,
-        python=str(interpreter.python),
-        version=interpreter.machine.python,
-        different=interpreter.different,
-        restored=restored,
-    )
-    if before is not None and before != now:
-        raise UserError(
-            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, the "
-            "interpreter or its libraries): repeat those, or choose another folder with --folder"
-        )
-    atomic_write(revision.work / PREPARED, now.model_dump_json(indent=2) + "\n")
 
 
 def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """The verdict, and where the result differs the likely cause, derived from recorded and present facts."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -175,7 +175,8 @@ def judge(
         stages.append(card)
     left_out = list(not_compared(revision, card))
     sets = compare_evaluations(revision, checkout, same_weights=same)
-    if all(stage.state in ("identical", "restored") for stage in stages):
+    first = next((stage for stage in stages if stage.state in ("different", "not run")), None)
+    if first is None:
         if stages and same:
             return ReproductionVerdict("bit-identical", stages, sets, not_compared=left_out)
         cause = Cause("unknown", "dvc.lock has the recorded outputs, and the weights are not the published ones")
@@ -184,10 +185,12 @@ def judge(
     equal = ran and bool(sets) and all(one.equal for one in sets) and not any(contradictions(stages))
     if same:  # then no interval applies, to no number of any report
         equal = equal and not any(unexplained(revision, stages, libraries))
-    verdict = ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets)
-    assert verdict.first is not None
-    causes = find_causes(revision, checkout, stages, verdict.first[0], libraries)
-    return ReproductionVerdict(verdict.result, stages, sets, [*causes, *remaining(causes, notes)], left_out)
+    causes = find_causes(revision, checkout, first, libraries)
+    if not causes:
+        causes = [Cause("unknown", note) for note in notes]
+        why = "no recorded fact differs: hardware that is not recorded, or a step without fixed order"
+        causes.append(Cause("unknown", why))
+    return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, causes, left_out)
 
 
 def not_compared(revision: RecordedRevision, card: ComparedStage | str) -> Iterator[str]:
@@ -223,11 +226,7 @@ def unexplained(
 
 
 def find_causes(
-    revision: RecordedRevision,
-    checkout: Path,
-    stages: list[ComparedStage],
-    first: ComparedStage,
-    libraries: dict[str, tuple[str, str]],
+    revision: RecordedRevision, checkout: Path, first: ComparedStage, libraries: dict[str, tuple[str, str]]
 ) -> list[Cause]:
     """What was not as recorded when the first differing stage ran, the most direct first."""
     if first.state == "not run":
@@ -282,10 +281,3 @@ def differing_facts(recorded: Session, found: Session) -> Iterator[tuple[str, st
                     yield name, f"{key}: recorded {ours.get(key, 'not set')}, here {theirs.get(key, 'not set')}"
         else:
             yield name, f"{name}: recorded {ours}, here {theirs}"
-
-
-def remaining(causes: Sequence[Cause], notes: Sequence[str]) -> Iterator[Cause]:
-    """Where no fact differs, that is said, with what was known beforehand."""
-    if not causes:
-        yield from (Cause("unknown", note) for note in notes)
-        yield Cause("unknown", "no recorded fact differs: hardware that is not recorded, or a step without fixed order")

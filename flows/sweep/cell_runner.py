@@ -162,16 +162,15 @@ class CellRunner(StageRunner):
             self._append(cell, "finished", commit=commit, texts=texts)
         self.discard(cell)
 
-    def end_once(self, cell: str, message: str) -> None:
-        """Record that a cell has failed, unless it has ended already: two of its stages may fail at once."""
+    def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
+        """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay.
+
+        Nothing happens where it has ended already: two of its stages may fail at once.
+        """
         with self._lock:
             if cell not in self.runs:
-                self.end_without_result(cell, message, record=True)
-
-    def end_without_result(self, cell: str, message: str, *, record: bool) -> None:
-        """A cell has no result: it failed, which is recorded, or is cancelled. Its clone and checkpoints stay."""
-        texts = self._live_texts(cell)
-        self._append(cell, "failed" if record else "cancelled", message=message, texts=texts)
+                state: RunState = "failed" if record else "cancelled"
+                self._append(cell, state, message=message, texts=self._live_texts(cell))
 
     def _append(self, cell: str, state: RunState, **found: Any) -> None:
         params = read_params_file(self.folders[cell] / "params.yaml")

@@ -33,14 +33,13 @@ def own_environment() -> dict[str, str]:
 
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
     """Run git; what it prints. Raises `error` where it fails; without `check` that gives an empty text."""
-    done = subprocess.run(
-        ["git", *arguments], cwd=folder, env=own_environment(), capture_output=True, text=True, check=False
-    )
+    command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
+    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         if not check:
             return ""
-        command = next(word for word in arguments if word.isalpha())
-        raise error(f"git {command}: {done.stderr.strip() or done.stdout.strip()}")
+        name = next(word for word in arguments if word.isalpha())
+        raise error(f"git {name}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
 
 

@@ -159,7 +159,7 @@ def run_stages(plan: Plan, options: RunOptions, runner: CellRunner, live: Live, 
             return
         if event.retry_in_seconds is None and not passes(event.outcome.exit_code):  # recorded at once: a kill may come
             cell, _, stage = event.stage.partition("/")
-            runner.end_once(cell, f"{stage}: {event.outcome.message}")
+            runner.end_without_result(cell, f"{stage}: {event.outcome.message}", record=True)
 
     def finish() -> Iterable[Artifact]:
         if not run.cancelled:

@@ -145,6 +145,20 @@ def test_data_that_no_stage_makes_is_there_and_its_changes_are_seen(project: Pat
     assert (made() / "source.txt").read_text() == "other\n"
 
 
+def test_files_whose_names_are_not_ascii_come_into_a_clone_and_into_its_experiment(project: Path) -> None:
+    (project / "wörter.txt").write_text("added\n")
+    dvc(project, "add", "-q", "wörter.txt")
+    commit(project)
+
+    folder = made()
+
+    assert (folder / "wörter.txt").read_text() == "added\n"
+    repro(folder, "collect")
+    (folder / "maße.json").write_text("{}")
+    saved = clone.save_experiment(folder, CELL.name, ["collect"])
+    assert git(project, "show", f"{saved}:maße.json") == "{}"
+
+
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose last stage also reads what params.yaml names, as `evaluate.sets` does; not a dep of the stage."""

@@ -120,13 +120,15 @@ def fetch_commit(revision: RecordedRevision, checkout: Path, source: str | None)
     ):
         if not well_formed:
             raise UserError(f"{revision.asked}: `{value}` is no {name} that git could fetch")
+    said = run_quietly(["git", "config", "--get-regexp", r"^remote\..*\.url$"], Path.cwd()).stdout
+    remotes_of_this_project = {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
     looked: list[str] = []
     for place in [source] if source else [str(Path.cwd()), git.origin]:
         if place is None or (place == str(Path.cwd()) and not has_commit(git.commit, Path(place))):
             looked += [place] if place else []
             continue
         # At a place that is the user's own git has the keys of the SSH agent, which no other gets.
-        is_own = place == source or place in remotes_of_this_project()
+        is_own = place == source or place in remotes_of_this_project
         own = without_secrets(("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if is_own else ())
         address = str(Path(place).absolute()) if Path(place).exists() else place
         fetch = ["git", "fetch", "--quiet", "--no-tags", "--depth", "1", address, git.commit]
@@ -141,12 +143,6 @@ def fetch_commit(revision: RecordedRevision, checkout: Path, source: str | None)
         f"{revision.asked}: commit {git.commit} was not found in {without_credentials(places)}{pushed}; "
         "name a clone or a URL that has it with --source"
     )
-
-
-def remotes_of_this_project() -> set[str]:
-    """The URLs of the remotes of the repository around this folder, without credentials, as a record has them."""
-    said = run_quietly(["git", "config", "--get-regexp", r"^remote\..*\.url$"], Path.cwd()).stdout
-    return {without_credentials(line.partition(" ")[2]) for line in said.splitlines()}
 
 
 def unpack(archive: Path, folder: Path, asked: str) -> None:

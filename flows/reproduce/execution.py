@@ -191,7 +191,8 @@ def find_segment(revision: RecordedRevision, checkpoints: Path | None, asked: st
         raise UserError(
             f"{revision.asked}: records no checkpoint of its training: --segment has nothing to compare with"
         )
-    kept = {0, *(step for step in kept_steps(folder) if step in recorded)}
+    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
+    kept = {0, *({int(name[1]) for name in names if name} & {*recorded})}
     segments = [
         RecordedSegment(first, min(step for step in recorded if step > first))
         for first in sorted(kept)
@@ -208,12 +209,6 @@ def find_segment(revision: RecordedRevision, checkpoints: Path | None, asked: st
         f"--segment {asked}: with the checkpoints in {folder} there are the segments {shown}; FROM-TO may span several "
         f"of the recorded steps {', '.join(map(str, recorded))} (train.milestone_every_steps keeps more checkpoints)"
     )
-
-
-def kept_steps(folder: Path) -> set[int]:
-    """The steps whose checkpoints are in a folder; none where there is no such folder."""
-    found = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
-    return {int(match[1]) for match in found if match}
 
 
 def compute_segment(

@@ -198,7 +198,7 @@ def require_intact(asked: str, folder: Path) -> None:
 
 @contextmanager
 def opened(asked: str) -> Iterator[Path]:
-    """A folder with the files of the revision that a user names, for as long as they are copied."""
+    """A folder with the files of the revision that a user names, for as long as they are copied. Raises UserError."""
     path = Path(asked)
     if path.is_dir():
         # `published/NAME` is where the revisions are; `main` is the current one.
@@ -206,25 +206,21 @@ def opened(asked: str) -> Iterator[Path]:
     elif path.is_file():
         raise UserError(f"{asked}: is a file; unpack it, and name the folder")
     elif found := HUB_NAME.fullmatch(asked):
-        with TemporaryDirectory() as temporary:
-            yield downloaded(found["repository"], found["revision"] or MAIN, Path(temporary))
+        from huggingface_hub import snapshot_download
+
+        repository, revision = found["repository"], found["revision"] or MAIN  # a tag, a branch or a commit
+        with TemporaryDirectory() as folder:
+            try:
+                with explained(f"{repository}@{revision}"):
+                    snapshot_download(repository, revision=revision, local_dir=folder)
+            except UserError as error:
+                raise type(error)(f"{error}; and there is no such folder here") from None
+            for added in OF_THE_HUB:
+                shutil.rmtree(Path(folder, added), ignore_errors=True)
+                Path(folder, added).unlink(missing_ok=True)
+            yield Path(folder)
     else:
         raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")
-
-
-def downloaded(repository: str, revision: str, folder: Path) -> Path:
-    """The files of a revision on the Hub: of a tag, a branch or a commit. Raises as `explained` does."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        with explained(f"{repository}@{revision}"):
-            snapshot_download(repository, revision=revision, local_dir=folder)
-    except UserError as error:
-        raise type(error)(f"{error}; and there is no such folder here") from None
-    for added in OF_THE_HUB:
-        shutil.rmtree(folder / added, ignore_errors=True)
-        (folder / added).unlink(missing_ok=True)
-    return folder
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:

@@ -182,7 +182,11 @@ def judge(
         cause = Cause("unknown", "dvc.lock has the recorded outputs, and the weights are not the published ones")
         return ReproductionVerdict("not reproduced", stages, sets, [cause], left_out)
     ran = all(stage.state != "not run" for stage in stages)
-    equal = ran and bool(sets) and all(one.equal for one in sets) and not any(contradictions(stages))
+    # What publish said of the model and the record does not say.
+    contradicted = any(
+        one.weight == "content" for stage in stages if stage.name == CARD_STAGE for one in stage.differences
+    )
+    equal = ran and bool(sets) and all(one.equal for one in sets) and not contradicted
     if same:  # then no interval applies, to no number of any report
         equal = equal and not any(unexplained(revision, stages, libraries))
     causes = find_causes(revision, checkout, first, libraries)
@@ -201,12 +205,6 @@ def not_compared(revision: RecordedRevision, card: ComparedStage | str) -> Itera
     if EXECUTION in revision.provenance.files:
         yield f"{EXECUTION}: on what the training ran is the publisher's word; nothing recorded contradicts it"
     yield f"{PROVENANCE}: when and by whom, likewise"
-
-
-def contradictions(stages: list[ComparedStage]) -> Iterator[Difference]:
-    """What publish said of the model and the record does not say."""
-    publishing = (stage for stage in stages if stage.name == CARD_STAGE)
-    yield from (one for stage in publishing for one in stage.differences if one.weight == "content")
 
 
 def unexplained(

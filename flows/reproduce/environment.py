@@ -116,7 +116,7 @@ def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str
     """The pins of the recorded lock, without the optional groups: tests, benchmarks."""
     pyproject = checkout / "pyproject.toml"
     named = groups(pyproject) if pyproject.exists() else {}
-    optional = {library for name, libraries in named.items() if name != "run" for library in libraries}
+    optional = set[str]().union(*named.values()) - named.get("run", set())
     pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True)
     return {name: version for name, (_, version) in pins.items() if name not in optional}
 

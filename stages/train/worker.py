@@ -91,7 +91,7 @@ def main() -> None:
     uptime = Uptime.of(start.progress, checkpoints.folder, began)
     if accelerator.is_main_process:
         uptime.write(checkpoints.folder)
-    trainer.throughput.restart()
+    trainer.throughput.began = time.perf_counter()
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)

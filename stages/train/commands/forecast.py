@@ -16,7 +16,6 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.commands.groups import NOMINAL_VOCABULARY
 from stages.train.data.order import check_repetition, describe, open_order
 from stages.train.forecast import Forecast, make_forecast
 from stages.train.model.build import HUB_COMMIT, source_folder
@@ -24,6 +23,9 @@ from stages.train.params import TrainParams
 
 MAKE_TOKENS = {"tokenize", "in_parts"}
 """The stages."""
+
+NOMINAL_VOCABULARY = 4096
+"""Where neither params.yaml nor a token store says how large it is."""
 
 
 def main() -> None:
@@ -85,7 +87,7 @@ def vocabulary(values: dict[str, Any]) -> Manifest:
     """As large as params.yaml asks of a tokenizer that is trained, else as the token store is."""
     tokenizer = values.get("tokenizer") or {}
     size = tokenizer.get("vocabulary_size") if tokenizer.get("kind") == "bpe" else None
-    if size is None and (TOKENS / TRAIN / "manifest.json").is_file():
+    if size is None and (TOKENS / TRAIN / STORE_MANIFEST).is_file():
         return TokenStore(TOKENS / TRAIN).manifest
     return Manifest("uint32", size or NOMINAL_VOCABULARY, 0, "", "", ())
 

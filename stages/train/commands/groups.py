@@ -17,12 +17,10 @@ from torch import nn
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+from stages.train.commands.forecast import vocabulary
 from stages.train.model.build import model_without_weights
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
-
-NOMINAL_VOCABULARY = 4096
-"""Where params.yaml does not say how large it is."""
 
 
 def main() -> None:
@@ -32,17 +30,16 @@ def main() -> None:
     parser.add_argument("params", nargs="?", type=Path, default=PARAMS_FILE, help="default: %(default)s")
     values = read_params_file(parser.parse_args().params)
     params = check_section("train", values.get("train"), TrainParams)
-    size = (values.get("tokenizer") or {}).get("vocabulary_size") or NOMINAL_VOCABULARY
-    print("\n".join(lines(params, Manifest("uint32", size, 0, "", "", ()))))
+    print("\n".join(lines(params, vocabulary(values))))
 
 
-def lines(params: TrainParams, vocabulary: Manifest) -> Iterator[str]:
+def lines(params: TrainParams, tokens: Manifest) -> Iterator[str]:
     """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name.
 
     A group is of tensors of one role whose names differ in their numbers alone; groups of one role come together, in
     the model's order.
     """
-    trained = list(weights(model_without_weights(params, vocabulary)))
+    trained = list(weights(model_without_weights(params, tokens)))
     # torch fuses no optimizer over tensors without values, so each is built over a number in place of a tensor.
     numbers = [replace(weight, parameter=nn.Parameter(torch.zeros(()))) for weight in trained]
     taken = {

@@ -82,7 +82,7 @@ class Reporter:
         self._record(done, values, by_optimizer | self.throughput.metrics())
 
     def validation(self, done: int, measured: ValidationResult) -> None:
-        """An evaluation after `done` steps."""
+        """A measurement after `done` steps."""
         if self.accelerator.is_main_process:
             values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
             self._record(done, values, {})
@@ -132,14 +132,14 @@ class ProgressLine:
         if not self.live and now - self._last < LOG_SECONDS and not is_last:
             return
         self._last = now
-        remaining = time.strftime("%H:%M:%S", time.gmtime(seconds_left))
+        minutes, seconds = divmod(round(seconds_left), 60)
+        remaining = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
         text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
-        end = "\n" if is_last or not self.live else ""
-        print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
+        self.interrupt(text, end="\n" if is_last or not self.live else "")
 
-    def interrupt(self, text: str) -> None:
+    def interrupt(self, text: str, end: str = "\n") -> None:
         """Show a line of its own; the next state comes below it."""
-        print(f"\r{text}\x1b[K" if self.live else text, flush=True)
+        print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
 
 
 class CurveFiles:
@@ -230,16 +230,7 @@ def start_trackers(params: TrainParams, accelerator: Accelerator, run: str, step
     os.environ.setdefault("TRACKIO_DIR", str((TRACKERS / "trackio").resolve()))
     values = flatten(params.model_dump(mode="json"))
     config = {name: one if isinstance(one, str | int | float) else str(one) for name, one in values.items()}
-    try:
-        (TRACKERS / run).mkdir(parents=True, exist_ok=True)
-        accelerator.init_trackers(PROJECT, config=config, init_kwargs=_settings(run, step))
-    except Exception as error:  # each tracker fails to log in in its own way
-        raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
-
-
-def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
-    """What each tracker is told beyond the project: the run, where its files go, and where the run continues."""
-    return {
+    settings: dict[str, dict[str, Any]] = {
         "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
         # Points after this step are of a killed run and come again. TensorBoard names a file by the second, and reads
         # the files in the order of their names.
@@ -247,3 +238,8 @@ def _settings(run: str, step: int) -> dict[str, dict[str, Any]]:
         "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},
     }
+    try:
+        (TRACKERS / run).mkdir(parents=True, exist_ok=True)
+        accelerator.init_trackers(PROJECT, config=config, init_kwargs=settings)
+    except Exception as error:  # each tracker fails to log in in its own way
+        raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error

@@ -62,10 +62,6 @@ class Throughput:
     """Not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
 
-    def restart(self) -> None:
-        """Begin to count here."""
-        self.began = time.perf_counter()
-
     @contextmanager
     def aside(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
         """Time what happens within as no part of the training steps."""
@@ -186,10 +182,6 @@ class MeasuredSpeed(BaseModel):
     """Of the model, which it identifies."""
     tokens_per_second: Annotated[float, Field(gt=0)]
 
-    def is_like(self, other: "MeasuredSpeed") -> bool:
-        """Whether it is of the same model, executed alike."""
-        return self.model_copy(update={"tokens_per_second": other.tokens_per_second}) == other
-
 
 def measured_speeds() -> Iterator[MeasuredSpeed]:
     """Of all models that were trained on this machine, and that of `reports/train_speed.json`, the latest first.
@@ -211,7 +203,8 @@ def remember_speed(facts: Mapping[str, Any]) -> None:
     if not facts["tokens_per_second"]:
         return
     new = MeasuredSpeed.model_validate(facts)
-    kept = [new, *(known for known in measured_speeds() if not known.is_like(new))]
+    same = {"tokens_per_second": new.tokens_per_second}
+    kept = [new, *(known for known in measured_speeds() if known.model_copy(update=same) != new)]
     with suppress(OSError):  # a full disk costs the next forecast, not the run
         atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))
 
@@ -245,7 +238,7 @@ class Uptime:
     def write(self, folder: Path) -> None:
         """Note that this session began; on a full disk the run goes on without."""
         with suppress(OSError):
-            (folder / STARTS).write_text("".join(f"{start}\n" for start in self.starts))
+            atomic_write(folder / STARTS, "".join(f"{start}\n" for start in self.starts))
 
     def useful_seconds(self, throughput: Throughput) -> float:
         """Up to now, if what this session computed lasts."""

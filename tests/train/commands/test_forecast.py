@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.train import forecast
+from stages.train.commands import groups
 from stages.train.commands.forecast import main, mixture_lines
 from stages.train.commands.groups import lines
 from stages.train.forecast import MEMORY_CHECK
@@ -187,6 +189,20 @@ def test_a_line_for_each_kind_of_tensor_says_its_optimizer_and_decay() -> None:
     assert ["adamw", "0.1", "head", "1", "5,120", "lm_head.weight"] in found
     assert ["adamw", "0", "embedding", "1", "5,120", "model.embed_tokens.weight"] in found
     assert len(found) == 13
+
+
+def test_an_existing_tokenizers_vocabulary_counts_not_the_size_that_only_a_trained_one_reads(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = yaml.safe_load((small / "params.yaml").read_text(encoding="utf-8"))
+    values["tokenizer"] = {"kind": "existing", "vocabulary_size": 50_000}
+    (small / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    size = TokenStore(small / "data/tokens/train").manifest.vocab_size
+    monkeypatch.setattr(sys, "argv", ["groups"])
+    groups.main()
+
+    (embedding,) = (line.split() for line in capsys.readouterr().out.splitlines() if ".wte." in line)
+    assert int(embedding[4].replace(",", "")) < 2 * size * values["train"]["model"]["n_embd"]
 
 
 def test_parrotflow_params_prints_it_where_a_model_is_chosen(tmp_path: Path) -> None:

@@ -12,7 +12,15 @@ from accelerate import Accelerator
 from tensorboardX.proto import event_pb2
 
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.train.monitoring.report import PROJECT, TRACKERS, CurveFiles, check_trackers, seconds_left, start_trackers
+from stages.train.monitoring.report import (
+    PROJECT,
+    TRACKERS,
+    CurveFiles,
+    ProgressLine,
+    check_trackers,
+    seconds_left,
+    start_trackers,
+)
 from stages.train.params import TrainParams
 from tests.train.small_run import params, run, run_workers, write_params, write_project
 
@@ -24,6 +32,11 @@ def test_the_time_that_remains_is_counted_in_rows_for_larger_batches_take_longer
     # Started again at step 600, 100 steps of 32 rows in 200 s; 300 remain.
     assert seconds_left(values, range(600, 1000), 700, 200.0) == pytest.approx(600.0)
     assert seconds_left(values, range(600, 1000), 1000, 800.0) == 0.0
+
+
+def test_more_than_a_day_that_remains_is_shown_in_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    ProgressLine(1000).show(10, 2.5, 1234.0, seconds_left=30 * 3600 + 62)
+    assert capsys.readouterr().out == "step 10/1000  loss 2.5000  1,234 tokens/s  30:01:02 left\n"
 
 
 def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path) -> None:

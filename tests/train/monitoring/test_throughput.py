@@ -1,5 +1,6 @@
 """How much of a run's time was useful, over all its sessions; and what a GPU can do at most."""
 
+import resource
 import time
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_what_lasts_is_useful_and_all_else_since_the_first_start_is_lost(tmp_pat
     assert measured["total_seconds"] == pytest.approx(100, abs=1)
     assert measured["lost_seconds"] == pytest.approx(100 - 30 - 30, abs=1)
     assert measured["effective_training_time_ratio"] == pytest.approx(0.6, abs=0.01)
+
+
+def test_a_start_that_a_full_disk_does_not_take_leaves_those_before(tmp_path: Path) -> None:
+    now = time.time()
+    Uptime.of(progress(0), tmp_path, now - 100).write(tmp_path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        Uptime.of(progress(0), tmp_path, now - 50).write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert Uptime.of(progress(0), tmp_path, now).starts == [now - 100, now]
 
 
 def test_a_complete_run_that_is_made_longer_did_not_wait(tmp_path: Path) -> None:

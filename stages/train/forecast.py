@@ -83,8 +83,8 @@ class Forecast:
     def lines(self) -> list[str]:
         """Model, time and memory, a line each."""
         unit = "process" if self.launch.processes == 1 else f"of {self.launch.processes} processes"
-        of = "" if self.capacity is None else f" of {in_bytes(self.capacity)}"
-        parts = " + ".join(f"{name} {in_bytes(size)}" for name, size in self.memory.parts.items())
+        of = "" if self.capacity is None else f" of {scaled(self.capacity, 'B')}"
+        parts = " + ".join(f"{name} {scaled(size, 'B')}" for name, size in self.memory.parts.items())
         sharded = f", sharded over {self.process.shards}" if self.process.shards > 1 else ""
         micro_batches = f"micro-batches of {self.process.micro_batch_size} sequences, {self.params.precision}{sharded}"
         missing = f"; activations are not known: {self.memory.reason}" if self.memory.reason else ""
@@ -98,7 +98,7 @@ class Forecast:
             f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
             f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}",
             f"time: {time} {self.speed.source}",
-            f"memory: about {in_bytes(self.memory.total)}{of} in each {unit}: {parts} ({micro_batches})"
+            f"memory: about {scaled(self.memory.total, 'B')}{of} in each {unit}: {parts} ({micro_batches})"
             f"{missing}{unknown}",
         ]
 
@@ -119,10 +119,11 @@ class Forecast:
             *([] if self.launch.sharded else ["shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2)"]),
             "choose a smaller model",
         ]
-        named = ", ".join(f"{name} {in_bytes(size)}" for name, size in parts.items())
+        named = ", ".join(f"{name} {scaled(size, 'B')}" for name, size in parts.items())
         return (
-            f"train: the run cannot fit: each process needs about {in_bytes(self.memory.total)} ({named}) and can have "
-            f"{in_bytes(self.capacity)}; {', '.join(remedies[:-1])}{' or ' * (len(remedies) > 1)}{remedies[-1]}"
+            f"train: the run cannot fit: each process needs about {scaled(self.memory.total, 'B')} ({named}) "
+            f"and can have {scaled(self.capacity, 'B')}; "
+            f"{', '.join(remedies[:-1])}{' or ' * (len(remedies) > 1)}{remedies[-1]}"
         )
 
     def check_fits(self) -> None:
@@ -259,11 +260,6 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def in_bytes(size: float) -> str:
-    """A number of bytes in decimal units."""
-    return scaled(size, "B")
 
 
 def scaled(value: float, unit: str) -> str:

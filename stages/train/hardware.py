@@ -17,7 +17,6 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -64,27 +63,21 @@ def multiplies_bf16_fast(device_type: str) -> bool:
     CPUs: with AMX ten times as fast. With AVX-512's bf16 alone they are slower (GPT-2 of 4 layers, 2 cores: 2,700
     tokens/s against 4,200), with AVX2 fifty times slower. Other devices than CUDA's were not measured: fp32.
     """
-    match device_type:
-        case "cuda":
-            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-        case "cpu":
-            return _has_amx()
-        case _:
-            return False
-
-
-def _has_amx() -> bool:
+    if device_type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     limit = next((os.environ[name] for name in ONEDNN_LIMITS if os.environ.get(name)), "ALL").upper()
-    return bool(torch.cpu.get_capabilities().get("amx_bf16")) and (limit in ("ALL", "DEFAULT") or "AMX" in limit)
+    has_amx = bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    return device_type == "cpu" and has_amx and (limit in ("ALL", "DEFAULT") or "AMX" in limit)
 
 
 def describe_precision(params: TrainParams, device_type: str) -> str:
     """The resolved precision, and where a fixed value is the slower one, that it is."""
     chosen = resolve_precision(params, device_type).precision
     faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
+    if chosen == faster:
+        return chosen
     here = "GPU" if device_type == "cuda" else "CPU"
-    slow = "" if chosen == faster else f" (slow: {faster} is faster on this {here}; train.precision: auto takes it)"
-    return f"{chosen}{slow}"
+    return f"{chosen} (slow: {faster} is faster on this {here}; train.precision: auto takes it)"
 
 
 def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
@@ -164,7 +157,11 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
     state = STATE + has_buckets(params, accelerator.num_processes, uses_fsdp())
     trials = GpuTrials(model, params.sequence_length, accelerator.device, state)
     part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
-    fitting = fitting_on_all(share, part, trials, agreement(accelerator))
+
+    def least(own: int) -> int:
+        return int(accelerator.gather(torch.tensor([own], device=accelerator.device)).min().item())
+
+    fitting = fitting_on_all(share, part, trials, least)
     model.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     if not fitting:
@@ -191,17 +188,7 @@ def balanced(share: int, fitting: int) -> int:
     return -(-share // micro_batches)
 
 
-class Trials(Protocol):
-    """Forward and backward passes of a number of sequences, and the memory around them."""
-
-    def peak(self, sequences: int) -> int | None:
-        """The most bytes that a pass takes besides weights and gradients; None where it does not fit."""
-
-    def room(self) -> int:
-        """The bytes that passes can take while a step's gradients and the optimizers' state exist."""
-
-
-def fitting_on_all(share: int, part: int, trials: Trials, least: Callable[[int], int]) -> int:
+def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[int], int]) -> int:
     """Sequences, up to about `share`, that fit into the memory of every process; 0 where not even one does.
 
     `part` is how many sequences the largest part of the loss holds. `least` is the smallest of all processes' values,
@@ -234,19 +221,9 @@ def sequences_that_fit(room: int, size: int, smaller: int, larger: int) -> int:
     return max(1, int((room - constant) * USABLE / per_sequence))
 
 
-def agreement(accelerator: Accelerator) -> Callable[[int], int]:
-    """The smallest of all processes' values; every process calls it."""
-
-    def least(own: int) -> int:
-        everywhere = accelerator.gather(torch.tensor([own], device=accelerator.device))
-        return int(everywhere.min().item())
-
-    return least
-
-
 @dataclass(frozen=True)
 class GpuTrials:
-    """On this process's GPU. All processes of a sharded model try the same."""
+    """Forward and backward passes on this process's GPU, and the memory around them."""
 
     model: CausalLoss
     sequence_length: int
@@ -255,7 +232,10 @@ class GpuTrials:
     """As `STATE`."""
 
     def peak(self, sequences: int) -> int | None:
-        """As `Trials.peak`. The first pass of all leaves gradients, which the others add to."""
+        """The most bytes that a pass takes besides weights and gradients; None where it does not fit.
+
+        The first pass of all leaves gradients, which the others add to.
+        """
         try:
             if not local_bytes(parameter.grad for parameter in self.model.parameters()):
                 self._pass(1)
@@ -273,7 +253,7 @@ class GpuTrials:
         torch.autograd.backward(self.model(ids, ids, ids).sum())
 
     def room(self) -> int:
-        """As `Trials.room`, after the first pass."""
+        """The bytes that passes can take while a step's gradients and the optimizers' state exist."""
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
         gradients = local_bytes(parameter.grad for parameter in self.model.parameters())

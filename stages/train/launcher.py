@@ -35,10 +35,12 @@ GRACE = "PARROTFLOW_GRACE_SECONDS"
 SECTION = "PARROTFLOW_TRAIN_SECTION"
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
+TOKENS_AT_ONCE = 2**24
+"""Token ids in memory while a store is read through."""
+
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
 """Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
-
 
 AFTER_FAILURE_SECONDS = 20.0
 """How long workers may take to end after the first that failed: on GPUs they may wait for it in an exchange until the
@@ -156,10 +158,6 @@ def section_of_command() -> TrainParams:
     return read_section("train", TrainParams)
 
 
-TOKENS_AT_ONCE = 2**24
-"""Token ids in memory while a store is read through."""
-
-
 def check_machine(config: LaunchConfig) -> None:
     """Raise UserError where this machine has too few GPUs for the launch, or something else on its port."""
     require_devices(config)
@@ -195,12 +193,12 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
                 f"params.yaml: train.deterministic_micro_batch_size = {size}: {config.path} shards the model (FSDP), "
                 "whose gradients are summed by the backend; set it to null, or launch data parallel (ddp, cpu_2)"
             )
-        if params.global_batch_size % size or not _is_power_of_two(params.global_batch_size // size):
+        if params.global_batch_size % size or (params.global_batch_size // size).bit_count() != 1:
             raise UserError(
                 f"params.yaml: train.deterministic_micro_batch_size = {size}: train.global_batch_size = "
                 f"{params.global_batch_size} must be 1, 2, 4, 8, ... times that"
             )
-        if not _is_power_of_two(config.processes) or config.processes > params.global_batch_size // size:
+        if config.processes.bit_count() != 1 or config.processes > params.global_batch_size // size:
             raise UserError(
                 f"{config.path} starts {config.processes} processes: with "
                 f"train.deterministic_micro_batch_size = {size} it can be 1, 2, 4, ... up to "
@@ -213,24 +211,19 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
     store.verify()
     if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
         raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
-    if (largest := largest_id(store)) >= store.manifest.vocab_size:
+    tokens = store.manifest.tokens
+    spans = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
+    largest = max((int(store.read(start, stop).max()) for start, stop in spans), default=-1)
+    if largest >= store.manifest.vocab_size:
         raise UserError(
             f"{store.folder}: holds the token id {largest}, the vocabulary has {store.manifest.vocab_size} entries; "
             "run `dvc repro -f tokenize`"
         )
-    tokens = store.manifest.tokens
     if tokens < params.sequence_length:
         raise UserError(
             f"{store.folder}: {tokens} tokens are fewer than one sequence "
             f"(train.sequence_length = {params.sequence_length}); collect more documents or lower it"
         )
-
-
-def largest_id(store: TokenStore) -> int:
-    """The largest token id in a store; -1 where it is empty."""
-    tokens = store.manifest.tokens
-    spans = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
-    return max((int(store.read(start, stop).max()) for start, stop in spans), default=-1)
 
 
 def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]:
@@ -254,7 +247,3 @@ def note_padded_vocabulary(source: Path, vocabulary_size: int) -> Iterator[str]:
                 f"note: train.start_from: its vocabulary is cut from {rows} entries to the tokenizer's "
                 f"{vocabulary_size}: right if the tokenizer is the model's own (tokenizer.kind: existing)"
             )
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0

@@ -17,9 +17,9 @@ summed by the upper part of the tree, the same everywhere.
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -139,19 +139,6 @@ def compile_blocks(model: CausalLoss, **options: Any) -> None:
         block.forward = torch.compile(block.forward, **options)
 
 
-@contextmanager
-def exchange_gradients(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Whether the backward pass within exchanges gradients between all processes, or only accumulates its own.
-
-    A sharded model's are scattered in each: whole gradients of all weights would not fit. Replicas exchange theirs in
-    the last.
-    """
-    if isinstance(model, FSDPModule):
-        model.set_requires_all_reduce(enabled)
-    with model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext():
-        yield
-
-
 def full_tensor(tensor: Tensor) -> Tensor:
     """The full value of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -184,21 +171,8 @@ StepLosses = Tensor
 """(2,): as `CausalLoss` returns them, divided by the targets of the step's global batch."""
 
 
-class GradientSum(Protocol):
-    """The gradients of one step."""
-
-    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
-        """Forward and backward of a micro-batch; `is_last`: of this process's ones."""
-
-    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
-        """Leave the sum over all processes in the parameters' `grad`.
-
-        Returns the losses of the global batch, and the sum of the votes: one exchange serves both.
-        """
-
-
-def gradient_sum(params: TrainParams, model: nn.Module, accelerator: Accelerator) -> GradientSum:
-    """Of a step that begins."""
+def gradient_sum(params: TrainParams, model: nn.Module, accelerator: Accelerator) -> "BackendSum | TreeSum":
+    """The gradients of a step that begins."""
     fixed_order = params.deterministic_micro_batch_size is not None
     return TreeSum(model, accelerator) if fixed_order else BackendSum(model, accelerator)
 
@@ -212,15 +186,24 @@ class BackendSum:
         self.losses = torch.zeros(2, device=accelerator.device)
 
     def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
-        """Gradients are exchanged once per step, in the last backward pass."""
-        with exchange_gradients(self.model, enabled=is_last):
+        """Forward and backward of a micro-batch; `is_last`: of this process's ones.
+
+        All processes exchange gradients in the last alone. A sharded model's are scattered in each: whole gradients of
+        all weights would not fit. Replicas exchange theirs in the last.
+        """
+        if isinstance(self.model, FSDPModule):
+            self.model.set_requires_all_reduce(is_last)
+        with self.model.no_sync() if isinstance(self.model, DistributedDataParallel) and not is_last else nullcontext():
             part = losses()
             # DDP and FSDP average gradients over processes; the loss is a sum over the global batch.
             torch.autograd.backward(part.sum() * self.accelerator.num_processes)
         self.losses += part.detach()
 
     def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
-        """The gradients are summed by now."""
+        """Leave the sum over all processes in the parameters' `grad`.
+
+        Returns the losses of the global batch, and the sum of the votes: one exchange serves both.
+        """
         reduced = self.accelerator.reduce(torch.cat([self.losses, asked_to_stop]), "sum")
         return reduced[:2], reduced[2]
 
@@ -234,7 +217,7 @@ class TreeSum:
         self.tree = BinaryTree()
 
     def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
-        """Its losses are a leaf of the tree like its gradients."""
+        """As `BackendSum.add`. The losses are a leaf of the tree like the gradients."""
         part = losses()
         torch.autograd.backward(part.sum())
         self.tree.add([*(cast(Tensor, parameter.grad) for parameter in self.trained), part.detach()])
@@ -242,7 +225,7 @@ class TreeSum:
             parameter.grad = None
 
     def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
-        """Sum the subtrees of all processes."""
+        """As `BackendSum.finish`."""
         *gradients, losses = sum_over_processes(self.tree.result())
         for parameter, gradient in zip(self.trained, gradients, strict=True):
             parameter.grad = gradient

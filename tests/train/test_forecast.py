@@ -10,7 +10,7 @@ import torch
 from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import forecast
-from stages.train.forecast import Forecast, duration, expected_speed, in_bytes, make_forecast, scaled
+from stages.train.forecast import Forecast, duration, expected_speed, make_forecast, scaled
 from stages.train.hardware import MICRO_BATCH
 from stages.train.memory import Process, memory_of_step
 from stages.train.model.build import model_without_weights
@@ -92,7 +92,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_numbers_and_what_to_change(mo
 
     message = str(refused.value)
     assert "each process needs about " in message
-    assert f"can have {in_bytes(int(0.85 * needed))}" in message
+    assert f"can have {scaled(int(0.85 * needed), 'B')}" in message
     for remedy in (f"{MICRO_BATCH} below 8", "train.gradient_checkpointing: true", "fsdp2", "a smaller model"):
         assert remedy in message
 

@@ -6,8 +6,14 @@ It prints JSON: the values for params.yaml by their dotted keys, and what is sai
 
 import argparse
 import json
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
 
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
@@ -17,9 +23,12 @@ from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
 from stages.train.commands.forecast import launch, vocabulary
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of
-from stages.train.dial.timing import Timed, timed
-from stages.train.forecast import duration, scaled
+from stages.train.forecast import duration, make_forecast, scaled
+from stages.train.model.attention import use_unmasked
 from stages.train.model.build import flops_per_token, model_without_weights
+from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.throughput import device_name
+from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
@@ -27,6 +36,9 @@ DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 
 MEASURED_VOCABULARY, MEASURED_LENGTH = 4096, 256
 """Of the runs behind the law."""
+
+SECONDS = 2.0
+"""That steps are timed for, after one that is not."""
 
 
 def main() -> None:
@@ -51,6 +63,14 @@ def tokens_of_corpus(values: dict[str, Any]) -> int | None:
     now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
     same = all(values.get(name) == now.get(name) for name in DATA_SECTIONS)
     return TokenStore(TOKENS / TRAIN).manifest.tokens if same and (TOKENS / TRAIN / STORE_MANIFEST).is_file() else None
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A speed, and where it comes from."""
+
+    flops_per_second: float
+    source: str
 
 
 class Dial:
@@ -137,6 +157,51 @@ def in_tflop(flops: float) -> str:
     """Three digits, and all of them before the point."""
     tflop = flops / 1e12
     return f"{tflop:,.0f}" if tflop >= 100 else f"{tflop:.3g}"
+
+
+def timed(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> Timed:
+    """Steps on this CPU in one process are timed; else the forecast's speed is taken.
+
+    A GPU compiles first, and processes wait for each other: a few steps here would say little of a run.
+    Raises UserError where there is nothing to go by.
+    """
+    forecast = make_forecast(params, vocabulary, config)
+    if config.device_type == "cpu" and config.processes == 1:
+        seconds, steps = step_seconds(forecast.params, vocabulary, forecast.process.micro_batch_size)
+        flops = forecast.flops_per_token * params.global_batch_size * params.sequence_length
+        name = device_name(torch.device("cpu"))
+        return Timed(flops / seconds, f"measured now in {steps} steps of this model on {name}")
+    rate = forecast.speed.tokens_per_second
+    if rate is None:
+        raise UserError(f"compute: {forecast.speed.source}, so a time has no meaning; give TFLOP, such as compute=20")
+    return Timed(rate * forecast.flops_per_token, forecast.speed.source)
+
+
+def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: int) -> tuple[float, int]:
+    """The median of training steps on random tokens, and how many there were."""
+    model = AutoModelForCausalLM.from_config(model_without_weights(params, vocabulary).config, dtype=torch.float32)
+    if params.attention == "causal":
+        use_unmasked(model, params.sequence_length)
+    loss = CausalLoss(model.train(), params)
+    optimizers = build_optimizers(model, params.optimizer, params.precision)
+    shape = (params.global_batch_size, params.sequence_length)
+    ids = torch.randint(vocabulary.vocab_size, shape)
+
+    def step() -> float:
+        began = time.perf_counter()
+        for rows in torch.split(ids, micro_batch_size):
+            torch.autograd.backward(loss(rows, rows, torch.arange(shape[1]).expand_as(rows)).sum() / ids.numel())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), params.max_gradient_norm)
+        optimizers.step(1.0)
+        for parameter in model.parameters():
+            parameter.grad = None
+        return time.perf_counter() - began
+
+    step()
+    times = [step()]
+    while sum(times) < SECONDS:
+        times.append(step())
+    return median(times), len(times)
 
 
 if __name__ == "__main__":

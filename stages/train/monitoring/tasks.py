@@ -42,17 +42,8 @@ LONGEST = (PROCESS_GROUP.timeout or timedelta(hours=1)) - timedelta(minutes=10)
 """The other processes wait for no longer than their group's timeout."""
 
 OF_WORKERS = (
-    "ACCELERATE_",
-    "FSDP_",
-    "GROUP_",
-    "LOCAL_",
-    "MASTER_",
-    "PARALLELISM_",
-    "RANK",
-    "ROLE_",
-    "TORCHELASTIC_",
-    "WORLD_SIZE",
-    VARIABLE,
+    *("ACCELERATE_", "FSDP_", "GROUP_", "LOCAL_", "MASTER_", "PARALLELISM_", "RANK", "ROLE_"),
+    *("TORCHELASTIC_", "WORLD_SIZE", VARIABLE),
 )
 """How the names of variables begin that make a process one of the training's."""
 

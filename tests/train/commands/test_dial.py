@@ -5,13 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file
+from stages.train.commands import dial as command
 from stages.train.commands.dial import Dial
-from stages.train.dial import timing
+from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 
@@ -61,12 +63,12 @@ def test_a_model_that_is_continued_has_no_size_to_choose() -> None:
 def test_a_time_means_as_many_operations_as_steps_of_the_chosen_model_do_in_it_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timing, "SECONDS", 0.05)
+    monkeypatch.setattr(command, "SECONDS", 0.05)
 
     recipe, lines = dial().for_seconds(20)
 
     params = dial().params.model_copy(update={"model": recipe.values["model"], "global_batch_size": recipe.rows})
-    again = timing.timed(params, VOCABULARY, ALONE).flops_per_second
+    again = command.timed(params, VOCABULARY, ALONE).flops_per_second
     assert 0.2 < recipe.flops / 20 / again < 5  # another moment on a busy machine
     assert any("of training steps at" in line and "measured now in" in line for line in lines)
 
@@ -78,10 +80,10 @@ def test_several_processes_take_the_speed_of_the_last_run_and_refuse_a_time_with
     (tmp_path / "reports").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"no run was measured on .* so a time has no meaning; give TFLOP"):
-        timing.timed(dial().params, VOCABULARY, two)
+        command.timed(dial().params, VOCABULARY, two)
 
-    known = {"device": timing.device_name(timing.torch.device("cpu")), "processes": 2, "precision": "fp32"}
+    known = {"device": device_name(torch.device("cpu")), "processes": 2, "precision": "fp32"}
     Path("reports/train_speed.json").write_text(json.dumps(known | {"flops_per_token": 1e6, "tokens_per_second": 2e3}))
-    found = timing.timed(dial().params.model_copy(update={"precision": "fp32"}), VOCABULARY, two)
+    found = command.timed(dial().params.model_copy(update={"precision": "fp32"}), VOCABULARY, two)
     assert found.flops_per_second == pytest.approx(2e9)
     assert "estimated from 2e+09 FLOP/s" in found.source

@@ -216,13 +216,9 @@ def expected_speed(
 
 def device_memory(device_type: str) -> int | None:
     """Bytes of the first GPU, or of the machine for a CPU; None where that cannot be known (Apple's GPUs)."""
-    match device_type:
-        case "cuda":
-            return int(torch.cuda.get_device_properties(0).total_memory)
-        case "cpu":
-            return machine_memory()
-        case _:
-            return None
+    if device_type == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return machine_memory() if device_type == "cpu" else None
 
 
 def machine_memory() -> int | None:
@@ -231,13 +227,9 @@ def machine_memory() -> int | None:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-    return min([physical + _swap(), *_cgroup_limits()])
-
-
-def _swap() -> int:
-    """Bytes, by the third column of a table with a header, in KiB."""
-    rows = _read(SWAPS).splitlines()[1:]
-    return sum(int(row.split()[2]) * 1024 for row in rows)
+    # The third column of a table with a header, in KiB.
+    swap = sum(int(row.split()[2]) * 1024 for row in _read(SWAPS).splitlines()[1:])
+    return min([physical + swap, *_cgroup_limits()])
 
 
 def _cgroup_limits() -> Iterator[int]:

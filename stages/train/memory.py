@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -106,9 +106,6 @@ def _grouped_mm(a: Tensor, b: Tensor, offsets: Tensor | None = None, *others: An
     return made
 
 
-PARTS: tuple[MemoryPart, ...] = ("weights", "gradients", "optimizer", "activations", "loss")
-
-
 @dataclass(frozen=True)
 class Process:
     """What one process does in a step, and how the others share the model with it."""
@@ -181,7 +178,10 @@ class FakeStep:
     def run(self) -> Counter[MemoryPart]:
         """A step with all of the state there; the parts at its peak."""
         if self.params.attention == "document":
-            self._leave_out_document_mask()
+            if may_use_document_kernel(self.model):
+                use_document_kernel(self.model)
+                dtype = torch.bfloat16 if self.params.precision == "bf16" else torch.float32
+                mask_documents_where_needed(self.model, dtype, torch.device(self.process.device_type))
         elif self.model.config._attn_implementation == "sdpa":
             use_unmasked(self.model, self.params.sequence_length)
         if self.params.gradient_checkpointing:
@@ -209,7 +209,7 @@ class FakeStep:
 
     def shared_out(self, parts: Counter[MemoryPart]) -> Counter[MemoryPart]:
         """The parts of one process: sums that deterministic sums hold as well, and its shard of what is cut up."""
-        weights, gradients = parts["weights"], sum(map(_bytes, self._trained()))
+        weights, gradients = parts["weights"], sum(parameter.nbytes for parameter in self._trained())
         more = Counter[MemoryPart]()
         if self.params.deterministic_micro_batch_size is not None:
             # The subtrees that are summed when the last micro-batch comes.
@@ -221,19 +221,13 @@ class FakeStep:
         if shards > 1:
             # A layer is gathered while the next one is, and its whole gradients are there until they are scattered.
             loss = CausalLoss(self.model, self.params, plain_head=True)
-            in_blocks = [sum(map(_bytes, block.parameters())) for block in blocks(loss)]
+            in_blocks = [sum(parameter.nbytes for parameter in block.parameters()) for block in blocks(loss)]
             around = weights - sum(in_blocks)
             gathered = around + 2 * max(in_blocks, default=0)
             more["weights"] = gathered - (weights - weights // shards)
             more["gradients"] += gathered - (parts["gradients"] - parts["gradients"] // shards)
             more["optimizer"] = parts["optimizer"] // shards - parts["optimizer"]
-        return Counter[MemoryPart]({part: parts[part] + more[part] for part in PARTS if part in parts})
-
-    def _leave_out_document_mask(self) -> None:
-        if may_use_document_kernel(self.model):
-            use_document_kernel(self.model)
-            dtype = torch.bfloat16 if self.params.precision == "bf16" else torch.float32
-            mask_documents_where_needed(self.model, dtype, torch.device(self.process.device_type))
+        return Counter[MemoryPart]({part: parts[part] + more[part] for part in get_args(MemoryPart) if part in parts})
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
@@ -241,10 +235,6 @@ class FakeStep:
     def _count_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self.tracker.move(parameter.grad, "gradients")
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 PRODUCT = {"t", "view", "_unsafe_view", "mm", "slice", "alias", "transpose", "expand", "detach"}

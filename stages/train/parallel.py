@@ -147,7 +147,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 def local_bytes(tensors: Iterable[Tensor | None]) -> int:
     """What this process holds of some tensors that may be sharded."""
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None)
-    return sum(tensor.numel() * tensor.element_size() for tensor in own)
+    return sum(tensor.nbytes for tensor in own)
 
 
 def full_weights(model: nn.Module) -> dict[str, Any]:

@@ -14,7 +14,6 @@ is cut into pieces, each within one session; where two pieces meet there was a c
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 import time
@@ -26,14 +25,7 @@ import yaml
 
 from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import (
-    TRAIN_EXECUTION,
-    ComparedHash,
-    DifferingFact,
-    Execution,
-    SegmentReport,
-    Session,
-)
+from stages.formats.revision.execution import TRAIN_EXECUTION, ComparedHash, Execution, SegmentReport, Session
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage
@@ -46,7 +38,7 @@ from stages.train.checkpoint.mirror import MIRROR
 from stages.train.checkpoint.resume import IDENTITY, LIBRARIES, changes_since, fingerprint, identity
 from stages.train.hardware import COMPILE, MICRO_BATCH
 from stages.train.launcher import RESTARTS, launch
-from stages.train.monitoring.results import ISA_LIMITS, is_computing
+from stages.train.monitoring.results import ISA_LIMITS, differing_facts, is_computing
 from stages.train.params import TrainParams
 
 EXIT_CODES = {"equal": 0, "different": 1, "cannot": EXIT_USER_ERROR}
@@ -56,8 +48,6 @@ RESULTS = (STATE_DIR, MODEL, REPORTS)
 
 NO_CAUSE = """No recorded fact of the execution differs: the record or a checkpoint was changed, or runs cannot be \
 repeated bit for bit on this hardware"""
-
-SET_FROM_THE_RECORD = {"first_step", "last_step", "launch", "environment"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +86,7 @@ class Segment:
     @property
     def start(self) -> Path | None:
         """The checkpoint that it begins with; None where it begins with the run."""
-        return self.checkpoints / checkpoint_name(self.first) if self.first else None
+        return self.checkpoints / f"step-{self.first:08d}" if self.first else None
 
     @property
     def max_steps(self) -> int:
@@ -132,13 +122,11 @@ def main() -> None:
     began = time.monotonic()
     try:
         segment = plan(arguments.record, arguments.checkpoints, arguments.start, arguments.stop)
-        found = recompute(segment, dict(setting.partition("=")[::2] for setting in arguments.set))
+        report = judge(segment, recompute(segment, dict(setting.partition("=")[::2] for setting in arguments.set)))
     except UserError as error:
         report = SegmentReport(
             verdict="cannot", reason=str(error), from_step=arguments.start, to_step=arguments.stop, seconds=0.0
         )
-    else:
-        report = judge(segment, found)
     report = report.model_copy(update={"seconds": round(time.monotonic() - began, 1)})
     print_verdict(report)
     if arguments.report:
@@ -189,7 +177,9 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     if execution is None or not execution.sessions:
         raise UserError(f"{record}: holds no record of how a training was executed; a finished training writes it")
     folder = (checkpoints or CHECKPOINTS / execution.fingerprint).absolute()
-    recorded, kept = execution.checkpoints, kept_steps(folder)
+    recorded = execution.checkpoints
+    names = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
+    kept = sorted(int(name) for name in names if name.isdecimal())  # whole or not
     usable = listed([0, *(step for step in kept if step in recorded)])
     if not 0 <= first < last:
         raise UserError(f"--from {first} --to {last}: a segment goes from a step to a later one")
@@ -214,17 +204,6 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     if begins != ends or any(step and step not in recorded for step in ends):
         raise UserError(f"{record}: does not say how all of the steps {first + 1} to {last} were executed")
     return segment
-
-
-def kept_steps(folder: Path) -> list[int]:
-    """The steps whose checkpoints are in a folder, whole or not."""
-    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
-    return sorted(int(name[1]) for name in names if name)
-
-
-def checkpoint_name(step: int) -> str:
-    """The folder of a checkpoint."""
-    return f"step-{step:08d}"
 
 
 def listed(steps: list[int]) -> str:
@@ -291,7 +270,7 @@ def execute_as_recorded(piece: Piece, recorded: dict[int, str], scratch: Path) -
 
 def read_found(segment: Segment, piece: Piece, found: SegmentResult) -> None:
     """Add what the trainer left in the current folder. Raises UserError where it has no checkpoint of the last step."""
-    checkpoint = CHECKPOINTS / segment.record.fingerprint / checkpoint_name(piece.last)
+    checkpoint = CHECKPOINTS / segment.record.fingerprint / f"step-{piece.last:08d}"
     if problem := fault(checkpoint):
         raise UserError(f"the state after step {piece.last} could not be written ({problem}); see above")
     manifest = read_manifest(checkpoint)
@@ -312,11 +291,8 @@ def judge(segment: Segment, found: SegmentResult) -> SegmentReport:
         compared.append(ComparedHash(what=what, recorded=recorded, found=own))
         if recorded != own:
             break
-    differences = [
-        difference
-        for piece, session in zip(segment.pieces, found.sessions, strict=False)
-        for difference in differing_facts(piece.session, session)
-    ]
+    executed = zip(segment.pieces, found.sessions, strict=False)
+    differences = [one for piece, session in executed for one in differing_facts(piece.session, session)]
     equal = compared[-1].recorded == compared[-1].found
     reason = f"steps {segment.first + 1} to {segment.last}, computed again, "
     if equal:
@@ -334,24 +310,6 @@ def judge(segment: Segment, found: SegmentResult) -> SegmentReport:
         differences=differences,
         seconds=0.0,
     )
-
-
-def differing_facts(recorded: Session, here: Session) -> list[DifferingFact]:
-    """In which facts two executions differ; of lists only what the other one lacks."""
-    before, now = (one.model_dump(exclude=SET_FROM_THE_RECORD) for one in (recorded, here))
-    flags = set(recorded.cpu_flags) ^ set(here.cpu_flags)
-    for values, session in ((before, recorded), (now, here)):
-        values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
-        values |= {f"versions.{name}": version for name, version in values.pop("versions").items()}
-    return [
-        DifferingFact(fact=fact, recorded=_shown(before.get(fact)), here=_shown(now.get(fact)))
-        for fact in sorted(before.keys() | now.keys())
-        if before.get(fact) != now.get(fact)
-    ]
-
-
-def _shown(value: object) -> str:
-    return str(value) if value not in (None, "", {}) else "none"
 
 
 def print_verdict(report: SegmentReport) -> None:

@@ -112,16 +112,9 @@ class Dial:
         return recipe, [*self._lines(recipe), line]
 
     def _timed(self, recipe: Recipe, config: LaunchConfig) -> Timed:
-        return timed(self.params.model_copy(update=self._fields(recipe)), self.vocabulary, config)
-
-    def _fields(self, recipe: Recipe) -> dict[str, Any]:
-        """Those of the section that make a step what it is."""
-        return {
-            "model": recipe.values["model"],
-            "global_batch_size": recipe.rows,
-            "batch_doublings": [],
-            "max_steps": recipe.steps,
-        }
+        # What makes a step what it is; rates and warm-up, in sections of their own, do not.
+        fields = {key: value for key, value in recipe.values.items() if "." not in key}
+        return timed(self.params.model_copy(update=fields), self.vocabulary, config)
 
     def _counted(self, width: int) -> Counted:
         params = self.params.model_copy(update={"model": model_of(width, self.params.sequence_length)})
@@ -131,7 +124,7 @@ class Dial:
     def _lines(self, recipe: Recipe) -> list[str]:
         model = recipe.values["model"]
         low, high = LAW.measured_tflop
-        tflop = in_tflop(recipe.flops)
+        tflop = f"{recipe.flops / 1e12:,.0f}" if recipe.flops >= 1e14 else f"{recipe.flops / 1e12:.3g}"
         bits = LAW.bits_per_byte(recipe.model.parameters, recipe.flops, recipe.tokens, self.corpus_tokens)
         where = "within it" if LAW.covers(recipe.flops) else "outside of it, so this is extrapolated"
         lines = [
@@ -151,12 +144,6 @@ class Dial:
             return lines
         epochs = recipe.tokens / self.corpus_tokens
         return [*lines, f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens"]
-
-
-def in_tflop(flops: float) -> str:
-    """Three digits, and all of them before the point."""
-    tflop = flops / 1e12
-    return f"{tflop:,.0f}" if tflop >= 100 else f"{tflop:.3g}"
 
 
 def timed(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> Timed:

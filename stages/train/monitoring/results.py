@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_sha256
 from stages.formats.reports import CURVES, write_json
-from stages.formats.revision.execution import TRAIN_SPEED, Execution, Session
+from stages.formats.revision.execution import TRAIN_SPEED, DifferingFact, Execution, Session
 from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
@@ -164,6 +164,9 @@ COMPUTING = re.compile(
     "PARROTFLOW_COMPILE|PARROTFLOW_MICRO_BATCH|NVIDIA_TF32_OVERRIDE|"
     "(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
 )
+SET_FROM_THE_RECORD = {"first_step", "last_step", "launch", "environment"}
+"""Facts of a session that is computed again as it is on record."""
+
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
@@ -180,12 +183,14 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
     params, processes, device = trainer.params, trainer.accelerator.num_processes, trainer.accelerator.device
     own_rows = batch_size(params, params.max_steps - 1) // processes
     distributed = "fsdp2" if uses_fsdp() else "ddp" if processes > 1 else "none"
+    flags = torch.cpu.get_capabilities()
+    digests = {name: wheel_digest(distribution(name)) for name in IMPORTED if name in sys.modules}
     return Session(
         first_step=first_step,
         last_step=params.max_steps,
         device=device_name(device),
         device_type=device.type,
-        cpu_flags=vector_flags(),
+        cpu_flags=sorted(name for name, has in flags.items() if has is True and name.startswith(VECTOR_INSTRUCTIONS)),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         isa_limits=limits(os.environ),
         processes=processes,
@@ -200,14 +205,8 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
         launch=os.environ.get(LAUNCH_SETTINGS),
         versions=imported_versions(trainer.compiled),
         continued_from=continued_from,
-        wheels=installed_wheels(),
+        wheels={name: digest for name, digest in digests.items() if digest},
     )
-
-
-def vector_flags() -> list[str]:
-    """The CPU's vector instructions, sorted, as torch names them: avx2, avx512_f, amx_bf16, neon, sve."""
-    capabilities = torch.cpu.get_capabilities()
-    return sorted(name for name, has in capabilities.items() if has is True and name.startswith(VECTOR_INSTRUCTIONS))
 
 
 def imported_versions(compiled: bool) -> dict[str, str]:
@@ -221,8 +220,8 @@ def imported_versions(compiled: bool) -> dict[str, str]:
         versions |= {"gpu driver": _driver_version(), "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off"}
     if compiled and "triton" in sys.modules:
         versions["triton"] = str(sys.modules["triton"].__version__)
-    compiler = shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")
-    if compiled and compiler:
+    compilers = (shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
+    if compiled and (compiler := next(filter(None, compilers), None)):
         asked = subprocess.run([compiler, "-dumpfullversion"], check=False, capture_output=True, text=True)
         versions["c++"] = asked.stdout.strip()
     return versions
@@ -233,12 +232,6 @@ def _driver_version() -> str:
     said = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
     found = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", said)
     return found[1] if found else ""
-
-
-def installed_wheels() -> dict[str, str]:
-    """Which wheels the libraries were installed from, of those whose installation lists its files."""
-    digests = {name: wheel_digest(distribution(name)) for name in IMPORTED if name in sys.modules}
-    return {name: digest for name, digest in digests.items() if digest}
 
 
 def is_computing(name: str) -> bool:
@@ -258,3 +251,21 @@ def computing_variables(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(environment.items())
         if is_computing(name) and name not in ISA_LIMITS and HARMLESS.fullmatch(value)
     }
+
+
+def differing_facts(recorded: Session, here: Session) -> list[DifferingFact]:
+    """In which facts two executions differ; of lists only what the other one lacks."""
+    before, now = (one.model_dump(exclude=SET_FROM_THE_RECORD) for one in (recorded, here))
+    flags = set(recorded.cpu_flags) ^ set(here.cpu_flags)
+    for values, session in ((before, recorded), (now, here)):
+        values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
+        values |= {f"versions.{name}": version for name, version in values.pop("versions").items()}
+    return [
+        DifferingFact(fact=fact, recorded=_shown(before.get(fact)), here=_shown(now.get(fact)))
+        for fact in sorted(before.keys() | now.keys())
+        if before.get(fact) != now.get(fact)
+    ]
+
+
+def _shown(value: object) -> str:
+    return str(value) if value not in (None, "", {}) else "none"

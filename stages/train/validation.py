@@ -32,7 +32,6 @@ class Validation:
         self.accelerator = accelerator
         self.store = store
         self.model = model
-        self.rows_at_once = rows_at_once
         self.sequence_length = params.sequence_length
         self.index = open_packing(store, params.sequence_length, params.packing)
         drawn = epoch_order(params.seed, 0, self.index.rows)[: params.evaluation_sequences]

@@ -161,16 +161,13 @@ def build(params: TrainParams, accelerator: Accelerator, vocabulary: Manifest) -
         return own[0].model.config, own[0].plain_head
 
     config, plain_head = on_main(accelerator, with_values)
-    return own[0] if own else CausalLoss(_without_values(config, params), params, plain_head)
-
-
-def _without_values(config: PreTrainedConfig, params: TrainParams) -> PreTrainedModel:
-    """A model of the same shape, whose weights are what the memory holds."""
+    if own:
+        return own[0]
     register_unmasked()
-    with no_init_weights():
+    with no_init_weights():  # the weights are what the memory holds
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.tie_weights()
-    return made_trainable(model, params)
+    return CausalLoss(made_trainable(model, params), params, plain_head)
 
 
 def shard_and_fill(model: CausalLoss, accelerator: Accelerator) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.runtime.atomic import atomic_write
@@ -188,10 +188,9 @@ def measured_speeds() -> Iterator[MeasuredSpeed]:
 
     What cannot be read is left out.
     """
-    known = TypeAdapter(list[MeasuredSpeed])
-    with suppress(OSError, ValueError, ValidationError):
-        yield from known.validate_json(SPEEDS.read_bytes())
-    with suppress(OSError, ValueError, ValidationError):
+    with suppress(OSError, ValueError):
+        yield from TypeAdapter(list[MeasuredSpeed]).validate_json(SPEEDS.read_bytes())
+    with suppress(OSError, ValueError):
         yield MeasuredSpeed.model_validate_json(TRAIN_SPEED.read_bytes())
 
 

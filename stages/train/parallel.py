@@ -130,15 +130,6 @@ def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, forward_sync_buffers=False)
 
 
-def compile_blocks(model: CausalLoss, **options: Any) -> None:
-    """Compile each layer of a sharded model in place; layers alike share the compiled code.
-
-    `forward` alone, which leaves FSDP's hooks out: they gather weights, and would split what is compiled.
-    """
-    for block in blocks(model):
-        block.forward = torch.compile(block.forward, **options)
-
-
 def full_tensor(tensor: Tensor) -> Tensor:
     """The full value of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -51,7 +51,6 @@ from stages.train.optim.optimizers import build_optimizers
 from stages.train.parallel import (
     PROCESS_GROUP,
     blocks,
-    compile_blocks,
     count,
     on_main,
     shard,
@@ -193,7 +192,9 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
     sizes = 8 + 2 * len(setup.params.batch_doublings)
     torch._dynamo.config.recompile_limit = sizes * max(1, len(list(blocks(setup.eager))) if uses_fsdp() else 1)
     if compiled and uses_fsdp():
-        compile_blocks(setup.eager, dynamic=False, options=options)
+        # `forward` alone: FSDP's hooks gather weights, and would split what is compiled. Layers alike share the code.
+        for block in blocks(setup.eager):
+            block.forward = torch.compile(block.forward, dynamic=False, options=options)
     elif compiled:
         model = cast(nn.Module, torch.compile(model, dynamic=False, options=options))
     if not uses_fsdp() and not fixed_order:

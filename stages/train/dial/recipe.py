@@ -14,26 +14,17 @@ LEAST_STEPS = 20
 LARGEST_WIDTH = 16_384
 
 
-@dataclass(frozen=True)
-class Reference:
-    """From which batch and rates follow. The rates are near the best of `recipe_embedding.yaml` at width 64 with 12
-    rows, and at width 32 with 1 TFLOP, where few others were run."""
-
-    width: int = 64
-    tokens: float = 2.048e6
-    batch_tokens: int = 2048
-    muon_learning_rate: float = 0.0042
-    adamw_learning_rate: float = 0.012
-
-
-REFERENCE = Reference()
+REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 2.048e6, 2048
+MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.0042, 0.012
+"""Of the run from which batch and rates follow. The rates are near the best of `recipe_embedding.yaml` at width 64 with
+12 rows, and at width 32 with 1 TFLOP, where few others were run."""
 
 BATCH_EXPONENT = 0.383
 """The batch grows as tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,
 "Power Lines"."""
 
 WARMUP_SHARE = 0.02
-"""Of the steps: 20 of the 1,000 of `Reference`."""
+"""Of the steps: 20 of the 1,000 of the reference."""
 
 
 def widths() -> Iterator[Width]:
@@ -97,16 +88,16 @@ class Recipe:
         """By the keys of `train`; what is not here stays as it is."""
         # Both rules are nanochat's (scripts/base_train.py), there the second for AdamW's rate alone. Below the
         # reference's batch rates stay as they are.
-        by_batch = max(1.0, self.rows * self.sequence_length / REFERENCE.batch_tokens) ** 0.5
-        by_width = (REFERENCE.width / self.model.width) ** 0.5
+        by_batch = max(1.0, self.rows * self.sequence_length / REFERENCE_BATCH_TOKENS) ** 0.5
+        by_width = (REFERENCE_WIDTH / self.model.width) ** 0.5
         return {
             "model": model_of(self.model.width, self.sequence_length),
             "global_batch_size": self.rows,
             "batch_doublings": [],
             "max_steps": self.steps,
             "optimizer.name": "muon",
-            "optimizer.muon_learning_rate": rounded(REFERENCE.muon_learning_rate * by_batch * by_width),
-            "optimizer.adamw_learning_rate": rounded(REFERENCE.adamw_learning_rate * by_batch * by_width),
+            "optimizer.muon_learning_rate": rounded(MUON_LEARNING_RATE * by_batch * by_width),
+            "optimizer.adamw_learning_rate": rounded(ADAMW_LEARNING_RATE * by_batch * by_width),
             "schedule.warmup_steps": max(1, round(WARMUP_SHARE * self.steps)),
         }
 
@@ -114,7 +105,7 @@ class Recipe:
 def recipe_of(model: Counted, flops: float, sequence_length: int) -> Recipe:
     """The recipe that trains a model for that many FLOPs, to within half a step."""
     tokens = flops / model.flops_per_token
-    batch = REFERENCE.batch_tokens * (tokens / REFERENCE.tokens) ** BATCH_EXPONENT
+    batch = REFERENCE_BATCH_TOKENS * (tokens / REFERENCE_TOKENS) ** BATCH_EXPONENT
     rows = sharing(batch / sequence_length)
     return Recipe(model, sequence_length, rows, round(tokens / (rows * sequence_length)))
 

@@ -82,7 +82,19 @@ def write_results(
             f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "
             "delete that folder and run the same command again"
         )
-    write_json(METRICS, training_report(trainer, progress, held_out).model_dump(exclude_none=True))
+    params = trainer.params
+    tokens = rows_before(params, params.max_steps) * params.sequence_length
+    report = TrainingReport(
+        parameters=trainer.eager.model.num_parameters(),
+        steps=progress.step,
+        tokens=tokens,
+        model_flops=float(trainer.throughput.flops_per_token * tokens),
+        training_loss=round(progress.training_loss, 6),
+        validation_loss=round(held_out.loss, 6),
+        validation_bits_per_byte=round(held_out.bits_per_byte, 6),
+        mixture=shares_by_phase(trainer.order) or None,
+    )
+    write_json(METRICS, report.model_dump(exclude_none=True))
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
@@ -118,22 +130,6 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
     names |= {"mixture"} if trainer.params.mixture else set()
     return trainer.params.model_dump(include=names) | tokens
-
-
-def training_report(trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult) -> TrainingReport:
-    """The numbers of a finished run."""
-    params = trainer.params
-    tokens = rows_before(params, params.max_steps) * params.sequence_length
-    return TrainingReport(
-        parameters=trainer.eager.model.num_parameters(),
-        steps=progress.step,
-        tokens=tokens,
-        model_flops=float(trainer.throughput.flops_per_token * tokens),
-        training_loss=round(progress.training_loss, 6),
-        validation_loss=round(held_out.loss, 6),
-        validation_bits_per_byte=round(held_out.bits_per_byte, 6),
-        mixture=shares_by_phase(trainer.order) or None,
-    )
 
 
 def speed(trainer: Trainer, uptime: Uptime) -> dict[str, Any]:

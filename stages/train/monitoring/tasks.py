@@ -50,18 +50,6 @@ OF_WORKERS = (
 COLUMNS = ("step", "task", "metric", "value", "stderr")
 
 
-class _CutShortError(Exception):
-    """The training was asked to stop."""
-
-
-class _UnscoredError(UserError):
-    """The scorer failed; `said` is its last line."""
-
-    def __init__(self, said: str, exit_code: int) -> None:
-        super().__init__(said)
-        self.exit_code = exit_code
-
-
 def check_tasks(params: TrainParams) -> None:
     """Raise UserError where a task cannot be scored, before anything runs: lm-eval is missing, or refuses it."""
     if not params.evaluate_tasks.tasks:
@@ -72,9 +60,8 @@ def check_tasks(params: TrainParams) -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             _ask(_request(params, None, Path(folder) / "answer.json"))
-    except _UnscoredError as error:
-        kind = UnavailableError if error.exit_code == EXIT_UNAVAILABLE else UserError
-        raise kind(f"{where}: {error}") from None
+    except UserError as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -120,10 +107,9 @@ class TaskEvaluation:
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()  # the scorer's model is on the same GPU
             try:
-                _ask(_request(self.params, waiting, answer), self.is_stopping)
+                if not _ask(_request(self.params, waiting, answer), self.is_stopping):
+                    return
                 self._record(_step(waiting), TaskScores.read(answer))
-            except _CutShortError:
-                return
             except UserError as error:
                 self._warn(_step(waiting), str(error))
             shutil.rmtree(waiting, ignore_errors=True)
@@ -173,8 +159,11 @@ def _request(params: TrainParams, folder: Path | None, answer: Path) -> TaskRequ
     return TaskRequest(tasks=tuple(asked.tasks), limit=asked.limit, seed=params.seed, folder=folder, answer=answer)
 
 
-def _ask(request: TaskRequest, is_stopping: Callable[[], bool] = lambda: False) -> None:
-    """Run the scorer to its end. Raises _UnscoredError where it fails, _CutShortError where the training is to stop."""
+def _ask(request: TaskRequest, is_stopping: Callable[[], bool] = lambda: False) -> bool:
+    """Run the scorer to its end; False where the training is to stop. Raises UserError with its last line if it fails.
+
+    Where something that it needs cannot be reached, that is an UnavailableError.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(OF_WORKERS)}
     # All processes of this machine wait meanwhile: their threads are free.
     own["OMP_NUM_THREADS"] = str(torch.get_num_threads() * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
@@ -189,9 +178,9 @@ def _ask(request: TaskRequest, is_stopping: Callable[[], bool] = lambda: False) 
             process.stdin.flush()
             while process.poll() is None:
                 if is_stopping():
-                    raise _CutShortError
+                    return False
                 if time.monotonic() - began > LONGEST.total_seconds():
-                    raise _UnscoredError(f"it took more than {LONGEST}; lower its limit", 1)
+                    raise UserError(f"it took more than {LONGEST}; lower its limit")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.2)
         finally:
@@ -200,4 +189,6 @@ def _ask(request: TaskRequest, is_stopping: Callable[[], bool] = lambda: False) 
         if process.returncode:
             log.seek(0)
             lines = log.read().strip().splitlines() or [f"exit code {process.returncode}"]
-            raise _UnscoredError(lines[-1].removeprefix("error: "), process.returncode)
+            kind = UnavailableError if process.returncode == EXIT_UNAVAILABLE else UserError
+            raise kind(lines[-1].removeprefix("error: "))
+    return True

@@ -210,9 +210,9 @@ def trusted_key(key: Path | None) -> Path | None:
 
 @contextmanager
 def allowed_signers(key: Path) -> Iterator[Path]:
-    """The allowed-signers file that a user names, or one with the public key that a user names."""
+    """The allowed-signers file that a user names, or one with the public keys, a line each, that a user names."""
     try:
-        text = key.read_text(encoding="utf-8").strip()
+        text = key.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{key}: cannot be read ({error}); name a public key or an allowed-signers file") from None
     if "PRIVATE KEY" in text:
@@ -222,7 +222,8 @@ def allowed_signers(key: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory() as temporary:
         allowed = Path(temporary) / "allowed_signers"
-        allowed.write_text(f'{SIGNER} namespaces="{NAMESPACE}" {text}\n', encoding="utf-8")
+        keys = [f'{SIGNER} namespaces="{NAMESPACE}" {line}\n' for line in text.splitlines() if PUBLIC_KEY.match(line)]
+        allowed.write_text("".join(keys), encoding="utf-8")
         yield allowed
 
 

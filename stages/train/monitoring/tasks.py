@@ -79,11 +79,14 @@ class TaskEvaluation:
         """Take up what a run that continues after `step` has: later steps are computed again."""
         if not self.params.evaluate_tasks.tasks or not self.accelerator.is_main_process:
             return
-        for waiting in self._waiting():
-            if _step(waiting) > step:
-                shutil.rmtree(waiting)
-        self._write([row for row in self._rows() if int(row[0]) <= step])
-        self._score()
+        try:
+            for waiting in self._waiting():
+                if _step(waiting) > step:
+                    shutil.rmtree(waiting)
+            self._write([row for row in self._rows() if int(row[0]) <= step])
+            self._score()
+        except OSError as error:
+            self._warn(step, str(error))
 
     def measure(self, done: int, model: CausalLoss) -> None:
         """Score the weights after `done` steps."""
@@ -96,7 +99,7 @@ class TaskEvaluation:
                         shutil.copyfile(file, folder / file.name)
                 del plain
                 self._score()
-            except OSError as error:  # such as a full disk: it costs these numbers, not the run
+            except OSError as error:
                 self._warn(done, str(error))
         self.accelerator.wait_for_everyone()
 
@@ -127,6 +130,7 @@ class TaskEvaluation:
         print(f"tasks after step {step}: {shown}", flush=True)
 
     def _warn(self, step: int, said: str) -> None:
+        """What goes wrong, such as a full disk, costs these numbers, not the run."""
         print(f"warning: train.evaluate_tasks: not scored after step {step} ({said}); the run continues", flush=True)
 
     def _waiting(self) -> list[Path]:

@@ -56,6 +56,14 @@ def test_a_signature_is_verified_with_the_public_key(signed: Path, key: Path, mo
     assert str(verify_signature(signed)).startswith("signed by SHA256:")
 
 
+def test_any_key_of_a_file_with_several_verifies(signed: Path, key: Path, tmp_path: Path) -> None:
+    other = public(make_key(tmp_path, "other")).read_text()
+    (tmp_path / "team.pub").write_text(f"{other}\n# the second machine\n{public(key).read_text()}")
+    assert verify_signature(signed, tmp_path / "team.pub").state == "valid"
+    (tmp_path / "team.pub").write_text(other * 2)
+    assert verify_signature(signed, tmp_path / "team.pub").state == "invalid"
+
+
 def test_openssh_itself_verifies_it(signed: Path, key: Path, tmp_path: Path) -> None:
     (tmp_path / "allowed").write_text(f"me@example.com {public(key).read_text()}")
 

@@ -1,8 +1,10 @@
 """`train.evaluate_tasks`: benchmarks of the weights so far, by lm-evaluation-harness in a process of its own."""
 
+import resource
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
@@ -10,10 +12,11 @@ from stages.evaluate.harness.tasks import index_tasks, loaded
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.loop import StopSignal
-from stages.train.monitoring.tasks import check_tasks
+from stages.train.monitoring.tasks import TaskEvaluation, check_tasks
 from stages.train.params import TrainParams
 from tests.evaluate.harness.conftest import write_task
 from tests.small_project import ROOT
+from tests.train.models import vocabulary
 from tests.train.small_run import copy_of, largest_difference, params, run_workers, write_params, write_project
 
 
@@ -81,6 +84,21 @@ def test_a_task_that_fails_later_costs_its_numbers_and_not_the_run(
     run_workers(project, 1)
     assert (project / "model").is_dir()
     assert "not scored after step 2 (harness.tasks: `own` cannot be loaded" in capfd.readouterr().out
+
+
+def test_a_full_disk_when_a_run_continues_costs_the_numbers_and_not_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tasks.tsv").write_text("step\ttask\tmetric\tvalue\tstderr\n2\town\tacc\t0.5\t\n")
+    asked = TrainParams.model_validate(params(evaluate_tasks=own_task(1)))
+    tasks = TaskEvaluation(asked, tmp_path, Accelerator(cpu=True), vocabulary(), lambda: False)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        tasks.resume(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "not scored after step 2" in capsys.readouterr().out
 
 
 def test_an_unknown_task_is_refused_before_anything_runs(project: Path) -> None:

@@ -28,7 +28,6 @@ class Seeds(Section):
     keys: Annotated[list[str], Field(min_length=1)] = Field(default=["train.seed"])
     """The parameters that get the seed."""
     values: Annotated[list[int], Field(min_length=1)] = Field(default=[0])
-    """The seeds."""
 
 
 class Measured(Section):
@@ -73,9 +72,8 @@ class Fit(Section):
     """A law through the runs: y = a x^-b, y = a x^-b + c, or with `z` a valley, whose lowest z moves with x."""
 
     x: Name
-    """A metric, such as compute."""
     y: Name
-    """A metric, such as the loss."""
+    """Metrics, such as compute and the loss."""
     z: Name | None = None
     """A size, such as parameters where x is compute: at each x, log y is a parabola in log z (`statistics.py`)."""
     offset: bool = False
@@ -96,20 +94,17 @@ class Comparison(Section):
     """Paired differences per seed: each level of an axis against one of them, Holm-corrected together."""
 
     caption: str
-    """What is compared."""
     axis: Name
     """Whose levels are compared, at equal levels of all other axes."""
     baseline: str
     """The level against which the others are compared."""
     metrics: Annotated[list[Name], Field(min_length=1)]
-    """Compared numbers."""
 
 
 class TableSpec(Section):
     """Means over seeds: a row for each combination of levels, a column for each metric."""
 
     caption: str
-    """What the table shows."""
     rows: Annotated[list[Name], Field(min_length=1)]
     """Axes whose levels are the rows."""
     metrics: Annotated[list[Name], Field(min_length=1)]
@@ -124,7 +119,6 @@ class Drawn(Section):
     """What all figures have."""
 
     caption: str
-    """What the figure shows."""
     log: list[Literal["x", "y"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
@@ -142,11 +136,9 @@ class PointsFigure(Drawn):
 
     kind: Literal["points"]
     x: Name
-    """A metric."""
     y: Name
-    """A metric."""
     by: Name
-    """A marker for each level."""
+    """An axis: a marker for each of its levels."""
     fit: Name | None = None
     """One of `fits`, drawn with its 95 % band."""
     lines: list[Name] = Field(default_factory=list)
@@ -158,9 +150,7 @@ class LevelsFigure(Drawn):
 
     kind: Literal["levels"]
     x: Name
-    """A metric."""
     log: list[Literal["x"]] = Field(default_factory=list)  # type: ignore[assignment]  # the other axis has names
-    """Logarithmic axes."""
 
 
 Figure = Annotated[CurvesFigure | PointsFigure | LevelsFigure, Field(discriminator="kind")]
@@ -203,23 +193,14 @@ class Experiment(Section):
     axes: Annotated[dict[Name, Axis], Field(min_length=1)]
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level for each value."""
     seeds: Seeds = Field(default_factory=Seeds)
-    """Repetitions."""
     metrics: Annotated[dict[Name, RunMetric], Field(min_length=1)]
-    """Numbers of a run."""
     curves: dict[Name, Curve] = Field(default_factory=dict)
-    """Numbers over the steps of a run."""
     fits: dict[Name, Fit] = Field(default_factory=dict)
-    """Power laws."""
     comparisons: dict[Name, Comparison] = Field(default_factory=dict)
-    """Paired differences."""
     tables: dict[Name, TableSpec] = Field(default_factory=dict)
-    """Means over seeds."""
     figures: dict[Name, Figure] = Field(default_factory=dict)
-    """Plots."""
     claims: list[Claim] = Field(default_factory=list)
-    """Sentences that are checked."""
     settings: Settings = Field(default_factory=Settings)
-    """Its sizes."""
 
     @property
     def reports(self) -> set[str]:

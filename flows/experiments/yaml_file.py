@@ -3,15 +3,14 @@
 They are read as params.yaml is: every key known, every value of its type, and one message for each fault.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import SectionT, read_params_file
+from stages.runtime.section import SectionT, check_section, read_params_file
 
 EXPERIMENTS = Path("experiments")
 
@@ -70,7 +69,6 @@ def write_new(kind: Literal["experiment", "search"], path: Path) -> str:
         raise UserError(f"{template}: not found; it is the text that a new {kind} begins with")
     if path.exists():
         raise UserError(f"{path} is there already; choose another name, or remove it")
-    path.parent.mkdir(exist_ok=True)
     atomic_write(path, template.read_text(encoding="utf-8").replace("NAME", path.stem))
     return f"wrote {path}: edit it, commit it"
 
@@ -80,25 +78,4 @@ def read_checked(path: Path, model: type[SectionT]) -> SectionT:
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
-    try:
-        values = json.dumps(read_params_file(path))
-    except TypeError as error:  # a date, which YAML knows and JSON does not
-        raise UserError(f"{path}: {error}; write it in quotes") from None
-    try:
-        return model.model_validate_json(values)
-    except ValidationError as error:
-        raise UserError("\n".join(_describe(path, line) for line in error.errors())) from None
-
-
-def _describe(path: Path, line: Any) -> str:
-    key = ".".join(str(part) for part in line["loc"])
-    place = f"{path}: {key}" if key else str(path)
-    match line["type"]:
-        case "extra_forbidden":
-            return f"{place}: unknown key (value {line['input']!r}); correct its name or remove it"
-        case "missing":
-            return f"{place}: missing"
-        case "value_error":
-            return f"{place}: {line['msg'].removeprefix('Value error, ')}"
-        case _:
-            return f"{place} = {line['input']!r}: {line['msg']}"
+    return check_section("", read_params_file(path), model, path)

@@ -138,10 +138,12 @@ def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> 
 
 
 def check_section(name: str, values: object, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
-    """Check plain `values` against `model`; the same errors as `read_section`."""
+    """Check plain `values`, without a name those of a whole file; the same errors as `read_section`."""
     refuse_credentials(str(path), {name: values})
     try:
         return model.model_validate_json(json.dumps(values))
+    except TypeError as error:  # a date, which YAML knows and JSON does not
+        raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; write it in quotes") from None
     except ValidationError as error:
         lines = ({**line, "loc": _keys(line["loc"], values)} for line in error.errors())
         raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None
@@ -158,22 +160,26 @@ def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
 
 
 def _describe(name: str, line: Any, path: Path) -> str:
-    key = ".".join(str(part) for part in (name, *line["loc"]))
+    key = ".".join(str(part) for part in (name, *line["loc"]) if part != "")
+    place = f"{path}: {key}" if key else str(path)
+    what, remedy = "key", ""
+    if name:
+        what, remedy = "parameter", f"; after an upgrade take it from the new version's {PARAMS_FILE}"
     match line["type"]:
         case "union_tag_invalid":
             kind, given, expected = (line["ctx"][fact] for fact in ("discriminator", "tag", "expected_tags"))
-            return f"{path}: {key}.{kind[1:-1]} = {given!r}: expected one of {expected}"
+            return f"{place}.{kind[1:-1]} = {given!r}: expected one of {expected}"
         case "union_tag_not_found":
-            key = f"{key}.{line['ctx']['discriminator'][1:-1]}"
-            return f"{path}: {key}: missing; after an upgrade take it from the new version's {PARAMS_FILE}"
+            return f"{place}.{line['ctx']['discriminator'][1:-1]}: missing{remedy}"
         case "extra_forbidden":
-            return f"{path}: {key}: unknown parameter (value {line['input']!r}); correct its name or remove it"
+            return f"{place}: unknown {what} (value {line['input']!r}); correct its name or remove it"
         case "missing":
-            return f"{path}: {key}: missing; after an upgrade take it from the new version's {PARAMS_FILE}"
+            return f"{place}: missing{remedy}"
         case _:
             # Of a whole section the message names the values that matter.
-            value = "" if isinstance(line["input"], dict) else f" = {line['input']!r}"
-            return f"{path}: {key}{value}: {line['msg'].removeprefix('Value error, ')}"
+            said_so = isinstance(line["input"], dict) and (line["input"] or line["type"] == "value_error")
+            value = "" if said_so else f" = {line['input']!r}"
+            return f"{place}{value}: {line['msg'].removeprefix('Value error, ')}"
 
 
 def value_at(values: Any, key: str) -> Any:

@@ -53,6 +53,7 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
         ("toy", "tay", "section `toy` is missing"),
         ("toy", "[", "not valid YAML"),
         ("steps: 3", "steps: 3, steps: 4", 'line 1: not valid YAML: found duplicate key "steps"'),
+        ("name: adamw", "name: 2026-11-27", "toy: Object of type date is not JSON serializable; write it in quotes"),
         (GOOD, "3", "expected a section per stage, found int"),
     ],
 )

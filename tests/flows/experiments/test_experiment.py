@@ -1,5 +1,6 @@
 """An experiment's file is refused with the key, the value and what is allowed."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"scale": 0}}}, "metrics.loss.scale = 0"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"source": "scores"}}}, "metrics.loss.source = 'scores'"),
         ({"zip": [["size", "recipe"]]}, "zip: unknown key"),
+        ({"question": date(2026, 11, 27)}, "Object of type date is not JSON serializable; write it in quotes"),
+        ({"figures": {"loss": {"kind": "points", "caption": "", "x": "loss"}}}, "figures.loss.y: missing"),
+        ({"figures": {"loss": {"kind": "bars"}}}, "figures.loss.kind = 'bars': expected one of 'curves', 'points'"),
         (changed({"tables": EXPERIMENT["tables"]}, tables__main__rows=["depth"]), "tables.main.rows: no `depth`"),
         (
             changed({"figures": EXPERIMENT["figures"]}, figures__points__fit="x"),

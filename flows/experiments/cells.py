@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.experiments.rows import CELL_REPORT
 from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.settings import section_models
 from flows.project.compose import preset
@@ -22,7 +21,6 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
 
 if TYPE_CHECKING:
-    from flows.dvc_repo.cache import Reach
     from flows.experiments.experiment import Experiment, SettingName
 
 ID_DIGITS = 8
@@ -34,7 +32,6 @@ class Cell:
     """One run of the grid."""
 
     id: str
-    """Derived from the overrides."""
     name: str
     """Of its DVC experiment; ends with the id."""
     levels: dict[str, str]
@@ -163,12 +160,3 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
                     check_section(section, changed[section], model, path)
                 except UserError as error:
                     raise UserError(f"{error} (cell {cell.label})") from None
-
-
-def require_written(name: str, experiment: "Experiment", reached: "Reach") -> None:
-    """Raise UserError if a metric or a curve is read from a file that no stage of the runs writes.
-
-    Its content in a run's commit would be that of the commit from which the run was started.
-    """
-    files = experiment.reports - {CELL_REPORT} | {source.partition(":")[0] for source in experiment.curve_sources}
-    reached.require_written(experiment_path(name), files)

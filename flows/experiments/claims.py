@@ -29,7 +29,6 @@ from stages.runtime.section import Section
 Limit = float | Name
 """A number; or a metric, of whose mean at the same levels."""
 
-
 Relation = Literal["below", "at_most", "above", "at_least"]
 
 Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
@@ -99,9 +98,7 @@ class Claim(Section):
     """A sentence of the paper, and the conditions under which it holds."""
 
     says: str
-    """In words."""
     holds_if: Annotated[list[Condition], Field(min_length=1)]
-    """All of them."""
 
 
 Answer = Literal["holds", "does not hold", "cannot be said"]

@@ -14,13 +14,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from flows.dvc_repo.cache import has_commit, reach
-from flows.experiments.cells import cells_of, require_written
+from flows.experiments.cells import cells_of
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
-from flows.experiments.experiment import (
-    SettingName,
-    read_experiment,
-    results_folder,
-)
+from flows.experiments.experiment import SettingName, read_experiment, results_folder
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
@@ -53,7 +49,9 @@ def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> 
     experiment = read_experiment(name)
     cells = cells_of(name, experiment, size)
     reached, values = reach(experiment.targets), read_params_file()
-    require_written(name, experiment, reached)
+    # What no stage of a run writes is in its commit as it was in the one from which the run was started.
+    curves = {source.partition(":")[0] for source in experiment.curve_sources}
+    reached.require_written(experiment_path(name), experiment.reports - {CELL_REPORT} | curves)
     if runs is None:
         runs = runs_that_count(results_folder(name, size) / RECORD, cells, values, reached.params).values()
     return _results(tidy((bare_name(name), size), experiment, cells, runs, values, reached.params), name)

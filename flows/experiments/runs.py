@@ -38,7 +38,7 @@ class Run(Section):
     model_config = ConfigDict(ser_json_inf_nan="constants", extra="ignore")
 
     cell: str
-    """The cell's id."""
+    """Its id."""
     state: RunState
     """Only finished and failed runs are recorded."""
     experiment: str
@@ -56,7 +56,6 @@ class Run(Section):
     ended: str
     """ISO 8601."""
     message: str = ""
-    """Why it failed."""
 
     @property
     def params_sha256(self) -> str:

@@ -136,20 +136,14 @@ class PowerLaw:
     b: float
     c: float
     """0 where no offset was fitted."""
-    b_low: float | None
-    """Of the 95 % interval of b; None where a group has one run, which says nothing about the seeds."""
-    b_high: float | None
+    b_interval: tuple[float | None, float | None]
+    """Of 95 %; None where a group has one run, which says nothing about the seeds."""
     n: int
     """Runs."""
     resampled: Values
     """a, b, c of each resample; shape (resamples, 3), (0, 3) without an interval."""
     percentiles: tuple[float, float]
     """Of the resamples, that bound 95 %."""
-
-    @property
-    def b_interval(self) -> tuple[float | None, float | None]:
-        """Both bounds of that interval."""
-        return self.b_low, self.b_high
 
     def curve(self, x: Values) -> Values:
         """y at each x."""
@@ -187,7 +181,7 @@ def fit_power_law(
     found = _fit_with_offset(np.log(x), log_y) if offset else _fit(np.log(x), log_y[np.newaxis])[0]
     a, b, c = map(stable, found)
     if min(len(ys) for _, ys in groups) < 2:
-        return PowerLaw(a, b, c, None, None, len(x), np.empty((0, 3)), (0.0, 100.0))
+        return PowerLaw(a, b, c, (None, None), len(x), np.empty((0, 3)), (0.0, 100.0))
     generator = np.random.default_rng(seed)
     drawn = np.concatenate([_resampled(np.log(ys), resamples, generator) for _, ys in groups], axis=1)
     again = _fit(np.log(x), drawn)
@@ -196,7 +190,7 @@ def fit_power_law(
     tail = 100 * float(ndtr(-stdtrit(len(x) - len(groups), 0.975)))
     percentiles = (tail, 100 - tail)
     low, high = np.percentile(again[:, 1], percentiles)
-    return PowerLaw(a, b, c, stable(low), stable(high), len(x), again, percentiles)
+    return PowerLaw(a, b, c, (stable(low), stable(high)), len(x), again, percentiles)
 
 
 def _resampled(log_y: Values, resamples: int, generator: np.random.Generator) -> Values:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from flows.experiments.rows import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import (
     SIGNIFICANT,
-    Difference,
     Estimate,
     estimate,
     holm,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 
 MOST_DECIMALS = 12
-"""Digits after the point."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class Entry:
     best: bool = False
     """Significantly better than all that it is compared with."""
     is_p: bool = False
-    """A p value."""
     data_low: float | None = None
     """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none."""
     data_high: float | None = None
@@ -85,7 +82,6 @@ class Table:
     rows: list[list[str]]
     """The levels that each row is for."""
     entries: list[list[Entry]]
-    """By row and column."""
     footnotes: list[str]
 
     def each(self) -> Iterator[tuple[str, str, Entry]]:
@@ -263,14 +259,13 @@ def differences_table(data: Tidy, name: str) -> Table:
     lines = [dict(zip((*others, axis), levels, strict=True)) for levels in grid]
     metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
     base = {axis: baseline}
-    compared = [_Compared.of(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
-    p_values = [one.found.p for one in compared]
+    found = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
+    p_values = [p for _, p in found]
     tested_at = holm_levels(p_values)
     flat = [
         entry
-        for one, level, p in zip(compared, tested_at, holm(p_values), strict=True)
-        for own in [_difference(data, one, level)]
-        for entry in (own, _p_entry(own, p))
+        for (own, _), level, p in zip(found, tested_at, holm(p_values), strict=True)
+        for entry in (_with_interval(data, own, level), _p_entry(own, p))
     ]
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
@@ -306,51 +301,34 @@ def _of_differences(baseline: str, levels: Sequence[float]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Runs at some levels and those at the levels of the baseline."""
-
-    metric: str
-    runs: pd.DataFrame
-    expected: int
-    """Pairs of the grid."""
-    reference: float
-    """The mean of the baseline's runs that are in pairs."""
-    found: Difference
-
-    @classmethod
-    def of(cls, data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> Self:
-        """Pair them by seed."""
-        own, against = (at_levels(data.frame, levels) for levels in (line, base))
-        values, reference = paired_by_seed(own, against, metric)
-        expected = len({*own["seed"], *against["seed"]})
-        found, mean = paired_difference(values, reference), estimate(reference).mean
-        return cls(metric, pd.concat([own, against]), expected, mean, found)
-
-
-def _difference(data: Tidy, compared: _Compared, level: float | None) -> Entry:
-    """The entry of a difference, with the interval at the level of its test."""
-    metric, found, mean = compared.metric, compared.found, compared.reference
-    if found.sd and level is not None:
-        low, high = t_interval(found.n, found.mean, found.sd, level)
-        found = replace(found, low=low, high=high)
-    decimals = decimals_of(data, metric)
-    bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    return _entry(
+def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[Entry, float | None]:
+    """The entry of the difference between two combinations of levels, paired by seed, and its p value."""
+    own, against = (at_levels(data.frame, levels) for levels in (line, base))
+    values, reference = paired_by_seed(own, against, metric)
+    found, mean = paired_difference(values, reference), estimate(reference).mean
+    entry = _entry(
         found,
-        compared.runs,
+        pd.concat([own, against]),
         metric,
-        text=number(found.mean, decimals, signed=True) if found.n else "",
-        spread=f"[{', '.join(bounds)}]" if all(bounds) else "",
+        text=number(found.mean, decimals_of(data, metric), signed=True) if found.n else "",
         extra=f"({100 * found.mean / mean:+.1f} %)" if found.n and mean else "",
-        expected=compared.expected,
+        expected=len({*own["seed"], *against["seed"]}),
     )
+    return entry, found.p
+
+
+def _with_interval(data: Tidy, entry: Entry, level: float | None) -> Entry:
+    """The entry of a difference with its interval at the level of its test."""
+    low, high = entry.low, entry.high
+    if entry.value is not None and entry.sd and level is not None:
+        low, high = t_interval(entry.n, entry.value, entry.sd, level)
+    bounds = [number(bound, decimals_of(data, entry.metric), signed=True) for bound in (low, high)]
+    return replace(entry, low=low, high=high, spread=f"[{', '.join(bounds)}]" if all(bounds) else "")
 
 
 def _p_entry(difference: Entry, p: float | None) -> Entry:
     text = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
     # The entry of the difference says what is missing.
     return replace(
-        difference, text=text, spread="", extra="", is_p=True, value=p, low=None, high=None, sd=None,
-        expected=difference.n,
-    )  # fmt: skip
+        difference, text=text, extra="", is_p=True, value=p, low=None, high=None, sd=None, expected=difference.n
+    )

@@ -4,7 +4,6 @@ Proposals follow from the file and the results so far alone: each batch has a sa
 seed and the number of results. So a search that was killed, or is repeated, proposes the same runs.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from flows.experiments.cells import Cell, cell_id, joined, resolved
 from flows.experiments.rows import CurvePoints, number_at
 from flows.experiments.runs import Run
 from flows.search.search_file import Dimension, Search
-from flows.search.trials import EarlyStop
+from flows.search.trials import EarlyStop, study_of
 from stages.runtime.section import value_at
 
 Value = str | int | float
@@ -32,9 +31,6 @@ SHARE_DIGITS = 9
 REPEATS, MOST_REPEATS = 20, 1000
 """A proposal that was made before is drawn again: so often by the sampler, then at random. After the second number of
 draws the space counts as exhausted."""
-
-ENOUGH_FOR_IMPORTANCE = 20
-"""Finished runs: of fewer the best tenth is a single run."""
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -81,13 +77,6 @@ def propose(name: str, search: Search, trials: Sequence[FrozenTrial]) -> list[Pr
         if len(proposals) == search.at_once:
             break
     return proposals
-
-
-def study_of(search: Search, trials: Sequence[FrozenTrial]) -> optuna.Study:
-    """A study in memory with these results."""
-    study = optuna.create_study(direction=search.direction)
-    study.add_trials(trials)
-    return study
 
 
 def with_presets(search: Search) -> Search:
@@ -161,18 +150,6 @@ def distributions(search: Search) -> dict[str, BaseDistribution]:
         else:
             found[key] = FloatDistribution(*item.bounds, item.log, item.step)
     return found
-
-
-def importances(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """How much each key sets the best tenth apart from the other finished runs; shares of 1, the largest first.
-
-    By PED-ANOVA (Watanabe et al. 2023), which needs no scikit-learn. Empty for few runs.
-    """
-    if sum(trial.state == TrialState.COMPLETE for trial in trials) < ENOUGH_FOR_IMPORTANCE:
-        return {}
-    with warnings.catch_warnings(action="ignore"):
-        found = optuna.importance.get_param_importances(study_of(search, trials))
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def early_stop(search: Search, trials: Sequence[FrozenTrial], params: Mapping[str, Any]) -> EarlyStop | None:

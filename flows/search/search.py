@@ -25,7 +25,6 @@ from flows.search.proposals import (
     cell_of_trial,
     corners,
     early_stop,
-    importances,
     judged,
     over_shares,
     propose,
@@ -196,8 +195,7 @@ class PreparedSearch:
 
     def report(self, trials: Sequence[FrozenTrial], runs: Mapping[str, Run]) -> str:
         """What these trials have shown, as Markdown."""
-        cells, shares = [self.cell(trial) for trial in trials], importances(self.search, trials)
-        return report(self.written, trials, cells, runs, shares)
+        return report(self.written, trials, [self.cell(trial) for trial in trials], runs)
 
     def cell(self, trial: FrozenTrial) -> Cell:
         """That of a trial."""

@@ -8,6 +8,7 @@ proposed.
 import json
 import math
 import shlex
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,26 +39,35 @@ STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialSt
 SETTINGS = "file"
 """The study's attribute that has the search file."""
 
+ENOUGH_FOR_IMPORTANCE = 20
+"""Finished runs: of fewer the best tenth is a single run."""
+
+BEST = 10
+"""Runs in the table."""
+
 
 def open_study(path: Path, name: str, written: Search, *, write: bool) -> optuna.Study | None:
     """The study of a search, by its file, in its journal, which is made if it is to be written; None where it is not.
 
     Raises UserError for one that was made with another search file; only the budget and the question may change.
     """
-    if not write and not path.is_file():
-        return None
     if write:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = path.read_bytes() if path.is_file() else b""
         if not content.endswith(b"\n"):  # a kill has left half a line, which optuna would not read past
             atomic_write(path, content[: content.rfind(b"\n") + 1])
+    elif not path.is_file():
+        return None
     storage = JournalStorage(JournalFileBackend(str(path)))
     settings = written.model_dump(mode="json", exclude={"question", "budget"})
-    if write and not any(study.study_name == name for study in storage.get_all_studies()):
-        study = optuna.create_study(storage=storage, study_name=name, direction=written.direction)
-        study.set_user_attr(SETTINGS, settings)
-    else:
+    if name in (known.study_name for known in storage.get_all_studies()):
         study = optuna.load_study(storage=storage, study_name=name)
+    elif write:
+        study = optuna.create_study(storage=storage, study_name=name, direction=written.direction)
+    else:
+        return None
+    if write and SETTINGS not in study.user_attrs:  # a new study, or one that a kill has left without it
+        study.set_user_attr(SETTINGS, settings)
     made_with = study.user_attrs.get(SETTINGS, settings)
     if moved := [key for key, *_ in differences("", made_with, settings)]:
         raise UserError(
@@ -65,6 +75,25 @@ def open_study(path: Path, name: str, written: Search, *, write: bool) -> optuna
             "away to search anew"
         )
     return study
+
+
+def study_of(search: Search, trials: Sequence[FrozenTrial]) -> optuna.Study:
+    """A study in memory with these results."""
+    study = optuna.create_study(direction=search.direction)
+    study.add_trials(trials)
+    return study
+
+
+def importances(search: Search, trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """How much each key sets the best tenth apart from the other finished runs; shares of 1, the largest first.
+
+    By PED-ANOVA (Watanabe et al. 2023), which needs no scikit-learn. Empty for few runs.
+    """
+    if sum(trial.state == TrialState.COMPLETE for trial in trials) < ENOUGH_FOR_IMPORTANCE:
+        return {}
+    with warnings.catch_warnings(action="ignore"):
+        found = optuna.importance.get_param_importances(study_of(search, trials))
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def ranked(search: Search, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
@@ -116,10 +145,6 @@ class EarlyStop:
         return None
 
 
-BEST = 10
-"""Runs in the table."""
-
-
 def progress(search: Search, trials: Sequence[FrozenTrial], trial: FrozenTrial, cell: "Cell") -> str:
     """A run in one line."""
     best = ranked(search, trials)[:1] == [trial]
@@ -128,13 +153,7 @@ def progress(search: Search, trials: Sequence[FrozenTrial], trial: FrozenTrial, 
     return f"run {trial.number + 1} {STATES[trial.state]}{value}: {cell.label}{why}"
 
 
-def report(
-    search: Search,
-    trials: Sequence[FrozenTrial],
-    cells: Sequence["Cell"],
-    runs: Mapping[str, Run],
-    importances: Mapping[str, float],
-) -> str:
+def report(search: Search, trials: Sequence[FrozenTrial], cells: Sequence["Cell"], runs: Mapping[str, Run]) -> str:
     """The best runs as a Markdown table, the importance of each key, what failed, and how to take the best one over.
 
     `search` is as it is in the file, `cells` are those of the trials, `runs` the recorded ones by their cells.
@@ -157,8 +176,8 @@ def report(
         for trial in best[:BEST]
     ]
     text += f"\n{table(['run', f'{measure} ({search.objective.better} is better)', *search.space, 'experiment'], rows)}"
-    if importances:
-        found = ", ".join(f"{key} {share:.0%}" for key, share in importances.items())
+    if shares := importances(search, trials):
+        found = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
         text += f"\nWhat sets the best tenth of the finished runs apart (PED-ANOVA): {found}.\n"
     text += f"\nWhat run {best[0].number + 1} has of the space comes into params.yaml with\n\n"
     text += f"    {params_command(search, best[0])}\n"

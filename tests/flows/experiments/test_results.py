@@ -188,7 +188,7 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
     assert verdict(stored, replace(stored, b=stored.b + 1e-9)) == "within intervals"
     assert verdict(stored, replace(stored, b=9.0)) == "different"
     assert verdict(stored, replace(stored, n=11)) == "different"
-    alone = replace(stored, b_low=None, b_high=None)
+    alone = replace(stored, b_interval=(None, None))
     assert verdict(alone, replace(alone, b=stored.b + 1e-12)) == "equal as printed"
     assert verdict(alone, replace(alone, b=9.0)) == "different"
     assert verdict(None, stored) == "new"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.dvc_repo.cache import Reach, reach
-from flows.experiments.cells import require_written
-from flows.experiments.experiment import read_experiment
+from flows.experiments.results import compute
 from flows.experiments.runs import append_run, last_runs, recorded_runs, reports_and_curves
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
@@ -93,4 +92,4 @@ def test_what_a_run_reads_and_writes_is_that_of_its_targets_and_other_reports_ar
     text = (tmp_path / "experiments/toy.yaml").read_text()
     (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
     with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
-        require_written("toy", read_experiment("toy"), reached)
+        compute("toy", "small")

@@ -157,9 +157,10 @@ def law(a: float, b: float, c: float, noise: float, seed: int = 0) -> list[tuple
 
 
 def interval(fitted: PowerLaw) -> tuple[float, float]:
-    assert fitted.b_low is not None
-    assert fitted.b_high is not None
-    return fitted.b_low, fitted.b_high
+    low, high = fitted.b_interval
+    assert low is not None
+    assert high is not None
+    return low, high
 
 
 @pytest.mark.parametrize("offset", [False, True])
@@ -171,7 +172,7 @@ def test_where_a_group_has_one_run_a_law_is_fitted_without_an_interval(offset: b
 
     found = fit_power_law(groups, offset=offset, resamples=10)
 
-    assert (found.b_low, found.b_high) == (None, None)
+    assert found.b_interval == (None, None)
     assert found.band(np.array([2.0])) is None
     assert found.b == fit_power_law(groups, offset=offset, resamples=10).b > 0
 
@@ -218,8 +219,8 @@ def test_the_interval_of_a_law_with_an_offset_is_wider_than_that_of_one_without(
 
 def test_the_same_runs_give_the_same_interval() -> None:
     assert (
-        fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_low
-        == fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_low
+        fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_interval
+        == fit_power_law(law(5, 0.2, 0, 0.05), offset=False).b_interval
     )
 
 

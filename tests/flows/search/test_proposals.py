@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState
 
-from flows.search.proposals import importances, judged, propose, rounded
+from flows.search.proposals import judged, propose, rounded
 from flows.search.search import run_search
 from flows.search.search_file import Dimension, Search
+from flows.search.trials import importances
 from tests.flows.search.small_search import PARAMS, SEARCH, InProcess, write_search
 
 

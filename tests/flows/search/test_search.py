@@ -309,6 +309,20 @@ def test_a_study_of_another_search_file_is_refused_with_what_differs_and_only_th
     assert len(run_search("toy", None).trials) == 12
 
 
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_kill_at_the_start_leaves_a_study_that_still_refuses_another_search_file(tmp_path: Path, lines: int) -> None:
+    folder = write_search(tmp_path)
+    run_search("toy", InProcess())
+    journal = folder / "optuna.log"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:lines]))
+
+    assert len(run_search("toy", None).trials) == 12
+    run_search("toy", InProcess(killed_after=0))
+    write_search(tmp_path, seed=1)
+    with pytest.raises(UserError, match="made with another search file: seed"):
+        run_search("toy", None)
+
+
 def test_half_a_line_of_the_journal_costs_that_line_and_its_run_is_not_made_again(tmp_path: Path) -> None:
     folder = write_search(tmp_path)
     expected = course(run_search("toy", InProcess()))

@@ -19,7 +19,7 @@ from stages.evaluate.commands.score import read_samples
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.scoring import judge_programs, program
 from stages.formats.evaluation.problems import Problem, read_problems
-from stages.runtime.cache import ResultLog, cache_key, drop_others
+from stages.runtime.cache import ResultLog, cache_key, keep_entries
 from stages.runtime.workers import worker_count
 
 PROBLEMS = "data/HumanEval.jsonl.gz"
@@ -118,12 +118,12 @@ def trivial(problems: list[Problem], samples: int) -> Measurement:
 
 def score(programs: list[str]) -> tuple[float, int]:
     """Seconds, and how many pass."""
-    drop_others(OUTCOMES)
+    keep_entries(OUTCOMES, [])
     start = time.perf_counter()
     programs_by_key = {cache_key(one): one for one in programs}
     outcomes = judge_programs(programs_by_key, LIMITS, ResultLog(OUTCOMES, cache_key()))
     seconds = time.perf_counter() - start
-    drop_others(OUTCOMES)
+    keep_entries(OUTCOMES, [])
     return seconds, sum(outcome.result == "passed" for outcome in outcomes.values())
 
 

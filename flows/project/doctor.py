@@ -16,9 +16,10 @@ from flows.dvc_repo.lock_file import is_torn
 from flows.environment import are_set, misspelt
 from flows.plan.changes import unnoticed_code
 from flows.plan.settings import check_params, section_models
+from stages.runtime.code import installed
 from stages.runtime.entry import STATE_DIR, UserError, first_line
 from stages.runtime.inputs import DVC_FILE
-from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, installed, modules_of, pinned, stage_codes
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, modules_of, pinned, stage_codes
 
 OLDEST_PYTHON = (3, 11)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stages.collect.located import BROKEN, by_ending
 from stages.formats.documents import Document, document_id, text_size
-from stages.runtime.cache import ResultLog, drop_others
+from stages.runtime.cache import ResultLog, keep_entries
 from stages.runtime.code import code_key
 from stages.runtime.entry import UserError
 
@@ -107,4 +107,4 @@ class SeenFiles:
         """Save the checks; those of files that are gone are dropped."""
         if self._now != self._before:
             self.log.replace(self._now)
-        drop_others(SEEN, self.log)
+        keep_entries(SEEN, [self.log.folder])

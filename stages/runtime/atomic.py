@@ -58,18 +58,14 @@ def only_writer(partial: Path, wait: bool = False) -> Iterator[None]:
         with suppress(FileNotFoundError):
             lock = _lock(partial, wait)
     try:
-        _remove_left_behind(partial)
+        # What kills have left: half of a new folder, and old ones whose new version was already there.
+        for file in partial.iterdir():
+            _remove(file)
+        for old in entries_named(partial.parent, f"{partial.stem}.", ".old.partial"):
+            remove_left_behind(old)
         yield
     finally:
         os.close(lock)
-
-
-def _remove_left_behind(partial: Path) -> None:
-    """What kills have left: half of a new folder, and old ones whose new version was already there."""
-    for file in partial.iterdir():
-        _remove(file)
-    for old in entries_named(partial.parent, f"{partial.stem}.", ".old.partial"):
-        remove_left_behind(old)
 
 
 def entries_named(folder: Path, begin: str, end: str) -> list[Path]:

@@ -43,14 +43,7 @@ CACHE = Path(".parrotflow/cache")
 SUMS = "sha256.json"
 """In each entry: file name -> sha256 of its other files."""
 
-LOG = "log.jsonl"
-"""In the folder of a log: a line of checksum, name and result for each result."""
-
-EVICTED = ".evicted.partial"
-"""An entry's name is its key and nothing else."""
-
 LIMIT_VARIABLE = "PARROTFLOW_SHARD_CACHE_GB"
-DEFAULT_LIMIT_GB = 50.0
 
 
 def cache_key(*parts: str) -> str:
@@ -206,7 +199,8 @@ class ResultLog:
 
     def __init__(self, kind: str, key: str) -> None:
         self.folder = _folder(kind, key)
-        self.file = self.folder / LOG
+        self.file = self.folder / "log.jsonl"
+        """A line of checksum, name and result for each result."""
 
     def read(self) -> dict[str, Any]:
         """The results; without lines that a kill has truncated and those that are damaged."""
@@ -253,8 +247,15 @@ def _checksum(text: bytes) -> bytes:
 
 
 def drop_unused(kind: str) -> None:
-    """Delete what was unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50) for each kind."""
-    limit = limit_bytes()
+    """Delete what was unused for longest, down to `PARROTFLOW_SHARD_CACHE_GB` (default 50) for each kind.
+
+    Raises UserError for a variable that is not a number.
+    """
+    limit = os.environ.get(LIMIT_VARIABLE) or "50"
+    try:
+        limit_bytes = float(limit) * 1e9
+    except ValueError:
+        raise UserError(f"{LIMIT_VARIABLE}={limit}: expected a number of gigabytes") from None
     entries = []
     for path in _whole(kind):
         with suppress(FileNotFoundError):  # another run evicts it
@@ -263,17 +264,12 @@ def drop_unused(kind: str) -> None:
     total = 0
     for _, entry, size in sorted(entries, reverse=True):
         total += size
-        if total > limit:
+        if total > limit_bytes:
             _evict(entry)
 
 
-def drop_others(kind: str, kept: ResultLog | None = None) -> None:
-    """Delete everything of a kind but one log."""
-    keep_entries(kind, [kept.folder] if kept else [])
-
-
 def keep_entries(kind: str, kept: Collection[Path]) -> None:
-    """Delete all entries of a kind but these."""
+    """Delete everything of a kind but these entries and folders of logs."""
     for path in _whole(kind):
         if path not in kept:
             _evict(path)
@@ -289,17 +285,9 @@ def _whole(kind: str) -> Iterator[Path]:
 
 
 def _evict(entry: Path) -> None:
-    # Renamed before it is deleted: after a kill midway no half of it counts as an entry.
-    evicted = entry.with_name(f"{entry.name}{EVICTED}")
+    # Renamed before it is deleted: after a kill midway no half of it counts as an entry, whose name is its key alone.
+    evicted = entry.with_name(f"{entry.name}.evicted.partial")
+    shutil.rmtree(evicted, ignore_errors=True)  # of such a kill
     with suppress(FileNotFoundError):  # another run evicts it too
         entry.rename(evicted)
     shutil.rmtree(evicted, ignore_errors=True)
-
-
-def limit_bytes() -> float:
-    """How large a kind of the cache may stay. Raises UserError for a variable that is not a number."""
-    value = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_LIMIT_GB)
-    try:
-        return float(value) * 1e9
-    except ValueError:
-        raise UserError(f"{LIMIT_VARIABLE}={value}: expected a number of gigabytes") from None

@@ -150,7 +150,7 @@ def _key_of_file(file: Path) -> str:
     sources = Sources(root)
     files = sources.closure([file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)])
     libraries = sorted(sources.libraries(files) - sys.stdlib_module_names)
-    versions = [f"{name} {_installed(name)}" for name in libraries]
+    versions = [f"{name} {_installed_with(name)}" for name in libraries]
     return _sha256([sources.sha256(files), *versions, platform.python_version()])
 
 
@@ -158,15 +158,22 @@ def _sha256(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _installed(name: str) -> str:
-    """The version of the library that a module belongs to."""
+def installed(library: str) -> str | None:
+    """The version that is installed; None where none is."""
     try:
-        return version(name).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
+        return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
     except PackageNotFoundError:
-        if find_spec(name) is None:
-            return "not installed"
-        # Slow, and needed only where the library has another name than its module (PyYAML).
-        return " ".join(version(library) for library in packages_distributions().get(name, ()))
+        return None
+
+
+def _installed_with(module: str) -> str:
+    """The version of the library that a module belongs to."""
+    if found := installed(module):
+        return found
+    if find_spec(module) is None:
+        return "not installed"
+    # Slow, and needed only where the library has another name than its module (PyYAML).
+    return " ".join(version(library) for library in packages_distributions().get(module, ()))
 
 
 @dataclass(frozen=True, slots=True)

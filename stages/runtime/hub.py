@@ -34,6 +34,7 @@ def failure_of(error: BaseException) -> HubFailure:
     Libraries raise their own errors over the client's, so the first of the chain that comes from the network decides.
     """
     from httpx2 import TransportError
+    from huggingface_hub import constants
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     for cause in chain(error):
@@ -47,7 +48,9 @@ def failure_of(error: BaseException) -> HubFailure:
                 return HubFailure.NOT_FOUND
             return HubFailure.REFUSED if status in (401, 403) else HubFailure.OTHER
         if isinstance(cause, ConnectionError | TimeoutError | TransportError):
-            return HubFailure.OFFLINE if offline() else HubFailure.NO_ANSWER
+            datasets = modules.get("datasets")  # which has a switch of its own, HF_DATASETS_OFFLINE
+            offline = constants.HF_HUB_OFFLINE or (datasets is not None and datasets.config.HF_HUB_OFFLINE)
+            return HubFailure.OFFLINE if offline else HubFailure.NO_ANSWER
     return HubFailure.OTHER
 
 
@@ -57,14 +60,6 @@ def chain(error: BaseException) -> Iterator[BaseException]:
     while cause:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def offline() -> bool:
-    """Whether the user has switched requests off; `datasets` has a switch of its own, HF_DATASETS_OFFLINE."""
-    from huggingface_hub import constants
-
-    datasets = modules.get("datasets")
-    return constants.HF_HUB_OFFLINE or (datasets is not None and datasets.config.HF_HUB_OFFLINE)
 
 
 @contextmanager

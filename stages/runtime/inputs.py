@@ -22,10 +22,10 @@ from typing import Any
 
 import yaml
 
-from stages.runtime.code import OWN_FOLDERS
+from stages.runtime.code import OWN_FOLDERS, installed
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import differences, value_at
-from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, installed, require_locked
+from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
 DVC_FILE = Path("dvc.yaml")
 STAGE_VARIABLE = "DVC_STAGE"

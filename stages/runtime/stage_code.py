@@ -8,14 +8,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from packaging.markers import Marker
 
-from stages.runtime.code import Sources, computing
+from stages.runtime.code import Sources, computing, installed
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
 
@@ -169,14 +168,6 @@ def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[s
 def normalised(name: str) -> str:
     """A distribution's name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
-
-
-def installed(library: str) -> str | None:
-    """The version that is installed; None where none is."""
-    try:
-        return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
-    except PackageNotFoundError:
-        return None
 
 
 def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None:

@@ -21,9 +21,9 @@ from stages.runtime.cache import (
     ResultLog,
     cache_key,
     cached,
-    drop_others,
     drop_unused,
     find_cached,
+    keep_entries,
     map_cached,
     map_cached_parts,
 )
@@ -299,6 +299,17 @@ def test_a_log_keeps_what_several_processes_append() -> None:
     assert ResultLog("toy", cache_key("b")).read() == {}
 
 
+def test_what_a_kill_has_left_of_an_eviction_does_not_hinder_the_next_one() -> None:
+    entry = cached("toy", cache_key("a"), lambda folder: write("right", folder))
+    evicted = entry.with_name(f"{entry.name}.evicted.partial")
+    evicted.mkdir()
+    (evicted / "half").touch()
+    (entry / "result").write_text("rjght")
+
+    cached("toy", cache_key("a"), lambda folder: write("right", folder))
+    assert [path.name for path in entry.parent.iterdir()] == [entry.name]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "of an earlier version"])
 def test_a_result_that_is_damaged_or_half_written_is_left_out_and_may_be_appended_again(damage: str) -> None:
     log = ResultLog("toy", cache_key("a"))
@@ -340,7 +351,7 @@ def test_logs_count_for_the_limit_and_all_but_one_may_be_dropped(monkeypatch: py
 
     drop_unused("toy")
     assert [log.folder.exists() for log in logs] == [True, False, True]
-    drop_others("toy", logs[2])
+    keep_entries("toy", [logs[2].folder])
     assert [log.folder.exists() for log in logs] == [False, False, True]
-    drop_others("toy")
+    keep_entries("toy", [])
     assert list((CACHE / "toy").glob("*/*")) == []

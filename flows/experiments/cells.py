@@ -1,7 +1,6 @@
 """The cells of an experiment: each combination of levels with each seed is one run of the pipeline.
 
-A cell's id follows from what it changes of params.yaml, not from its position: a level or a seed added to the file
-leaves all other cells as they were.
+A cell's id follows from what it changes of params.yaml, so a level or a seed added leaves all other cells as they were.
 """
 
 import hashlib
@@ -35,10 +34,10 @@ class Cell:
     name: str
     """Of its DVC experiment; ends with the id."""
     levels: dict[str, str]
-    """Axis -> level."""
+    """By axis."""
     seed: int
     overrides: Overrides
-    """Dotted key -> value; what is given as a mapping replaces the one in params.yaml whole."""
+    """A mapping replaces the one in params.yaml whole."""
 
     @property
     def label(self) -> str:

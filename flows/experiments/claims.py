@@ -50,11 +50,9 @@ class Condition(Section):
     levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """A level for each axis that has several; of a difference one axis has two, the baseline last."""
     value: Bounds | None = None
-    """Of the number itself."""
     low: Bounds | None = None
-    """Of the lower bound of its interval."""
     high: Bounds | None = None
-    """Of the upper bound of its interval."""
+    """Of the number itself, and of the lower and the upper bound of its interval."""
 
     @property
     def bounds(self) -> dict[str, Bounds]:

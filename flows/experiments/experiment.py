@@ -31,12 +31,10 @@ class Seeds(Section):
 
 
 class Measured(Section):
-    """What has a label and a unit."""
+    """What has a label and mostly a unit in tables and figures."""
 
     label: str
-    """In tables and figures."""
     unit: str = ""
-    """Empty for a number without one."""
 
     @property
     def heading(self) -> str:
@@ -108,7 +106,7 @@ class TableSpec(Section):
     rows: Annotated[list[Name], Field(min_length=1)]
     """Axes whose levels are the rows."""
     metrics: Annotated[list[Name], Field(min_length=1)]
-    """Columns."""
+    """The columns."""
     spread: Literal["sd", "interval_95"] = "interval_95"
     """Printed after each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
     data_interval: bool = False
@@ -185,7 +183,6 @@ class Experiment(Section):
     """An experiment file."""
 
     question: str
-    """What the runs are to answer."""
     targets: Annotated[list[str], Field(min_length=1)]
     """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
     base: Overrides = Field(default_factory=dict)
@@ -277,5 +274,5 @@ def results_folder(name: str, size: str) -> Path:
 
 
 def read_experiment(name: str) -> Experiment:
-    """Read and check an experiment's file. Raises UserError that names each bad key, its value and what is allowed."""
+    """Read and check an experiment's file, as `read_checked`."""
     return read_checked(experiment_path(name), Experiment)

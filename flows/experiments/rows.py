@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 CurvePoints = list[tuple[float, float]]
 
-FIRST, SOURCES = ("cell", "seed", "state"), ("experiment", "commit", "baseline", "params_sha256", "message")
-COLUMNS = (*FIRST, *SOURCES)
+SOURCES = ("experiment", "commit", "baseline", "params_sha256", "message")
+COLUMNS = ("cell", "seed", "state", *SOURCES)
 """Of every experiment; no axis has such a name."""
 
 SIDES = ("low", "high")
@@ -119,7 +119,6 @@ def tidy(
     """Each cell with its run. `place` is the experiment's name and size.
 
     `read` are the dotted keys of params.yaml that the stages of a run read; empty text is all of it.
-
     A run counts only if it was made with the cell's params. Those that the cell sets are compared one by one; all
     others that its stages read have to be the same in every run that does not set them. If params.yaml changed after
     all the runs were made, they count, and a note says what differs; if it changed between them, only those made with

@@ -40,7 +40,6 @@ class Run(Section):
     cell: str
     """Its id."""
     state: RunState
-    """Only finished and failed runs are recorded."""
     experiment: str
     """The name of the DVC experiment; empty where a run failed."""
     commit: str
@@ -52,7 +51,7 @@ class Run(Section):
     reports: dict[str, Any]
     """The values of each JSON file that the experiment's metrics name, by its path."""
     curves: dict[str, list[tuple[float, float]]]
-    """The points of each curve, by its FILE:COLUMN."""
+    """Points, by FILE:COLUMN."""
     ended: str
     """ISO 8601."""
     message: str = ""

@@ -38,11 +38,6 @@ class Estimate:
     """Of the 95 % interval of the mean by Student's t; None for one seed."""
     high: float | None
 
-    @property
-    def half_width(self) -> float | None:
-        """Of the interval."""
-        return None if self.high is None else self.high - self.mean
-
 
 def estimate(values: Sequence[float]) -> Estimate:
     """The mean of the values, NaN for none, with its spread."""
@@ -82,35 +77,23 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     return Difference(found.n, found.mean, found.sd, found.low, found.high, p)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p values corrected for their number: at 5 %, one family in twenty has a false one.
+def holm(p_values: Sequence[float | None]) -> list[tuple[float, float] | tuple[None, None]]:
+    """Each p value corrected for their number (at 5 %, one family in twenty has a false one), and its level.
 
     Holm (1979), A simple sequentially rejective multiple test procedure: the smallest is multiplied by their number,
-    the next by one less, and so on; none is smaller than the one before it.
+    the next by one less, and so on; none is smaller than the one before it. Its level is that of its test, 5 % divided
+    by as many as are tested at its turn. The procedure ends with the first that is not significant, whose level those
+    after it have too. So an interval of 1 - level excludes no difference exactly where the corrected p is below 5 %.
     """
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    highest = 0.0
+    found: list[tuple[float, float] | tuple[None, None]] = [(None, None)] * len(p_values)
+    highest, tested = 0.0, len(known)
     for rank, (p, index) in enumerate(known):
         highest = max(highest, min(1.0, p * (len(known) - rank)))
-        corrected[index] = highest
-    return corrected
-
-
-def holm_levels(p_values: Sequence[float | None]) -> list[float | None]:
-    """The level at which Holm's procedure tests each p value: 5 % divided by as many as are tested at its turn.
-
-    The procedure ends with the first that is not significant, whose level those after it have too. So an interval of
-    1 - level excludes no difference exactly where the corrected p value is below 5 %.
-    """
-    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    levels: list[float | None] = [None] * len(p_values)
-    tested = len(known)
-    for rank, (p, index) in enumerate(known):
-        levels[index] = SIGNIFICANT / tested
+        found[index] = (highest, SIGNIFICANT / tested)
         if p * tested < SIGNIFICANT:
             tested = len(known) - rank - 1
-    return levels
+    return found
 
 
 def is_best(own: Sequence[float], others: Sequence[Sequence[float]], *, lower: bool) -> bool:
@@ -124,22 +107,22 @@ def is_best(own: Sequence[float], others: Sequence[Sequence[float]], *, lower: b
     corrected = holm([difference.p for difference in differences])
     return all(
         p is not None and p < SIGNIFICANT and (difference.mean < 0) == lower
-        for difference, p in zip(differences, corrected, strict=True)
+        for difference, (p, _) in zip(differences, corrected, strict=True)
     )
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = a x^-b + c, with bootstrap intervals of 95 % where every group has at least two runs."""
+    """y = a x^-b + c of n runs, with bootstrap intervals of 95 % where every group has at least two runs.
+
+    A group of one run says nothing about the seeds. c is 0 where no offset was fitted.
+    """
 
     a: float
     b: float
     c: float
-    """0 where no offset was fitted."""
     b_interval: tuple[float | None, float | None]
-    """Of 95 %; None where a group has one run, which says nothing about the seeds."""
     n: int
-    """Runs."""
     resampled: Values
     """a, b, c of each resample; shape (resamples, 3), (0, 3) without an interval."""
     percentiles: tuple[float, float]
@@ -233,7 +216,7 @@ UNKNOWNS = 6
 
 @dataclass(frozen=True)
 class Valley:
-    """The law and what its 95 % intervals follow from."""
+    """The law of n runs and what its 95 % intervals follow from."""
 
     coefficients: Values
     """k0 to k5."""
@@ -242,7 +225,6 @@ class Valley:
     variance: float
     """Of a run's log y around the law."""
     n: int
-    """Runs."""
 
     @property
     def b(self) -> float:

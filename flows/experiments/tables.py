@@ -14,7 +14,6 @@ from flows.experiments.statistics import (
     Estimate,
     estimate,
     holm,
-    holm_levels,
     is_best,
     paired_difference,
     t_interval,
@@ -35,9 +34,8 @@ class Entry:
     text: str
     """The number; empty where there is none."""
     n: int
-    """Runs that count."""
+    """Runs that count, of those expected."""
     expected: int
-    """Runs of the grid."""
     value: float | None
     """The mean, the mean difference or a p value."""
     low: float | None
@@ -45,7 +43,6 @@ class Entry:
     high: float | None
     sd: float | None
     metric: str
-    """What the runs are asked for."""
     runs: pd.DataFrame = field(compare=False)
     """Their rows of the tidy data."""
     spread: str = ""
@@ -71,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """A table."""
+    """Entries by row and column. A row is for levels, one of each axis that its headings name."""
 
     experiment: str
     size: str
@@ -80,7 +77,6 @@ class Table:
     row_headings: list[str]
     columns: list[str]
     rows: list[list[str]]
-    """The levels that each row is for."""
     entries: list[list[Entry]]
     footnotes: list[str]
 
@@ -177,7 +173,7 @@ def _column(data: Tidy, table: "TableSpec", groups: Sequence[pd.DataFrame], metr
 def _mean(data: Tidy, table: "TableSpec", rows: pd.DataFrame, metric: str) -> Entry:
     decimals = decimals_of(data, metric)
     found = estimate(rows[metric].dropna().tolist())
-    spread = found.sd if table.spread == "sd" else found.half_width
+    spread = found.sd if table.spread == "sd" or found.high is None else found.high - found.mean
     bounds: list[float] = []
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna().tolist()
@@ -260,11 +256,10 @@ def differences_table(data: Tidy, name: str) -> Table:
     metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
     base = {axis: baseline}
     found = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
-    p_values = [p for _, p in found]
-    tested_at = holm_levels(p_values)
+    tested = holm([p for _, p in found])
     flat = [
         entry
-        for (own, _), level, p in zip(found, tested_at, holm(p_values), strict=True)
+        for (own, _), (p, level) in zip(found, tested, strict=True)
         for entry in (_with_interval(data, own, level), _p_entry(own, p))
     ]
     width = 2 * len(metrics)
@@ -279,7 +274,7 @@ def differences_table(data: Tidy, name: str) -> Table:
         rows=[list(line.values()) for line in lines],
         entries=entries,
         footnotes=[
-            *_of_differences(baseline, [level for level in tested_at if level is not None]),
+            *_of_differences(baseline, [level for _, level in tested if level is not None]),
             *rounded_to_zero(entries),
             *missing(data, comparison.metrics),
             *data.notes,

@@ -99,7 +99,9 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
             if not trials:
                 prepared.require_not_all_failed(new)
             study.add_trials(new)
-            remove_stopped(new)
+            for trial in new:
+                if trial.state == TrialState.PRUNED:  # the clone of a failed run is kept, with its checkpoints
+                    shutil.rmtree(CLONES / trial.user_attrs["cell"], ignore_errors=True)
         trials += new
         if missing and run_cells:
             print(
@@ -111,13 +113,6 @@ def run_search(name: str, run_cells: RunCells | None) -> Found:
         atomic_write(prepared.folder / "best.md", f"{prepared.search.question}\n\n{prepared.report(trials, known)}")
         atomic_write(prepared.folder / "runs.csv", runs_csv(prepared.search, trials, known))
     return Found(prepared, trials, known, ended)
-
-
-def remove_stopped(trials: Iterable[FrozenTrial]) -> None:
-    """Remove the clones of stopped runs; that of a failed one is kept, with its checkpoints."""
-    for trial in trials:
-        if trial.state == TrialState.PRUNED:
-            shutil.rmtree(CLONES / trial.user_attrs["cell"], ignore_errors=True)
 
 
 @dataclass(frozen=True)

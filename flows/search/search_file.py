@@ -1,7 +1,4 @@
-"""The search file, `searches/NAME.yaml`: what is varied, what is measured, and how much may be spent.
-
-Read as an experiment's file is: every key known, every value of its type, and one message for each fault.
-"""
+"""The search file, `searches/NAME.yaml`: what is varied, what is measured, and how much may be spent."""
 
 import json
 from pathlib import Path
@@ -19,15 +16,12 @@ class Dimension(Section):
     """One thing that is varied: a number between two bounds, or a choice."""
 
     low: float | None = None
-    """The lowest value."""
     high: float | None = None
-    """The highest value."""
     log: bool = False
     """Between the bounds, equal ratios are equally likely instead of equal differences."""
     step: Annotated[float, Field(gt=0)] | None = None
     """Only low, low + step, low + 2 step, ..."""
     integer: bool = False
-    """Only whole numbers."""
     choices: dict[str, Overrides] | None = None
     """Names with what they change, as the levels of an experiment's axis. `[8, 16]` is short for the key's values."""
 
@@ -64,7 +58,6 @@ class Objective(Section):
     source: ReportKey
     """FILE:KEY of a JSON report."""
     better: Literal["lower", "higher"]
-    """The direction."""
 
 
 class Compute(Section):
@@ -84,7 +77,6 @@ class Budget(Section):
     hours: Annotated[float, Field(gt=0)] | None = None
     """Wall-clock time of all calls together."""
     compute: Compute | None = None
-    """Operations."""
 
     @model_validator(mode="after")
     def _some_bound(self) -> "Budget":
@@ -111,7 +103,6 @@ class Search(Section):
     """A search file."""
 
     question: str
-    """What is looked for."""
     targets: Annotated[list[str], Field(min_length=1)]
     """The stages of dvc.yaml at which a run ends."""
     base: Overrides = Field(default_factory=dict)
@@ -119,7 +110,6 @@ class Search(Section):
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
     """What is varied: a dotted key of params.yaml, a group of conf/, or any name where choices say what they change."""
     objective: Objective
-    """What is optimized."""
     sampler: Literal["random", "tpe"] = "tpe"
     """Random, or Bayesian: the tree-structured Parzen estimator (Bergstra et al. 2011)."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -129,7 +119,6 @@ class Search(Section):
     startup_runs: Annotated[int, Field(ge=1)] = 5
     """With this many results `tpe` begins, with this many finished runs the early stop; proposals are random before."""
     budget: Budget
-    """How much may be spent."""
     stop_early: StopEarly | None = None
     """Null: every run goes to its end."""
 
@@ -185,5 +174,5 @@ def search_path(name: str) -> Path:
 
 
 def read_search(name: str) -> Search:
-    """Read and check a search's file. Raises UserError that names each bad key, its value and what is allowed."""
+    """Read and check a search's file, as `read_checked`."""
     return read_checked(search_path(name), Search)

@@ -141,9 +141,7 @@ def whole_number(variable: str, default: None, minimum: int = 1) -> int | None: 
 def whole_number(variable: str, default: int | None, minimum: int = 1) -> int | None:
     """The value of a variable; `default` where it is unset or empty. Raises UserError where it is anything else."""
     given = os.environ.get(variable)
-    if not given:
-        return default
-    return parsed_whole_number(f"{variable}={given}", given, minimum)
+    return parsed_whole_number(f"{variable}={given}", given, minimum) if given else default
 
 
 def parsed_whole_number(shown: str, text: str, minimum: int = 1) -> int:

@@ -31,9 +31,8 @@ RAY_VARIABLE = "RAY_ADDRESS"
 POOL_START_SECONDS = 0.5
 """What it takes until workers have imported what they need. Work that is done sooner here never waits for them."""
 
-
 LINE_SECONDS = 10.0
-"""Between two lines."""
+"""Between two lines of progress."""
 
 
 def worker_count() -> int:

@@ -15,7 +15,6 @@ from flows.experiments.statistics import (
     fit_power_law,
     fit_valley,
     holm,
-    holm_levels,
     is_best,
     paired_difference,
     t_interval,
@@ -49,7 +48,7 @@ def test_the_paired_test_is_that_of_students_sleep_data() -> None:
 
 def test_holm_gives_the_values_of_a_worked_example() -> None:
     # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm") in R; the example of the Holm-Bonferroni method in encyclopedias.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [p for p, _ in holm([0.01, 0.04, 0.03, 0.005])] == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8))
@@ -77,13 +76,13 @@ def test_holm_rejects_what_its_procedure_rejects_one_after_the_other(p_values: l
             break
         rejected.add(int(index))
 
-    assert {index for index, p in enumerate(holm(p_values)) if p is not None and p < SIGNIFICANT} == rejected
+    assert {index for index, (p, _) in enumerate(holm(p_values)) if p is not None and p < SIGNIFICANT} == rejected
 
 
 @given(st.lists(st.floats(0, 1) | st.none(), max_size=7))
 def test_holm_leaves_out_what_was_not_tested_and_never_lowers_a_p_value(p_values: list[float | None]) -> None:
-    for before, after in zip(p_values, holm(p_values), strict=True):
-        assert (before is None) == (after is None)
+    for before, (after, level) in zip(p_values, holm(p_values), strict=True):
+        assert (before is None) == (after is None) == (level is None)
         assert before is None or (after is not None and before <= after <= 1)
 
 
@@ -96,10 +95,9 @@ def test_an_interval_at_the_level_of_its_test_is_scipys_and_excludes_0_where_hol
 ) -> None:
     found = [paired_difference(*zip(*pairs, strict=True)) for pairs in comparisons]
     spread = [one for one in found if one.sd and one.sd > 1e-9]
-    levels, corrected = (of([one.p for one in spread]) for of in (holm_levels, holm))
     kept = [pairs for pairs, one in zip(comparisons, found, strict=True) if one in spread]
 
-    for pairs, one, level, p in zip(kept, spread, levels, corrected, strict=True):
+    for pairs, one, (p, level) in zip(kept, spread, holm([one.p for one in spread]), strict=True):
         assert one.sd is not None
         assert level is not None
         assert p is not None
@@ -122,7 +120,9 @@ def test_an_interval_at_the_level_of_its_test_is_scipys_and_excludes_0_where_hol
 def test_holm_tests_the_smallest_at_a_level_for_all_and_each_further_one_at_a_level_for_those_left(
     p_values: list[float | None], tested: list[int | None]
 ) -> None:
-    assert holm_levels(p_values) == [None if count is None else SIGNIFICANT / count for count in tested]
+    assert [level for _, level in holm(p_values)] == [
+        None if count is None else SIGNIFICANT / count for count in tested
+    ]
 
 
 def test_one_seed_has_a_mean_and_no_interval_and_no_test() -> None:

@@ -39,7 +39,8 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     assert printed(main.find("w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
     entry = intervals.find("w2, a", "loss (nats)")[2]
     assert (entry.low, entry.high) == (found.low, found.high)
-    assert printed(entry).startswith(f"{found.mean:.2f} ± {found.half_width:.2f} [{found.mean - 0.5:.2f}, ")
+    assert found.high is not None
+    assert printed(entry).startswith(f"{found.mean:.2f} ± {found.high - found.mean:.2f} [{found.mean - 0.5:.2f}, ")
     assert main.footnotes[0] == "Mean ± standard deviation over seeds; n = 3 seeds (0, 1, 2)."
     assert "95 % interval of the mean over seeds, by Student's t; n = 3" in intervals.footnotes[0]
     assert "the runs' own 95 % interval" in intervals.footnotes[1]

@@ -38,15 +38,10 @@ Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_lev
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
 
 
-def bare_name(name: str) -> str:
-    """The name of an experiment or a search that is given by its name or by its file's path."""
-    path = Path(name)
-    return path.stem if _is_file_name(name) else path.name
-
-
 def named_path(folder: Path, name: str) -> Path:
     """The file of an experiment or a search in its folder, given by its name or its path."""
-    return Path(name) if _is_file_name(name) else folder / f"{bare_name(name)}.yaml"
+    path = Path(name)
+    return path if path.suffix in (".yaml", ".yml") else folder / f"{path.name}.yaml"
 
 
 def experiment_path(name: str) -> Path:
@@ -54,8 +49,9 @@ def experiment_path(name: str) -> Path:
     return named_path(EXPERIMENTS, name)
 
 
-def _is_file_name(name: str) -> bool:
-    return name.endswith((".yaml", ".yml"))
+def bare_name(name: str) -> str:
+    """The name of an experiment, given by its name or its path."""
+    return experiment_path(name).stem
 
 
 def write_new(kind: Literal["experiment", "search"], path: Path) -> str:

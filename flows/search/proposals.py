@@ -40,18 +40,17 @@ class ProposedCell(Cell):
 
     @property
     def label(self) -> str:
-        """For people."""
+        """For people, without a seed."""
         return ", ".join(self.levels.values())
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A run that is to be made."""
+    """A run that is to be made, as a cell of an experiment."""
 
     values: Mapping[str, Value]
     """Of each key of the space: a number, or the name of a choice."""
     cell: Cell
-    """As a cell of an experiment, by which it is run."""
 
 
 def propose(name: str, search: Search, trials: Sequence[FrozenTrial]) -> list[Proposal]:
@@ -81,12 +80,10 @@ def propose(name: str, search: Search, trials: Sequence[FrozenTrial]) -> list[Pr
 
 def with_presets(search: Search) -> Search:
     """The search with the choices of conf/ replaced by their values. Raises UserError on an unknown one."""
-    space = {
-        key: item.model_copy(update={"choices": {name: resolved(level) for name, level in item.choices.items()}})
-        if item.choices
-        else item
-        for key, item in search.space.items()
-    }
+    space = {}
+    for key, item in search.space.items():
+        choices = item.choices and {name: resolved(level) for name, level in item.choices.items()}
+        space[key] = item.model_copy(update={"choices": choices})
     return search.model_copy(update={"base": resolved(search.base), "space": space})
 
 

@@ -60,7 +60,6 @@ class Inputs:
     params: dict[str, tuple[str, ...]]
     """The keys that count, by the file that they are in; none: the whole file."""
     code: StageCode | None
-    """What its file of code says; None where there is none."""
     files: dict[str, FileState]
     """Every file that is listed, lies in a folder that is, or is code of the stage."""
     params_text: dict[str, bytes]
@@ -163,7 +162,8 @@ def inputs_of_this_stage() -> Inputs | None:
     if found is None:
         return None
     name, stage = found
-    deps = tuple(dep for dep in map(_path, stage.get("deps") or ()) if "${" not in dep)
+    listed = (next(iter(dep)) if isinstance(dep, dict) else dep for dep in stage.get("deps") or ())
+    deps = tuple(dep for dep in listed if "${" not in dep)
     return _observed(name, module, deps, _listed_params(stage.get("params") or []), code_in(code_path(module)))
 
 
@@ -179,10 +179,6 @@ def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
     if asked:
         return (asked, own[asked]) if asked in own else None
     return next(iter(own.items())) if len(own) == 1 else None
-
-
-def _path(entry: str | dict[str, Any]) -> str:
-    return entry if isinstance(entry, str) else next(iter(entry))
 
 
 def _listed_params(entries: list[str | dict[str, list[str] | None]]) -> dict[str, tuple[str, ...]]:

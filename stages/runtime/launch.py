@@ -57,7 +57,7 @@ class LaunchConfig:
     port: int | None = None
     """On which this machine waits for the others; None where it is alone or joins another."""
     unused: tuple[str, ...] = ()
-    """Settings in the file that have no effect."""
+    """Settings without effect."""
     replicas: int = 1
     """Of a sharded model (HSDP)."""
 
@@ -154,7 +154,6 @@ def require_devices(config: LaunchConfig) -> None:
 
 
 ACCELERATE_LAUNCH = "stages.runtime.launch"
-"""This module."""
 
 AGENT_LOGGER = "torch.distributed.elastic.agent.server.api"
 BARRIER_MESSAGE = "Error waiting on exit barrier"

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stages.runtime.code import OWN_FOLDERS
 from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.entry import UserError
 
@@ -43,14 +42,12 @@ def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[
 
 
 def own_modules(folder: str) -> list[str]:
-    """The names of the project's own modules in a folder of `OWN_FOLDERS`, sorted; from now on they can be imported.
+    """The names of the project's own modules in `filters/` or `sources/`, sorted; from now on they can be imported.
 
     They are `FOLDER.NAME`, and may import each other so. The project's folder does not enter the path of imports: a
     folder there that is called like a library (`datasets/`) would hide it. Empty where the project has no such folder.
     Raises UserError for a file whose name no module can have.
     """
-    if folder not in OWN_FOLDERS:
-        raise ValueError(f"{folder}: not one of {', '.join(OWN_FOLDERS)}")
     names = sorted(path.stem for path in Path(folder).glob("[!_.]*.py"))
     for name in names:
         if not name.isidentifier():

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 from packaging.markers import Marker
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from stages.runtime.code import Sources, computing, installed
 from stages.runtime.entry import UserError
@@ -38,6 +39,7 @@ _COMMAND = re.compile(r"-m\s+(stages(?:\.\w+)+)")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)[^\s;]*(?:\s*;\s*(.+))?")
 
 
+@with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True, slots=True)
 class StageCode:
     """The code of one stage."""
@@ -54,11 +56,13 @@ class StageCode:
 
     def changes_to(self, new: "StageCode") -> list[str]:
         """What differs, in words: files and libraries."""
-        files, libraries = file_changes(self, new), library_changes(self, new)
         return [
-            *(f"{file} {how}" for file, how in files.items()),
-            *(f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in libraries),
+            *(f"{file} {how}" for file, how in file_changes(self, new).items()),
+            *(f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in library_changes(self, new)),
         ]
+
+
+_ADAPTER = TypeAdapter(StageCode)
 
 
 def file_changes(old: StageCode, new: StageCode) -> dict[str, str]:
@@ -80,19 +84,14 @@ def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | Non
 def read_stage_code(text: bytes) -> StageCode | None:
     """Read the content of a file; None where it is not of this format."""
     try:
-        code = StageCode(**json.loads(text))
-    except (ValueError, TypeError, RecursionError):
+        return _ADAPTER.validate_json(text)
+    except ValidationError:
         return None
-    return code if _names_texts(code.files) and _names_texts(code.libraries) else None
 
 
 def code_in(file: Path) -> StageCode | None:
     """What a file says of a stage's code; None where it is missing or says nothing."""
     return read_stage_code(file.read_bytes()) if file.is_file() else None
-
-
-def _names_texts(values: object) -> bool:
-    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
 
 
 def code_path(module: str) -> Path:
@@ -122,33 +121,31 @@ def code_of(module: str, root: Path = Path()) -> StageCode:
     return _code_of(module, Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
 
 
-def _code_of(
-    module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Mapping[str, Any]
-) -> StageCode:
+def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
     files = sources.closure_of(module)
     imported = {normalised(OTHER_NAMES.get(name, name)) for name in sources.libraries(files)} - WITHOUT_EFFECT
     required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
-    corpus = {normalised(name) for name in _packages(params.get(module.rpartition(".")[2]))}
+    corpus = {normalised(name) for name in _packages(params, module.rpartition(".")[2])}
     used = sorted(imported | required | corpus)
     return StageCode(
         {file: sources.module(file).sha256 for file in files}, dict(pins[name] for name in used if name in pins)
     )
 
 
-def _params(path: Path) -> Mapping[str, Any]:
+def _params(path: Path) -> Any:
     try:
-        values = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (FileNotFoundError, yaml.YAMLError):
-        return {}  # who reads the parameters says what is wrong with them
-    return values if isinstance(values, dict) else {}
+        return {}
 
 
-def _packages(section: object) -> set[str]:
+def _packages(params: Any, section: str) -> set[str]:
     """The installed packages that a section of params.yaml names as sources of documents: the stage reads them."""
-    sources = section.get("sources") if isinstance(section, dict) else None
-    listed = sources if isinstance(sources, list) else []
-    asked = [source.get("names") for source in listed if isinstance(source, dict) and source.get("kind") == "packages"]
-    return {str(name) for names in asked if isinstance(names, list) for name in names}
+    try:
+        asked = [source for source in params[section]["sources"] if source["kind"] == "packages"]
+        return {str(name) for source in asked for name in source["names"]}
+    except (KeyError, TypeError):
+        return set()  # who reads the parameters says what is wrong with them
 
 
 def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[str, tuple[str, str]]:

@@ -52,7 +52,6 @@ class Tidy:
     """The rows in the order of the grid, and what is to be known about all of them."""
 
     name: str
-    """Of the experiment."""
     size: str
     experiment: "Experiment"
     frame: pd.DataFrame
@@ -66,7 +65,7 @@ class Tidy:
         return [*self.experiment.axes]
 
     def levels(self, axis: str) -> list[str]:
-        """The levels of an axis, in the order of the grid."""
+        """Those of an axis, in the order of the grid."""
         return list(self.frame[axis].cat.categories)
 
     def select(self, where: Mapping[str, str]) -> pd.DataFrame:
@@ -87,8 +86,8 @@ def at_levels(rows: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
 
 
 def mixed_axes(rows: pd.DataFrame, axes: Sequence[str]) -> list[str]:
-    """The axes of which these rows have several levels; none where each row is of another seed."""
-    return [axis for axis in axes if rows[axis].nunique() > 1] if rows["seed"].duplicated().any() else []
+    """The axes of which these rows have several levels."""
+    return [axis for axis in axes if rows[axis].nunique() > 1]
 
 
 def labels(rows: pd.DataFrame) -> "pd.Series[str]":

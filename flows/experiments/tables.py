@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from flows.experiments.rows import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import (
-    SIGNIFICANT,
-    Estimate,
-    estimate,
-    holm,
-    is_best,
-    paired_difference,
-    t_interval,
-)
+from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, is_best, paired_difference, t_interval
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -52,15 +44,14 @@ class Entry:
     best: bool = False
     """Significantly better than all that it is compared with."""
     is_p: bool = False
-    data_low: float | None = None
-    """Of the runs' own 95 % interval, averaged over seeds; None where the metric has none."""
-    data_high: float | None = None
+    data_interval: tuple[float | None, float | None] = (None, None)
+    """The runs' own of 95 %, averaged over seeds; None where the metric has none."""
 
     @property
     def interval_95(self) -> tuple[float | None, float | None]:
         """That of 95 % over the runs; of one run its own."""
         if self.low is None:
-            return self.data_low, self.data_high
+            return self.data_interval
         if self.sd is None or self.value is None:
             return self.low, self.high
         return t_interval(self.n, self.value, self.sd)
@@ -186,7 +177,7 @@ def _mean(data: Tidy, table: "TableSpec", rows: pd.DataFrame, metric: str) -> En
         spread=f"± {number(spread, decimals)}" if spread else "",
         extra=f"[{', '.join(printed)}]" if printed else "",
         expected=len(rows),
-        **dict(zip(("data_low", "data_high"), bounds, strict=False)),
+        data_interval=tuple(bounds) or (None, None),
     )
 
 

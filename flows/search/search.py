@@ -52,14 +52,13 @@ class UnfinishedError(UserError):
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found so far."""
+    """What a search has found so far, and why it goes no further."""
 
     prepared: "PreparedSearch"
     trials: list[FrozenTrial]
     runs: Mapping[str, Run]
     """Those that are recorded, by their cells."""
     ended: str
-    """Why it goes no further."""
 
     def text(self) -> str:
         """For people."""
@@ -121,16 +120,15 @@ class PreparedSearch:
 
     path: Path
     written: Search
-    """As it is in the file."""
     search: Search
-    """With the choices of conf/ replaced by their values."""
+    """With the choices of conf/ replaced by their values, which the written one has not."""
     params: dict[str, Any]
     read: set[str]
     """Dotted keys of params.yaml that its runs read; empty text for all."""
 
     @property
     def folder(self) -> Path:
-        """Where the record and the results are."""
+        """Of the record and the results."""
         return self.path.with_suffix("")
 
     def batch(self, trials: Sequence[FrozenTrial]) -> tuple[int, list[Proposal]]:

@@ -256,8 +256,8 @@ def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(
     cost, loss = (old.entries[0][column] for column in range(2))
     assert cost.value is not None
     assert loss.value is not None
-    assert (loss.data_low, loss.data_high) == (loss.value - 0.5, loss.value + 0.5)
-    assert (cost.data_low, cost.data_high) == (None, None)
+    assert loss.data_interval == (loss.value - 0.5, loss.value + 0.5)
+    assert cost.data_interval == (None, None)
     assert verdict(1, loss.value + 0.4, "5.40") == "within intervals"
     assert verdict(1, loss.value + 0.6, "5.60") == "different"
     assert verdict(0, cost.value + 1e-12, cost.text) == "equal as printed"

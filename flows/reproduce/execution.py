@@ -15,8 +15,7 @@ from flows.reproduce.commands import failed, run_python, without_secrets
 from flows.reproduce.environment import Interpreter, Machine
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, NOT_REPRODUCED
-from stages.formats.checkpoints import CHECKPOINTS
-from stages.formats.model_folder import weight_files
+from stages.formats.model_folder import CHECKPOINTS, weight_files
 from stages.formats.revision.execution import SegmentReport, Session
 from stages.formats.revision.provenance import EXECUTION, RECORDED_LOCK
 from stages.runtime.atomic import atomic_write

@@ -8,7 +8,6 @@ import ast
 import hashlib
 import io
 import re
-import textwrap
 import tokenize
 import unicodedata
 import warnings
@@ -173,8 +172,14 @@ def indentation(line: str) -> int:
 
 
 def parses_as_python(text: str) -> bool:
-    """Whether a text parses, its common indentation removed."""
-    return _tree(textwrap.dedent(text)) is not None
+    """Whether a text parses; one that is indented, within a block."""
+    return _tree(_in_a_block(text)) is not None
+
+
+def _in_a_block(text: str) -> str:
+    # Not dedented: a string of several lines, or a comment, may begin further to the left than the code around it.
+    first = next(filter(str.strip, text.split("\n")), "")
+    return f"if True:\n{text}" if indentation(first) else text
 
 
 def _tree(text: str) -> ast.Module | None:
@@ -197,7 +202,7 @@ def compiles_as_python(text: str) -> bool:
 
     Nothing is run.
     """
-    return _compiled(textwrap.dedent(text)) is not None
+    return _compiled(_in_a_block(text)) is not None
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:

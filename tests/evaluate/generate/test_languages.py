@@ -147,6 +147,10 @@ def test_a_tab_is_as_wide_as_python_takes_it() -> None:
     [
         ("def f():\n    return 1\n", True, True),
         ("    def f(self):\n        return 1\n", True, True),
+        ('    def f(self):\n        """Of\nlines\n"""\n        return 1\n', True, True),
+        ("    def f(self):\n# to the left\n        return 1\n", True, True),
+        ("    def f(self):\n        return 1\n  x = 1\n", False, False),
+        ("\n  \ndef f():\n    return 1\n", True, True),
         ("return 1\n", True, False),
         ("def f(a, a):\n    pass\n", True, False),
         ("def f():\n    return $\n", False, False),

@@ -2,10 +2,11 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from rich.progress import track
@@ -24,6 +25,7 @@ from stages.runtime.cache import ResultLog, cache_key
 from stages.runtime.code import code_key
 from stages.runtime.entry import first_line
 from stages.runtime.hub import data_set_error
+from stages.runtime.inputs import read_besides
 
 TEXTS = "generate"
 """Their kind in the cache, until the stage's outputs are written."""
@@ -61,9 +63,16 @@ def _read_hub(one: HubSet) -> list[Problem]:
     from httpx2 import HTTPError
 
     name = f"data set `{one.repository}`"
+    own = Path(one.repository).is_dir()
+    if own:
+        read_besides("generate.problems.sets", Path(one.repository))
     try:
-        rows = load_dataset(one.repository, one.configuration, split=one.split, revision=one.revision or None)
-        return [as_problem(row, f"{name}: row {number}", one.language) for number, row in enumerate(rows, start=1)]
+        # For files of one's own the cache of `datasets` trusts a file's time, not its content: they get an empty one.
+        with TemporaryDirectory() if own else nullcontext() as cache:
+            rows = load_dataset(
+                one.repository, one.configuration, split=one.split, revision=one.revision or None, cache_dir=cache
+            )
+            return [as_problem(row, f"{name}: row {number}", one.language) for number, row in enumerate(rows, start=1)]
     except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
         what = f"generate.problems.sets: {name} cannot be read ({first_line(error)})"
         raise data_set_error(what, error, "correct its name, revision or split") from None

@@ -1,6 +1,7 @@
 """Which texts are asked for, from headers and from sets of problems, and what is kept of them."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,26 @@ def test_a_data_set_of_the_hub_is_read_as_a_folder_laid_out_as_one(data_set: Pat
 
     assert [(problem.task_id, problem.kind) for problem in opened.problems] == [("A/0", "humaneval")]
     assert opened.stop == ("\nx",)
+
+
+def test_a_folder_that_was_changed_is_read_anew_although_its_time_is_the_same(data_set: Path) -> None:
+    read = []
+    for task_id in ("A/1", "A/2"):
+        (data_set / "test.jsonl").write_text(json.dumps(ROW | {"task_id": task_id}) + "\n")
+        os.utime(data_set / "test.jsonl", (1, 1))
+        (opened,) = open_sets([hub_set(data_set)])
+        read += [problem.task_id for problem in opened.problems]
+
+    assert read == ["A/1", "A/2"]
+
+
+def test_a_folder_that_changes_while_the_stage_runs_is_noticed(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[tuple[str, Path]] = []
+    monkeypatch.setattr("stages.evaluate.generate.texts.read_besides", lambda *named: watched.append(named))
+
+    open_sets([hub_set(data_set)])
+
+    assert watched == [("generate.problems.sets", data_set)]
 
 
 def test_a_data_set_that_is_none_of_problems_is_refused(data_set: Path) -> None:

@@ -24,12 +24,15 @@ TASK_FILES = Path("tasks")
 LOCAL_FORMATS = ("arrow", "csv", "json", "parquet", "text")
 """What `dataset_path` says where `data_files` are files."""
 
+ORIGIN_KEYS = ("class", "custom_dataset", "dataset_path")
+"""Of these a task has the one that says where its data comes from; the first two are code, which may read anything."""
+
 
 def index_tasks(names: tuple[str, ...]) -> TaskManager:
     """An index of the project's task files, with lm-eval's own where a name needs one.
 
-    Raises UserError for a task file that cannot be read, an unknown name, a task that is asked for twice, and one that
-    would run code.
+    Raises UserError for a task file that cannot be read, an unknown name, a task that is asked for twice, one that
+    would run code, and a group that holds itself.
     """
     for path in sorted(TASK_FILES.rglob("*.yaml")):
         require_readable(path)
@@ -63,8 +66,14 @@ def known(name: str, index: Mapping[str, Entry]) -> bool:
         return False
 
 
-def configs(name: str, index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each task that a name selects, with the keys of its file. Raises UserError for an unknown name."""
+def configs(
+    name: str, index: Mapping[str, Entry], within: tuple[str, ...] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each task that a name selects, with the keys of its file.
+
+    `within` are the groups that the name was found in. Raises UserError for an unknown name, and for a group that holds
+    itself.
+    """
     entry = index.get(name)
     if entry is None:
         close = ", ".join(difflib.get_close_matches(name, index, n=3))
@@ -74,24 +83,28 @@ def configs(name: str, index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[s
         )
     if entry.kind is Kind.TAG:
         for child in sorted(entry.tags):
-            yield from configs(child, index)
+            yield from configs(child, index, within)
     elif entry.kind is Kind.GROUP:
-        yield from _group_configs(entry.cfg or {}, index)
+        if name in within:
+            raise UserError(f"harness.tasks: the group `{name}` holds itself; correct its file in {TASK_FILES}/")
+        yield from _group_configs(entry.cfg or {}, index, (*within, name))
     else:
         yield name, entry.cfg or {}
 
 
-def _group_configs(group: dict[str, Any], index: Mapping[str, Entry]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _group_configs(
+    group: dict[str, Any], index: Mapping[str, Entry], within: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for child in group.get("task") or ():
         if isinstance(child, str):
-            yield from configs(child, index)
+            yield from configs(child, index, within)
             continue
         # A task or a group with other keys than its own file, or one that has no file.
         name = child.get("group") or child.get("task")
         if name in index:
-            yield from configs(name, index)
+            yield from configs(name, index, within)
         if isinstance(child.get("task"), list):
-            yield from _group_configs(child, index)
+            yield from _group_configs(child, index, within)
         yield str(name), child
 
 
@@ -121,7 +134,9 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     does not answer.
     """
     found = [config for _, config in configs(name, manager.task_index)]
-    local = all(config.get("dataset_path") in LOCAL_FORMATS for config in found)
+    # An inline group, and a task with other keys than its own file, say nothing of the data.
+    origins = {config.get("dataset_path") for config in found if not config.keys().isdisjoint(ORIGIN_KEYS)}
+    local = bool(origins) and origins.issubset(LOCAL_FORMATS)
     sys.dont_write_bytecode = True  # next to a task file DVC would take it for a change of the folder
     with fresh_cache() if local else nullcontext():
         try:

@@ -52,15 +52,26 @@ def test_a_task_file_of_ones_own_is_loaded_with_the_functions_next_to_it(tmp_pat
     assert not (tmp_path / "home/datasets").exists()
 
 
-def test_data_that_was_changed_is_read_anew_although_its_time_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("own", "group: other\ntask: [own]\n"),
+        ("mine", "group: mine\ntask: [{task: own, num_fewshot: 1}]\n"),
+        ("mine", "group: mine\ntask: [{group: inner, task: [own]}]\n"),
+    ],
+)
+def test_data_that_was_changed_is_read_anew_although_its_time_is_the_same(
+    tmp_path: Path, name: str, group: str
+) -> None:
     write_task()
+    (tmp_path / "tasks/group.yaml").write_text(group)
     data = tmp_path / "tasks/answers.jsonl"
-    manager = index_tasks(("own",))
+    manager = index_tasks((name,))
     answers = []
     for text in ('{"question": "a", "answer": "b"}\n', '{"question": "c", "answer": "d"}\n'):
         data.write_text(text)
         os.utime(data, (1, 1))
-        with loaded("own", manager, params("own")) as tasks:
+        with loaded(name, manager, params(name)) as tasks:
             answers.append(tasks["tasks"]["own"].eval_docs[0]["answer"])
 
     assert answers == ["b", "d"]
@@ -111,6 +122,13 @@ def test_a_group_with_a_task_that_runs_code_is_refused() -> None:
     Path("tasks/group.yaml").write_text("group: mine\ntask: [{task: runs_code, num_fewshot: 1}]\n")
 
     assert message_of("mine").startswith("harness.tasks: `runs_code` runs generated code without a sandbox")
+
+
+def test_a_group_that_holds_itself_is_named() -> None:
+    write_task()
+    Path("tasks/group.yaml").write_text("group: mine\ntask: [own, {group: inner, task: [mine]}]\n")
+
+    assert message_of("mine") == "harness.tasks: the group `mine` holds itself; correct its file in tasks/"
 
 
 def test_a_task_file_that_is_not_yaml_is_named_with_the_line() -> None:

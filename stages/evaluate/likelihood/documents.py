@@ -80,7 +80,7 @@ def named_set(name: str, path: Path) -> HeldOutSet:
     """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
 
     `.jsonl` and `.parquet` hold a document in each row, in the field or column `text`, with its `source` and `path` if
-    it has them; any other file is a document. Empty texts are left out.
+    it has them; any other file is a document. Empty texts are left out, and byte-order marks, as `collect` does.
     """
     return HeldOutSet(name, path, lambda: (document for document in _read(name, path) if document.text))
 
@@ -106,14 +106,14 @@ def _files(path: Path) -> Iterable[Path]:
 def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
     match file.suffix:
         case ".jsonl":
-            with file.open(encoding="utf-8", newline="\n") as lines:
+            with file.open(encoding="utf-8-sig", newline="\n") as lines:
                 yield from ((number, parse_json(line)) for number, line in enumerate(lines, start=1) if line.strip())
         case ".parquet":
             with pq.ParquetFile(file, page_checksum_verification=True) as table:
                 rows = (row for batch in table.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
                 yield from enumerate(rows, start=1)
         case _:
-            yield None, {"text": file.read_bytes().decode("utf-8")}
+            yield None, {"text": file.read_bytes().decode("utf-8-sig")}
 
 
 def _document(row: Any, set_name: str, name: str) -> Document:

@@ -87,6 +87,13 @@ def test_a_set_that_cannot_be_is_refused(name: str, message: str) -> None:
         named_sets({name: "nowhere"})
 
 
+@pytest.mark.parametrize(("name", "content"), [("s.txt", "text"), ("s.jsonl", '{"text": "text"}\r\n')])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_bytes(content.encode("utf-8-sig"))
+
+    assert [*named_set("s", tmp_path / name).texts] == ["text"]
+
+
 def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
 

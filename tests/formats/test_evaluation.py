@@ -120,6 +120,9 @@ def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_on
             json.dumps(MBPP | {"test_list": "assert one() == 1"}).encode(),
             "line 1: test_list: Input should be a valid list",
         ),
+        (json.dumps(MBPP | {"text": None}).encode(), "line 1: text: Input should be a valid string"),
+        (json.dumps(SANITIZED | {"prompt": None}).encode(), "line 1: prompt: Input should be a valid string"),
+        (json.dumps(MBPP | {"task_id": None}).encode(), "line 1: task_id.int: Input should be a valid integer"),
         (json.dumps(MBPP | {"test_list": []}).encode(), "line 1: test_list: List should have at least 1 item"),
         (json.dumps(MBPP | {"test_list": ["x", 1]}).encode(), "line 1: test_list.1: Input should be a valid string"),
         (

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from stages.formats.reports import first_fault, parse_json, read_lines, read_rows, write_lines
 from stages.runtime.entry import UserError
@@ -51,9 +51,11 @@ class Problem(BaseModel, frozen=True, extra="forbid", strict=True):
     """The programming language, e.g. `python`."""
 
 
-class MbppTests(BaseModel, frozen=True, strict=True):
-    """The fields of a row of MBPP that its test is made of."""
+class MbppRow(BaseModel, frozen=True, strict=True):
+    """The fields of a row of MBPP that a prompt and a test are made of."""
 
+    task_id: int | str
+    text: str = Field(validation_alias=AliasChoices("text", "prompt"))
     test_list: list[str] = Field(min_length=1)
     """Assertions; without one every completion would pass."""
     test_setup_code: str | None = None
@@ -136,12 +138,11 @@ def _humaneval(row: Mapping[str, Any], language: str) -> Problem:
 
 
 def _mbpp(row: Mapping[str, Any], language: str) -> Problem:
-    text = row["text"] if "text" in row else row["prompt"]
-    tests = MbppTests.model_validate(row)
+    read = MbppRow.model_validate(row)
     return Problem(
-        task_id=f"MBPP/{row['task_id']}",
-        prompt=f'"""\n{text}\n{tests.test_list[0]}\n"""\n',
-        test=tests.code,
+        task_id=f"MBPP/{read.task_id}",
+        prompt=f'"""\n{read.text}\n{read.test_list[0]}\n"""\n',
+        test=read.code,
         entry_point="",
         solution=row["code"],
         kind="mbpp",

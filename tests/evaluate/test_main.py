@@ -198,6 +198,20 @@ def test_the_prompt_can_come_from_standard_input(project: Path) -> None:
     assert result.stdout.startswith("def piped(x):")
 
 
+def test_a_prompt_on_standard_input_in_another_encoding_is_refused(project: Path) -> None:
+    command = [sys.executable, "-m", "stages.evaluate.commands.sample", "-"]
+
+    result = subprocess.run(
+        command,
+        env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"},  # as in the locale en_US.UTF-8
+        input="def caf\xe9(".encode("latin-1"),
+        capture_output=True,
+        check=False,
+    )
+
+    assert (result.returncode, result.stderr) == (2, b"error: the prompt is no UTF-8 text\n")
+
+
 def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(project: Path) -> None:
     result = run_sample(project, "x = 1\n" * 50, "--max-new-tokens", "2")
 

@@ -22,7 +22,7 @@ def main() -> None:
     """Print the prompt and its continuation, piece by piece."""
     try:
         arguments = parse_arguments()
-        prompt = arguments.prompt if arguments.prompt != "-" else sys.stdin.read().removesuffix("\n")
+        prompt = arguments.prompt if arguments.prompt != "-" else standard_input().removesuffix("\n")
         model, tokenizer = open_model(arguments.model), open_tokenizer(arguments.model)
         require_text(prompt)
         warn_of_a_long_prompt(model, tokenizer, prompt)
@@ -32,6 +32,12 @@ def main() -> None:
         print()
     except KeyboardInterrupt:
         fail("interrupted", EXIT_INTERRUPTED)
+
+
+def standard_input() -> str:
+    """All of it; other bytes than UTF-8 are kept as Python keeps those of arguments, whatever the locale."""
+    with open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False) as given:
+        return given.read()
 
 
 def require_text(prompt: str) -> None:

@@ -23,7 +23,9 @@ from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
-WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
+IGNORED = ".gitignore"
+
+WRITTEN_BY_DVC = ("dvc.lock", IGNORED)
 
 MARK = ".git/parrotflow-checkout"
 """Tells a checkout of ours from a person's clone."""
@@ -34,9 +36,9 @@ MERGING = ".git/MERGE_HEAD"
 NOBODYS = {STATE_DIR.name, "lost+found"}
 """In a folder before the first checkout: a deployment's lock, and what a new disk has."""
 
-MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=union\n"
+MERGED = f"{EXPERIMENTS}/*/*/** merge=ours\n{EXPERIMENTS}/*/*/{RECORD} merge=union\n{IGNORED} merge=union\n"
 """Of an experiment's results that two sides have changed: the lines of both records, and whole files of our own, which
-the next sweep makes again from the record."""
+the next sweep makes again from the record. Of what git ignores: the lines of both, DVC's and those of people."""
 
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
@@ -120,7 +122,7 @@ def merge(folder: Path, other: str) -> None:
 
     The files of results, dvc.lock among them, are taken whole from HEAD: entries of two sides merged as text would
     claim results that were never computed. What HEAD's results do not fit is computed or restored again. Records of
-    experiments' runs are joined.
+    experiments' runs are joined, and so is each `.gitignore`.
     """
     if _succeeds(folder, "merge-base", "--is-ancestor", other, "HEAD"):
         return
@@ -138,9 +140,9 @@ def merge(folder: Path, other: str) -> None:
         # Over conflicts git waits for us; else it did not begin.
         if not (folder / MERGING).exists():
             raise
-    if results:
-        git(folder, "checkout", "--quiet", "HEAD", "--", *results)
-    unmerged = git(folder, "diff", "--name-only", "--diff-filter=U").splitlines()
+    if kept := [path for path in results if not path.endswith(IGNORED) or path in _unmerged(folder)]:
+        git(folder, "checkout", "--quiet", "HEAD", "--", *kept)
+    unmerged = _unmerged(folder)
     # Deleted here and changed there.
     for path in [path for path in unmerged if is_result(path, outs)]:
         git(folder, "rm", "--quiet", "--force", "--", path)
@@ -149,6 +151,10 @@ def merge(folder: Path, other: str) -> None:
         git(folder, "merge", "--abort")
         raise UserError(f"{other} cannot be merged: conflicts in {', '.join(unmerged[:5])}; merge them by hand once")
     git(folder, "commit", "--quiet", "-m", f"Take {other} in")
+
+
+def _unmerged(folder: Path) -> list[str]:
+    return [path for path in git(folder, "diff", "--name-only", "-z", "--diff-filter=U").split("\0") if path]
 
 
 def _remove_what_is_in_the_way(folder: Path, other: str) -> None:

@@ -82,6 +82,23 @@ def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: 
     assert (folder / "one.sh").read_text() == "b\n"
 
 
+def test_what_both_sides_tell_git_to_ignore_is_ignored(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    (work / ".gitignore").write_text(f"{(work / '.gitignore').read_text()}scratch/\n")
+    commit(work, one_sh="b\n")
+    git(work, "push", "-q", "origin", "main")
+    (folder / ".gitignore").write_text(f"{(folder / '.gitignore').read_text()}/made.txt\n")
+    commit_results(folder, "A stage has a new output")
+
+    bring_up_to_date(folder, str(source), "main", "results")
+    commit(folder, one_sh="c\n")
+    (folder / "scratch").mkdir()
+    (folder / "scratch/any").touch()
+
+    assert {"scratch/", "/made.txt"} <= {*(folder / ".gitignore").read_text().splitlines()}
+    assert commit_results(folder, "nothing new") is None
+
+
 def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
     folder, work = checkout(source), source.parent / "work"
     commit(folder, one_sh="ours\n")

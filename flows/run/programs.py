@@ -47,7 +47,7 @@ def secrets_of(plan: "Plan") -> set[str]:
 
 def unhidden(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """A warning for each of these variables whose value `redactor` leaves where it is."""
-    short = [name for name in sorted(names) if 0 < len(environment.get(name, "")) < SHORTEST_SECRET]
+    short = [name for name in sorted(names) if environment.get(name, "").strip() and not _hidden(environment[name])]
     return [
         f"warning: {name} has fewer than {SHORTEST_SECRET} characters, so it is not hidden where a stage prints it"
         for name in short
@@ -55,8 +55,12 @@ def unhidden(names: Iterable[str], environment: Mapping[str, str] = os.environ) 
 
 
 def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """A function that replaces the values of these environment variables, and tokens of the Hub, by their names."""
-    values = {environment[name]: name for name in names if len(environment.get(name, "")) >= SHORTEST_SECRET}
+    """A function that replaces the values of these environment variables, and tokens of the Hub, by their names.
+
+    It is asked line by line, so each line of a value counts by itself; the longest first, since one may hold another.
+    """
+    lines = {line: name for name in names for line in _hidden(environment.get(name, ""))}
+    values = dict(sorted(lines.items(), key=lambda item: len(item[0]), reverse=True))
 
     def redact(text: str) -> str:
         for value, name in values.items():
@@ -64,6 +68,10 @@ def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) 
         return HUB_TOKEN.sub("[token]", text)
 
     return redact
+
+
+def _hidden(value: str) -> list[str]:
+    return [line.strip() for line in value.splitlines() if len(line.strip()) >= SHORTEST_SECRET]
 
 
 def signal_group(group: int, number: int) -> None:

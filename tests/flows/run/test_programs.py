@@ -8,7 +8,7 @@ import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy, Program
-from flows.run.programs import forecasts, preflight, running_sidecar
+from flows.run.programs import forecasts, preflight, redactor, running_sidecar, unhidden
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy
 
@@ -128,6 +128,22 @@ def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
     policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
 
     assert policy.all_secrets == {"A", "B"}
+
+
+def test_a_secret_that_another_begins_with_or_that_has_several_lines_is_hidden_whole() -> None:
+    key = "-----BEGIN KEY-----\nAAAAbbbbCCCC\r\nDDDDeeeeFFFF\nab==\n"
+    environment = {"USER_KEY": "abcdefgh", "ADMIN_KEY": "abcdefgh-and-more", "SIGNING": key}
+    for names in (["USER_KEY", "ADMIN_KEY", "SIGNING"], ["SIGNING", "ADMIN_KEY", "USER_KEY"]):
+        redact = redactor(names, environment)
+
+        assert redact("is abcdefgh-and-more, abcdefgh") == "is [ADMIN_KEY], [USER_KEY]"
+        assert [redact(line) for line in key.splitlines()][1:3] == ["[SIGNING]", "[SIGNING]"]
+
+
+def test_a_secret_of_which_nothing_is_hidden_is_a_warning() -> None:
+    environment = {"SHORT": "abc", "LINES": "abc\ndef\nghi\njkl", "LONG": "abcdefgh\nabc", "EMPTY": "\n"}
+
+    assert [line.split()[1] for line in unhidden(environment, environment)] == ["LINES", "SHORT"]
 
 
 def planned(state: StageState, command: str, **program: object) -> PlannedStage:

@@ -101,6 +101,8 @@ def forget(stage: str) -> None:
     """Take a stage out of dvc.lock, so that it counts as never run."""
     dvc_file, name = located(stage)
     lock_file = lock_file_of(dvc_file)
+    if not lock_file.exists():
+        return
     head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
     blocks.pop(name, None)
     atomic_write(lock_file, head + "".join(blocks.values()))

@@ -106,6 +106,16 @@ def test_what_was_accepted_is_taken_back(project: Path) -> None:
         undo("make")
 
 
+def test_what_was_accepted_is_taken_back_also_where_dvc_lock_is_gone(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    (project / "dvc.lock").unlink()
+
+    undo("make")
+
+    assert read_ledger() == []
+
+
 def test_what_was_accepted_is_never_restored_as_if_it_was_computed(project: Path) -> None:
     (project / "make.py").write_text(CHANGED)
     accept("make", "a judgement")

@@ -27,7 +27,7 @@ from stages.runtime.section import PARAMS_FILE, Section, check_section, read_par
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""
 
-_INTERPOLATED = re.compile(r"\$\{(\w+)")
+_INTERPOLATED = re.compile(r"\$\{\s*([\w-]+)")
 
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:

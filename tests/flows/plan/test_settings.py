@@ -53,7 +53,7 @@ DVC_YAML = """\
 # the word nonesuch in a remark makes it no section
 stages:
   own:
-    cmd: ./own ${shown.in_command}
+    cmd: ./own ${shown.in_command} ${ spaced.key } ${with-dash.key}
     params: [own.rate, {params.yaml: [listed], other.yaml: [elsewhere]}]
   each:
     foreach: [1]
@@ -64,7 +64,7 @@ stages:
 def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     monkeypatch.setattr(settings, "DVC_FILE", tmp_path / "dvc.yaml")
-    sections = ("own", "shown", "listed", "each")
+    sections = ("own", "shown", "spaced", "with-dash", "listed", "each")
     text = (ROOT / "params.yaml").read_text() + "".join(f"\n{name}: {{a: 1}}" for name in sections)
     (tmp_path / "params.yaml").write_text(text)
     check_params(tmp_path / "params.yaml")

@@ -137,7 +137,9 @@ def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Befo
             yield Artifact(f"link-{stage.name}", "link", link, f"Result of {stage.name}")
         card = Path(filled_in(show.card))
         if card.is_file():
-            text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]
+            text = card.read_text(encoding="utf-8")
+            if text.startswith("---\n"):  # its metadata
+                text = text.split("\n---\n", 1)[-1]
             text = f"`{card}`\n\n{text}"
             yield Artifact(f"card-{stage.name}", "markdown", text, f"Card of {stage.name}")
 

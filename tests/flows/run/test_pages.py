@@ -16,7 +16,10 @@ import httpx
 import pytest
 from PIL import Image
 
-from flows.pipeline_run import with_before
+from flows.pipeline_run import Before, run_artifacts, with_before
+from flows.plan.graph import Plan, PlannedStage
+from flows.plan.settings import Policy
+from flows.run.outcome import StageOutcome
 from flows.run.pages import draw
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, processes_in, toy
@@ -261,6 +264,19 @@ def test_of_the_run_before_the_curves_that_differ_are_shown() -> None:
 
 def test_the_first_run_and_a_run_that_changes_nothing_have_nothing_to_compare() -> None:
     assert [figure["before"] for figure in (*with_before(NOW, []), *with_before(NOW, NOW))] == [{}, {}]
+
+
+@pytest.mark.parametrize("metadata", ["", "---\ntitle: one --- two ---\n---\n"])
+def test_a_card_is_shown_whole_without_its_metadata(metadata: str, tmp_path: Path) -> None:
+    text = "# Results\n\nfigure | value\n---|---\nloss | 1.5\n\n---\nThe end.\n"
+    card = tmp_path / "card.md"
+    card.write_text(metadata + text)
+    policy = Policy.model_validate({"show": {"card": str(card)}})
+    plan = Plan((PlannedStage("train", "run", (), (), policy),))
+
+    *_, shown = run_artifacts(plan, {"train": StageOutcome("train", "ran")}, Before({}, {}))
+
+    assert shown.data == f"`{card}`\n\n{text}"
 
 
 def test_they_are_drawn_in_grey() -> None:

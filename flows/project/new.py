@@ -84,7 +84,7 @@ def new_project(folder: Path, words: Sequence[str]) -> list[str]:
         commit(folder, "Begin a project")
     except BaseException:
         for path in [*folder.iterdir()] if there else [folder]:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         raise
     return [f"{folder} is a project of its own, with its first commit", f"next: cd {folder} && make run"]
 

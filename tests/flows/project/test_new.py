@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.project import new
 from tests.small_project import ROOT
 
 
@@ -118,3 +119,15 @@ def test_a_folder_with_files_is_refused_and_a_wrong_value_leaves_nothing(wheel: 
     assert "full is not empty" in parrotflow(wheel, tmp_path, "new", "full", ok=False)
     assert "max_stepz" in parrotflow(wheel, tmp_path, "new", "mine", "train.max_stepz=1", ok=False)
     assert not (tmp_path / "mine").exists()
+
+
+def test_a_project_that_cannot_be_begun_is_told_by_its_own_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(folder: Path) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(new, "write_files", no_room)
+
+    with pytest.raises(OSError, match="no room"):
+        new.new_project(tmp_path / "mine", ())

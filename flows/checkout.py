@@ -14,7 +14,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.dvc_repo.cache import has_commit
+from flows.dvc_repo.cache import has_commit, own_environment
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity
@@ -258,4 +258,6 @@ def _changed(folder: Path) -> list[str]:
 
 
 def _succeeds(folder: Path, *arguments: str) -> bool:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).returncode == 0
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
+    return done.returncode == 0

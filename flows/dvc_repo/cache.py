@@ -12,6 +12,7 @@ that a command unpacks.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -159,10 +160,17 @@ def experiment_ref(baseline: str, name: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
 
 
+def own_environment() -> dict[str, str]:
+    """This process's environment, without what a git hook says of another repository."""
+    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in named}
+
+
 def has_commit(commit: str, folder: Path = Path()) -> bool:
     """Whether git has a commit in a folder's repository. A clone has no DVC experiment before `dvc exp pull`."""
     command = ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit
+from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit, own_environment
 from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.environment import dvc_state_within
@@ -30,7 +30,6 @@ from flows.sweep.committed import (
     git,
     give_identity,
     is_below,
-    own_environment,
     require_committed,
     uncommitted_code,
 )

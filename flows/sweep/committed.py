@@ -14,6 +14,7 @@ from backports import tarfile
 from dvc.repo import Repo
 from dvc.stage import Stage
 
+from flows.dvc_repo.cache import own_environment
 from flows.dvc_repo.internals import open_repo
 from flows.plan.changes import check_deps, code_folders, writes_code
 from stages.runtime.code import PACKAGES
@@ -23,12 +24,6 @@ from stages.runtime.stage_code import REQUIREMENTS_LOCK, StageCode, code_of, cod
 
 SUBMODULE = "160000"
 """Its mode in git's index: of another repository in this one git has the commit and no file."""
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment, without what a git hook says of another repository."""
-    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in named}
 
 
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:

@@ -369,3 +369,16 @@ def test_a_branch_that_git_does_not_take_is_refused(name: str) -> None:
     require_branch_name("experiments/toy")
     with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
         require_branch_name(name)
+
+
+def test_a_checkout_of_a_run_that_a_git_hook_started_is_asked_about_itself(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkout(source)
+    commit(source.parent / "work", one_sh="b\n")
+    git(source.parent / "work", "push", "-q", "origin", "main")
+    monkeypatch.setenv("GIT_DIR", str(make_toy(source.parent / "other", DVC_YAML) / ".git"))
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / "one.sh").read_text() == "b\n"

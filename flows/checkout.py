@@ -14,7 +14,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.dvc_repo.cache import has_commit, own_environment
+from flows.dvc_repo.cache import has_commit
+from flows.dvc_repo.internals import own_environment
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity

@@ -12,7 +12,6 @@ that a command unpacks.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -29,7 +28,7 @@ from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, run_cache_entry
+from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, own_environment, run_cache_entry
 from flows.dvc_repo.lock_file import recorded_all
 from stages.runtime.entry import UnavailableError, UserError, first_line
 from stages.runtime.section import PARAMS_FILE
@@ -158,12 +157,6 @@ CHANGES_NO_RESULT = ("meta", "desc")
 def experiment_ref(baseline: str, name: str) -> str:
     """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
-
-
-def own_environment() -> dict[str, str]:
-    """This process's environment, without what a git hook says of another repository."""
-    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in named}
 
 
 def has_commit(commit: str, folder: Path = Path()) -> bool:

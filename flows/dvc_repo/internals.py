@@ -36,6 +36,12 @@ SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.
 """SQLite's code -> the system's."""
 
 
+def own_environment() -> dict[str, str]:
+    """This process's environment, without what a git hook says of another repository."""
+    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in named}
+
+
 @contextmanager
 def open_repo() -> Iterator[Repo]:
     """DVC's repository; what takes its lock waits while another DVC command holds it."""

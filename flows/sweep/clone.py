@@ -18,8 +18,8 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit, own_environment
-from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit
+from flows.dvc_repo.internals import open_repo, own_environment
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.rows import CELL_REPORT

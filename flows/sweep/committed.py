@@ -14,8 +14,7 @@ from backports import tarfile
 from dvc.repo import Repo
 from dvc.stage import Stage
 
-from flows.dvc_repo.cache import own_environment
-from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo.internals import open_repo, own_environment
 from flows.plan.changes import check_deps, code_folders, writes_code
 from stages.runtime.code import PACKAGES
 from stages.runtime.entry import UserError

@@ -103,9 +103,9 @@ def forget(stage: str) -> None:
     lock_file = lock_file_of(dvc_file)
     if not lock_file.exists():
         return
-    head, blocks = blocks_of(lock_file.read_text(encoding="utf-8"))
+    head, blocks, tail = blocks_of(lock_file.read_text(encoding="utf-8"))
     blocks.pop(name, None)
-    atomic_write(lock_file, head + "".join(blocks.values()))
+    atomic_write(lock_file, head + "".join(blocks.values()) + tail)
 
 
 def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:
@@ -153,19 +153,21 @@ def read_orders(folder: Path = Path()) -> dict[str, RunOrder]:
         return {}
 
 
-def blocks_of(text: str) -> tuple[str, dict[str, str]]:
-    """The text up to the stages, and each stage's own lines."""
+def blocks_of(text: str) -> tuple[str, dict[str, str], str]:
+    """The text up to the stages, each stage's own lines, and what comes after them, such as DVC's `datasets`."""
     start = text.index(HEAD) + len(HEAD) if HEAD in text else len(text)
     blocks: dict[str, str] = {}
     name = ""
-    for line in text[start:].splitlines(keepends=True):
+    lines = text[start:].splitlines(keepends=True)
+    end = next((index for index, line in enumerate(lines) if line[0].isalpha()), len(lines))
+    for line in lines[:end]:
         if line.startswith("  ") and line[2:3] not in " -#\n":  # which may end there, cut off
             name = line.strip().removesuffix(":").strip("'\"")
             blocks.pop(name, None)  # one that is there twice counts where it is last
             blocks[name] = ""
         if name:
             blocks[name] += line
-    return text[:start], blocks
+    return text[:start], blocks, "".join(lines[end:])
 
 
 DVC_TMP = Path(".dvc/tmp")

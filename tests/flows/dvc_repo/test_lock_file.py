@@ -109,7 +109,7 @@ def test_a_lock_in_another_order_stays_so_when_its_stages_run_again(tmp_path: Pa
     (ours / "last").touch()
     for folder in (plain, ours):
         repro(folder)
-        head, blocks = blocks_of((folder / LOCK_FILE).read_text())
+        head, blocks, _ = blocks_of((folder / LOCK_FILE).read_text())
         (folder / LOCK_FILE).write_text(head + "".join(reversed(blocks.values())))
         (folder / "one.txt").write_text("2\n")
     assert stages_in(ours)[0] != "slow"
@@ -166,6 +166,16 @@ def test_a_stage_that_is_forgotten_counts_as_never_run(tmp_path: Path, monkeypat
     assert recorded("left") is None
     assert {stage.name: stage.why for stage in make_plan().to_do}["left"] == "never run"
     dvc(folder, "status", "-q", "first")
+
+
+def test_what_follows_the_stages_stays_when_the_last_of_them_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage, datasets = "  last:\n    cmd: x\n", "datasets:\n- name: texts\n  url: s3://bucket/texts\n"
+    Path(LOCK_FILE).write_text(f"schema: '2.0'\nstages:\n{stage}{datasets}")
+    forget("last")
+    assert Path(LOCK_FILE).read_text() == f"schema: '2.0'\nstages:\n{datasets}"
 
 
 def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,9 +103,13 @@ def drop_missed_runs(client: "SyncPrefectClient") -> None:
         state=FlowRunFilterState(type=StateTypes(any_=[StateType.SCHEDULED])),
         expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
     )
-    for run in client.read_flow_runs(flow_run_filter=missed):
-        if run.auto_scheduled and not run.run_count:
-            client.delete_flow_run(run.id)
+    kept = 0
+    while page := client.read_flow_runs(flow_run_filter=missed, offset=kept):  # the server answers with some at a time
+        for run in page:
+            if run.auto_scheduled and not run.run_count:
+                client.delete_flow_run(run.id)
+            else:
+                kept += 1
 
 
 def deploy() -> None:

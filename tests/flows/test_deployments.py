@@ -9,14 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 
-from flows.deployments import work_pools
+from flows.deployments import drop_missed_runs, work_pools
 from flows.scheduled import scheduled, sweep
 from flows.sweep.flow_runs import DEPLOYMENT as CELL
 from flows.sweep.flow_runs import FLOW
@@ -52,6 +57,30 @@ def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> N
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
     assert "schedules" not in on_demand | of_sweep | cell
+
+
+@dataclass
+class WaitingRuns:
+    """What Prefect's client says of the runs that are due: two at a time, where a server gives 200."""
+
+    runs: list[FlowRun]
+
+    def read_flow_runs(self, *, flow_run_filter: FlowRunFilter, offset: int) -> list[FlowRun]:
+        assert flow_run_filter.expected_start_time
+        return self.runs[offset : offset + 2]
+
+    def delete_flow_run(self, run: UUID) -> None:
+        self.runs = [one for one in self.runs if one.id != run]
+
+
+def test_of_the_runs_that_are_due_those_of_a_schedule_are_dropped_however_many_others_wait() -> None:
+    by_schedule = [True, False, True, False, False, True, True]
+    runs = [FlowRun(flow_id=uuid4(), auto_scheduled=one, run_count=0) for one in by_schedule]
+    client = WaitingRuns(runs)
+
+    drop_missed_runs(cast("SyncPrefectClient", client))
+
+    assert client.runs == [run for run in runs if not run.auto_scheduled]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -100,7 +100,7 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
         stages = (yaml.safe_load(text) or {}).get("stages") or {}
     except yaml.YAMLError:
         return  # DVC says what is wrong with it
-    for stage in stages.values():
+    for stage in filter(None, stages.values()):  # of one without keys DVC says so
         for entry in stage.get("do", stage).get("params") or ():
             keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
             yield from (key.split(".")[0] for key in keys)

@@ -58,6 +58,7 @@ stages:
   each:
     foreach: [1]
     do: {cmd: ./each, params: [each]}
+  unfinished:
 """
 
 

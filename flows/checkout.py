@@ -141,9 +141,10 @@ def merge(folder: Path, other: str) -> None:
         # Over conflicts git waits for us; else it did not begin.
         if not (folder / MERGING).exists():
             raise
-    if kept := [path for path in results if not path.endswith(IGNORED) or path in _unmerged(folder)]:
-        git(folder, "checkout", "--quiet", "HEAD", "--", *kept)
     unmerged = _unmerged(folder)
+    if kept := [path for path in results if not path.endswith(IGNORED) or path in unmerged]:
+        git(folder, "checkout", "--quiet", "HEAD", "--", *kept)
+        unmerged = _unmerged(folder)
     # Deleted here and changed there.
     for path in [path for path in unmerged if is_result(path, outs)]:
         git(folder, "rm", "--quiet", "--force", "--", path)

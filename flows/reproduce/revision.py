@@ -100,9 +100,9 @@ def read_revision(asked: str, folder: Path) -> RecordedRevision:
             "(revisions of older versions of parrotflow do not); publish the model again with this version"
         )
     stages = read_recorded_lock(folder)
-    ordered: dict[str, LockEntry] = {}
+    makers, ordered = makers_of(stages), dict[str, LockEntry]()
     for stage in stages:
-        ordered |= {name: stages[name] for name in (*ancestors(stages, makers_of(stages), stage), stage)}
+        ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
     execution, inputs = Execution.find(folder / EXECUTION), InputListing.find(folder / INPUTS)
     return RecordedRevision(asked, folder, provenance, ordered, execution, inputs)
 

@@ -107,9 +107,11 @@ def _write_items(items_of: ItemsOf, folder: Path, file: LocatedFile) -> Path:
     descriptor, name = mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as found:
         for item in items_of(file):
-            if not item.reason and not isinstance(item.content, ContentCheck):
-                item = replace(item, content=check_content(item.content))  # noqa: PLW2901
-            pickle.dump(item, found, protocol=pickle.HIGHEST_PROTOCOL)
+            if item.reason or isinstance(item.content, ContentCheck):
+                pickle.dump(item, found, protocol=pickle.HIGHEST_PROTOCOL)
+            else:
+                checked = replace(item, content=check_content(item.content))
+                pickle.dump(checked, found, protocol=pickle.HIGHEST_PROTOCOL)
     return Path(name)
 
 

@@ -121,7 +121,7 @@ def _web_options() -> dict[str, Any]:
 
 def ahead(files: Iterable[LocatedFile]) -> Iterator[LocatedFile]:
     """The files in their order, while the next ones without a flaw are downloaded: `PARROTFLOW_DOWNLOADS` at once, 4 by
-    default. What nobody has read is given up when the caller ends."""
+    default. Downloads that are not needed any more when the caller ends are stopped."""
     todo = list(files)
     at_once = whole_number(DOWNLOADS_VARIABLE, DOWNLOADS_AT_ONCE)
     try:

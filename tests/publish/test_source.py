@@ -243,7 +243,7 @@ def test_a_line_may_be_allowed_by_name() -> None:
 
 
 @pytest.mark.parametrize("separator", ["\f", "\x85", "\u2028"])
-def test_the_line_above_allows_nothing_whatever_characters_it_holds(separator: str) -> None:
+def test_a_mark_in_the_line_above_allows_nothing(separator: str) -> None:
     text = f"a = 1{separator}  # pragma: allowlist secret\nkey = '{GITHUB}'\n"
 
     assert find_secret(text.encode()) == "GitHub Token, line 2"

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def standard_input() -> str:
-    """All of it; other bytes than UTF-8 are kept as Python keeps those of arguments, whatever the locale."""
+    """The whole of it, read as UTF-8 in any locale. Other bytes become halves of surrogate pairs, as in arguments."""
     with open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False) as given:
         return given.read()
 

@@ -20,11 +20,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import OWN_FOLDERS, installed
 from stages.runtime.entry import InputsChangedError, UserError
-from stages.runtime.section import differences, value_at
+from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
 DVC_FILE = Path("dvc.yaml")
@@ -45,8 +45,6 @@ FileState = tuple[object, ...]
 
 _read_besides: dict[Path, dict[str, FileState]] = {}
 """The files and folders given to `read_besides`, by path."""
-
-_yaml_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,8 @@ class Inputs:
             if old_text == new_text:
                 continue
             try:
-                old, new = (yaml.load(text, Loader=_yaml_loader) for text in (old_text, new_text))
-            except yaml.YAMLError:
+                old, new = (as_dvc_reads(text) for text in (old_text, new_text))
+            except YAMLError:
                 yield file  # TOML or Python, or broken by now
                 continue
             if not keys:
@@ -170,8 +168,8 @@ def inputs_of_this_stage() -> Inputs | None:
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
     command = re.compile(rf"python -m {re.escape(module)}(\s|$)")
     try:
-        stages = (yaml.load(DVC_FILE.read_bytes(), Loader=_yaml_loader) or {}).get("stages") or {}
-    except yaml.YAMLError:
+        stages = (as_dvc_reads(DVC_FILE.read_bytes()) or {}).get("stages") or {}
+    except YAMLError:
         return None  # DVC says what is wrong with it
     templates = {name: stage.get("do", stage) for name, stage in stages.items()}  # of foreach
     own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}

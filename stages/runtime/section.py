@@ -4,15 +4,15 @@
 """
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.entry import UserError
@@ -76,41 +76,19 @@ def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:
         owners[name] = module
 
 
-class _Yaml12Loader(yaml.SafeLoader):
-    """Reads `1e-3` as a number and refuses a key that is there twice, as YAML 1.2 and DVC do.
-
-    PyYAML alone takes the number for text, and the last of the keys.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if (key.tag, str(key.value)) in seen:
-                raise yaml.MarkedYAMLError(problem=f'found duplicate key "{key.value}"', problem_mark=key.start_mark)
-            seen.add((key.tag, str(key.value)))
-        return super().construct_mapping(node, deep)
-
-
-_Yaml12Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
 def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     """Read the whole of params.yaml as plain values.
 
     Raises UserError if it is missing or no mapping, has a key twice, or names a URL that holds a credential.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml12Loader)
+        values = as_dvc_reads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root") from None
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UserError(f"{path}: {line}not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {without_credentials(str(error))}") from None
     refuse_credentials(str(path), values)
     if not isinstance(values, dict):
@@ -118,11 +96,19 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     return values
 
 
+def as_dvc_reads(text: str | bytes) -> Any:
+    """A YAML text as plain values, by YAML 1.2 as in DVC: `1e-3` and `010` are numbers, 0.001 and 10, `yes` is text.
+
+    Raises ruamel.yaml's YAMLError, for a key that is there twice too.
+    """
+    return YAML(typ="safe").load(text)
+
+
 def read_value(text: str) -> Any:
     """One value as params.yaml would have it: `4e-1` is a number. Raises UserError for what is not YAML."""
     try:
-        return yaml.load(text, Loader=_Yaml12Loader)
-    except yaml.YAMLError as error:
+        return as_dvc_reads(text)
+    except YAMLError as error:
         raise UserError(f"{text}: not a YAML value: {' '.join(str(error).split())}") from None
 
 

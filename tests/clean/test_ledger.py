@@ -126,7 +126,16 @@ def test_comments_are_whole_lines_and_docstrings(text: str, share: float) -> Non
 
 @pytest.mark.parametrize(
     ("path", "language"),
-    [("a/b.py", "Python"), ("a.RS", "Rust"), ("Makefile", ""), ("a.py.bin", ""), ("a/book.txt#3", "text")],
+    [
+        ("a/b.py", "Python"),
+        ("a.RS", "Rust"),
+        ("Makefile", ""),
+        ("a.py.bin", ""),
+        ("a/book.txt#3", "text"),
+        ("https://example.org/a.py?download=true", "Python"),
+        ("https://example.org/get?name=a.py", ""),
+        ("why?.py", "Python"),
+    ],
 )
 def test_the_language_is_guessed_by_the_extension(path: str, language: str) -> None:
     assert features_of("x", path)["language"] == language

@@ -2,10 +2,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+from dvc.utils.serialize import load_yaml
 from pydantic import Field
 
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section, differences, flatten, read_section, value_at
+from stages.runtime.section import Section, differences, flatten, read_params_file, read_section, value_at
 
 
 class Optimizer(Section):
@@ -35,6 +36,13 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
     toy = read_section("toy", Toy, write(tmp_path, GOOD))
 
     assert toy == Toy(steps=3, optimizer=Optimizer(name="adamw", learning_rate=0.001))
+
+
+@pytest.mark.parametrize("value", ["010", "0o10", "0x1F", "1_000", "12:30", "1e3", ".5", "yes", "on", "~", "2026-11-27"])
+def test_a_value_is_the_one_that_dvc_records(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, f"key: {value}\n")
+
+    assert read_params_file(path) == load_yaml(path)
 
 
 @pytest.mark.parametrize(

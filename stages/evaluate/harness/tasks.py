@@ -136,7 +136,7 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     found = [config for _, config in configs(name, manager.task_index)]
     # An inline group, and a task with other keys than its own file, say nothing of the data.
     origins = {config.get("dataset_path") for config in found if not config.keys().isdisjoint(ORIGIN_KEYS)}
-    local = bool(origins) and origins.issubset(LOCAL_FORMATS)
+    local = not origins.isdisjoint(LOCAL_FORMATS)
     sys.dont_write_bytecode = True  # next to a task file DVC would take it for a change of the folder
     with fresh_cache() if local else nullcontext():
         try:

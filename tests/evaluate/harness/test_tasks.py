@@ -58,12 +58,16 @@ def test_a_task_file_of_ones_own_is_loaded_with_the_functions_next_to_it(tmp_pat
         ("own", "group: other\ntask: [own]\n"),
         ("mine", "group: mine\ntask: [{task: own, num_fewshot: 1}]\n"),
         ("mine", "group: mine\ntask: [{group: inner, task: [own]}]\n"),
+        ("mine", "group: mine\ntask: [own, as_on_the_hub]\n"),
     ],
 )
 def test_data_that_was_changed_is_read_anew_although_its_time_is_the_same(
     tmp_path: Path, name: str, group: str
 ) -> None:
     write_task()
+    write_task("as_on_the_hub", dataset_path="repository", dataset_kwargs={})
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository/test.jsonl").write_text('{"question": "a", "answer": "b"}\n')
     (tmp_path / "tasks/group.yaml").write_text(group)
     data = tmp_path / "tasks/answers.jsonl"
     manager = index_tasks((name,))

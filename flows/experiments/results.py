@@ -114,7 +114,7 @@ def stored_results(name: str, size: SettingName) -> Results:
 def find_table(name: str) -> Table:
     """The table of a path, in any form, or of `EXPERIMENT/TABLE`. Raises UserError that names those there are."""
     made = sorted(EXPERIMENTS.glob(f"*/*/{TABLES}/*.csv"))
-    found = [path for path in made if path == Path(name).with_suffix(".csv")]
+    found = [path for path in made if Path(name).parent == path.parent and Path(name).stem == path.stem]
     found = found or [path for path in made if f"{path.parents[2].name}/{path.stem}" == name]
     if len(found) == 1:
         (path,) = found
@@ -122,10 +122,10 @@ def find_table(name: str) -> Table:
         tables = stored_results(path.parents[2].name, size).tables
         if table := next((table for table in tables if table.name == path.stem), None):
             return table
-    there = ", ".join(map(str, found or made))
-    raise UserError(
-        f"{name}: {'several tables' if len(found) > 1 else 'no such table'}; give one of: {there or 'none is made yet'}"
-    )
+    if found:
+        raise UserError(f"{name}: several tables; give one of: {', '.join(map(str, found))}")
+    there = sorted({f"{path.parents[2].name}/{path.stem}" for path in made})
+    raise UserError(f"{name}: no such table; give one of: {', '.join(there) or 'none is made yet'}")
 
 
 def summary(results: Results) -> Sequence[str]:

@@ -200,8 +200,9 @@ def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("toy/other", "toy/other: no such table; give one of: experiments/toy/small/tables/intervals.csv"),
+        ("toy/other", "toy/other: no such table; give one of: toy/intervals, "),
         ("experiments/toy/full/tables/main.md", "no such table"),
+        (".", "no such table"),
     ],
 )
 def test_a_table_is_found_by_its_name_or_the_path_of_any_form(cells: list[Cell], name: str, message: str) -> None:

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.markers import Marker
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import Sources, computing, installed
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE
+from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
 FOLDER = Path("code")
 
@@ -26,7 +26,7 @@ WRITER = f"stages.{FOLDER}"
 
 REQUIREMENTS_LOCK = Path("requirements.lock")
 
-WITHOUT_EFFECT = {"pydantic", "pyyaml"}
+WITHOUT_EFFECT = {"pydantic", "pyyaml", "ruamel-yaml"}
 """Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
 
 OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyyaml"}
@@ -134,8 +134,8 @@ def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]],
 
 def _params(path: Path) -> Any:
     try:
-        return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (FileNotFoundError, yaml.YAMLError):
+        return as_dvc_reads(path.read_bytes())
+    except (FileNotFoundError, YAMLError):
         return {}
 
 

@@ -38,7 +38,9 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
     assert toy == Toy(steps=3, optimizer=Optimizer(name="adamw", learning_rate=0.001))
 
 
-@pytest.mark.parametrize("value", ["010", "0o10", "0x1F", "1_000", "12:30", "1e3", ".5", "yes", "on", "~", "2026-11-27"])
+@pytest.mark.parametrize(
+    "value", ["010", "0o10", "0x1F", "1_000", "12:30", "1e3", ".5", "yes", "on", "~", "2026-11-27"]
+)
 def test_a_value_is_the_one_that_dvc_records(tmp_path: Path, value: str) -> None:
     path = write(tmp_path, f"key: {value}\n")
 

@@ -19,7 +19,14 @@ import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder, file_sha256
@@ -137,6 +144,7 @@ def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrain
     config = build_config(params, vocabulary)
     if params.start_from is not None:
         config = from_source(params.start_from, AutoConfig)
+        use_ids_of(vocabulary, config)
     config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
     return without_values(config)
 
@@ -204,7 +212,19 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
         )
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
     _resize(model, vocabulary.vocab_size)
+    use_ids_of(vocabulary, model.config)
+    use_ids_of(vocabulary, model.generation_config)
     return model
+
+
+def use_ids_of(vocabulary: Manifest, config: PreTrainedConfig | GenerationConfig) -> None:
+    """Let a model that is continued begin and end texts as the tokens do, as one from scratch does.
+
+    Its own ids are of its own tokenizer: of another one they may name an ordinary token, or none.
+    """
+    config.bos_token_id = config.eos_token_id = vocabulary.eos_id
+    if config.pad_token_id is not None:
+        config.pad_token_id = vocabulary.eos_id
 
 
 def padded_vocabulary(size: int) -> int:

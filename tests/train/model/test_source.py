@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
 from tests.hub_client import with_short_waits
+from tests.train.models import GROUPED
 from tests.train.small_run import copy_of, fork, run, run_workers, start, write_params, write_project
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -141,3 +143,16 @@ def test_code_in_a_models_folder_is_not_run(project: Path) -> None:
     assert "error: params.yaml: train.start_from = 'base': cannot be loaded: " in said
     assert not (project / "ran").exists()
     shutil.rmtree(project / "base")
+
+
+def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_loaded(tmp_path: Path) -> None:
+    ids = {"pad_token_id": 500, "bos_token_id": 502, "eos_token_id": [501, 7]}
+    config = AutoConfig.for_model("llama", **GROUPED, vocab_size=512, **ids)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    project = write_project(tmp_path / "project", max_steps=2, start_from=str(tmp_path / "base"))
+
+    run(project, begin=fork)
+
+    model = AutoModelForCausalLM.from_pretrained(project / "model")
+    for written in (model.config, model.generation_config):
+        assert (written.bos_token_id, written.eos_token_id, written.pad_token_id) == (0, 0, 0)

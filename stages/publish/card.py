@@ -247,7 +247,7 @@ def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def merged(sessions: Sequence[Session]) -> list[Session]:
     """The sessions, with those in one that ran alike: a kill changes no bit, so it changes no card either."""
     found: list[Session] = []
-    for one in sessions:
+    for one in (session for session in sessions if session.has_steps):
         alike = found and found[-1].model_copy(update={"first_step": one.first_step, "last_step": one.last_step}) == one
         if alike:
             found[-1] = found[-1].model_copy(update={"last_step": one.last_step})

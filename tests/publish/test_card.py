@@ -462,6 +462,12 @@ def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: Car
     assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
     assert "other code" not in written(inputs, execution=executed(SESSION))
 
+    of_no_step = second.model_copy(update={"last_step": 60})
+    text = written(inputs, execution=executed(SESSION, of_no_step))
+
+    assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
+    assert "61 to 60" not in text
+
 
 def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: CardInputs) -> None:
     assert "model_flops" not in inputs.training

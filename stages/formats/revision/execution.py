@@ -21,7 +21,8 @@ class Session(BaseModel, frozen=True):
     first_step: int
     """The first optimizer step that counts and that this session computed; steps are counted from 1."""
     last_step: int
-    """The last one; what it computed after the checkpoint that the next session continued from does not count."""
+    """The last one; what it computed after the checkpoint that the next session continued from does not count. The step
+    before the first one, where it found all steps computed by other code."""
     device: str
     """The name of the processor or GPU."""
     device_type: str
@@ -52,6 +53,11 @@ class Session(BaseModel, frozen=True):
     (`PARROTFLOW_CONTINUE`)."""
     wheels: dict[str, str] = {}
     """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it computed any that count."""
+        return self.first_step <= self.last_step
 
 
 Signal = Literal["loss", "gradient_norm"]

@@ -88,11 +88,14 @@ class History:
     """In the order of their steps."""
 
     def sessions_until(self, step: int) -> list[Session]:
-        """The sessions that computed the steps 1 to `step`, the last one cut there; none that computed no step."""
+        """The sessions that computed the steps 1 to `step`, the last one cut there.
+
+        Of those that computed no step only one that took over a finished run of other code, which is to be known.
+        """
         return [
             session.model_copy(update={"last_step": min(session.last_step, step)})
             for session in self.sessions
-            if session.first_step <= step
+            if session.first_step <= step or session.continued_from
         ]
 
     def spikes_until(self, step: int) -> list[Spike]:

@@ -108,6 +108,19 @@ def test_it_continues_with_the_weights_of_an_undisturbed_run_and_record_and_segm
     assert plan(project / TRAIN_EXECUTION, checkpoints, 6, 9).first == 6
 
 
+def test_a_finished_run_that_other_code_takes_over_is_on_record_as_the_work_of_the_code_before(project: Path) -> None:
+    earlier = run_so_far(project)
+    run_workers(project, 1, main_of_other_code, **{CONTINUE: earlier})
+    record = Execution.find(project / TRAIN_EXECUTION)
+    assert record is not None
+    assert [(one.first_step, one.has_steps, one.continued_from) for one in record.sessions] == [
+        (1, True, None),
+        (7, False, earlier),
+    ]
+    with pytest.raises(UserError, match="--from 3: the steps up to 6 were computed by other code"):
+        plan(project / TRAIN_EXECUTION, project / ".parrotflow/checkpoints" / earlier, 3, 6)
+
+
 def test_unasked_it_starts_afresh_and_says_how_to_continue(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     earlier = run_so_far(project)
     capfd.readouterr()

@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import Execution
+from stages.formats.revision.execution import OBSERVED_TWICE, Execution
 from stages.formats.revision.lock import (
     DamagedError,
     Fault,
@@ -59,9 +59,6 @@ NOT_OF_A_STAGE = frozenset(
     }
 )
 """Files of a revision that publish itself writes or copies."""
-
-OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
-"""Facts of the last session that `training` in the index has too."""
 
 
 def inconsistencies(folder: Path, provenance: Provenance) -> list[Fault]:
@@ -251,7 +248,8 @@ def edited_execution(folder: Path, provenance: Provenance) -> Iterator[Fault]:
     execution = Execution.find(folder / EXECUTION) if EXECUTION in provenance.files else None
     if execution is None or not execution.sessions:
         return
-    last, observed = execution.sessions[-1].model_dump(), provenance.training or {}
+    sessions = [session for session in execution.sessions if session.has_steps]
+    last, observed = (sessions or execution.sessions)[-1].model_dump(), provenance.training or {}
     for fact in OBSERVED_TWICE:
         if fact in observed and observed[fact] != last[fact]:
             yield Fault(EXECUTION, "contradicts", f"{PROVENANCE} has another {fact}: {observed[fact]}")

@@ -60,6 +60,9 @@ class Session(BaseModel, frozen=True):
         return self.first_step <= self.last_step
 
 
+OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
+"""Facts of the last session with steps that `reports/train_speed.json` has too, and so `training` in the index."""
+
 Signal = Literal["loss", "gradient_norm"]
 
 SIGNALS: tuple[Signal, ...] = ("loss", "gradient_norm")

@@ -21,8 +21,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_sha256
-from stages.formats.reports import CURVES, write_json
-from stages.formats.revision.execution import TRAIN_SPEED, DifferingFact, Execution, Session
+from stages.formats.reports import CURVES, read_json, write_json
+from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_SPEED, DifferingFact, Execution, Session
 from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
@@ -106,19 +106,32 @@ def write_results(
             if path is not None:
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
+    sessions = history.sessions_until(progress.step)
     facts = speed(trainer, uptime)
-    write_json(TRAIN_SPEED, facts | {"weights_sha256": weights})
+    # Where no step was left to compute, what is known of those that did is the better report.
+    if trainer.throughput.tokens or not is_timed(weights):
+        computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions if session.has_steps]
+        write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": weights})
     useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
     if count := int(facts["interruptions"]):
         print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
     Execution(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,
-        sessions=history.sessions_until(progress.step),
+        sessions=sessions,
         spikes=history.spikes_until(progress.step),
         checkpoints=history.contents,
     ).write()
     remember_speed(facts)
+
+
+def is_timed(weights: str) -> bool:
+    """Whether there is a report of how fast these weights were computed."""
+    try:
+        report: Any = read_json(TRAIN_SPEED)
+        return bool(report["weights_sha256"] == weights)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
+from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution
 from stages.runtime.entry import UserError
 from stages.train.monitoring.profile import PROFILE, profiled_steps
 from stages.train.monitoring.results import computing_variables, limits
@@ -75,6 +75,21 @@ def test_a_run_that_only_exports_again_writes_the_same_record(project: Path) -> 
         shutil.rmtree(project / made)
     run_workers(project, 1)  # with other micro-batches, in which it computes no step
     assert (project / TRAIN_EXECUTION).read_bytes() == before
+
+
+def test_a_run_that_only_exports_again_on_other_hardware_keeps_what_is_said_of_how_it_was_computed(
+    project: Path,
+) -> None:
+    report = project / "reports/train_speed.json"
+    before = read_json(report)
+    run_workers(project, 2)
+    assert read_json(report) == before
+
+    report.unlink()
+    run_workers(project, 2)
+    (session,) = record(project).sessions
+    made_again = read_json(report)
+    assert {name: made_again[name] for name in OBSERVED_TWICE} == session.model_dump(include=set(OBSERVED_TWICE))
 
 
 def test_checkpoints_of_before_there_was_a_record_can_be_continued(project: Path) -> None:

@@ -173,6 +173,9 @@ def why_not(progress: TrainingProgress, own: Checkpoints, of: Checkpoints) -> st
         # Points at other steps are only taken out again; those that were never measured cannot be added.
         if getattr(params, name) % (kept := getattr(progress, name)):
             return f"{this}: its curves lack points that train.{name} asks for; a multiple of {kept} continues from it"
+        # The last step always has a point; in a longer run, whose checkpoint this is, it need not have had one.
+        if progress.step == params.max_steps != progress.max_steps and progress.step % kept:
+            return f"{this}: its curves lack the last point, which a run of {progress.max_steps} steps does not have"
     return ""
 
 

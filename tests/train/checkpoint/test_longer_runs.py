@@ -196,3 +196,15 @@ def test_a_model_that_was_lost_is_made_again(inputs: Path, tmp_path: Path) -> No
     (lost,) = (project / ".parrotflow/checkpoints").glob("*/exports/*")
     lost.rename(project / "elsewhere")
     assert exported(project, max_steps=6, export_steps=[2]) == before
+
+
+def test_a_run_that_is_made_shorter_has_the_curves_of_an_undisturbed_one(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rare = {"schedule__name": "constant", "log_every_steps": 4, "evaluate_every_steps": 4}
+    train(project, capfd, **rare, max_steps=9, checkpoints_kept=3)
+    (said,) = train(project, capfd, **rare, max_steps=6)
+    assert said.startswith("continuing at step 3 of 6, from ")
+    undisturbed = copy_of(inputs, tmp_path / "undisturbed")
+    train(undisturbed, capfd, **rare, max_steps=6)
+    assert folder_bytes(project / "reports/curves") == folder_bytes(undisturbed / "reports/curves")

@@ -186,11 +186,13 @@ class Checkpoints:
         return export_path(self.folder, step, self.params.max_steps)
 
     def exported(self, step: int) -> Path | None:
-        """The model of one of `export_steps`: of this run, or of one of another length that had the same weights."""
-        for path in sorted((self.folder / "exports").glob(f"step-{step:08d}-of-*")):
-            if step <= self.shared_steps(int(path.name.rpartition("-")[2])):
-                return path
-        return None
+        """The model of one of `export_steps`: of this run, or of one of another length that had the same weights.
+
+        The newest: a step that was computed again, maybe on other hardware, leaves the last bits that count there.
+        """
+        found = (self.folder / "exports").glob(f"step-{step:08d}-of-*")
+        same = [path for path in found if step <= self.shared_steps(int(path.name.rpartition("-")[2]))]
+        return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
 
     def shared_steps(self, max_steps: int) -> int:
         """Up to which step a run of `max_steps` computes the same as this one (see `TrainParams.shared_steps`)."""

@@ -208,3 +208,18 @@ def test_a_run_that_is_made_shorter_has_the_curves_of_an_undisturbed_one(
     undisturbed = copy_of(inputs, tmp_path / "undisturbed")
     train(undisturbed, capfd, **rare, max_steps=6)
     assert folder_bytes(project / "reports/curves") == folder_bytes(undisturbed / "reports/curves")
+
+
+def test_of_a_step_that_was_computed_again_in_a_longer_run_the_new_model_is_shipped(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, checkpoints = copy_of(inputs, tmp_path / "project"), ".parrotflow/checkpoints"
+    constant: dict[str, Any] = {"schedule__name": "constant", "export_steps": [5], "checkpoints_kept": 5}
+    exported(project, **constant, max_steps=6)
+    (lost,) = project.glob(f"{checkpoints}/*/step-00000006")
+    lost.rename(project / "lost")  # so the longer run continues at step 3
+    monkeypatch.setenv("PARROTFLOW_MICRO_BATCH", "3")  # as other hardware would choose
+    shipped = exported(project, **constant, max_steps=9)
+    old, new = (weights_sha256(path) for path in sorted(project.glob(f"{checkpoints}/*/exports/*")))
+    assert old != new
+    assert shipped["step-00000005"] == new

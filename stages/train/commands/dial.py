@@ -19,8 +19,9 @@ from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch import LaunchConfig
-from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.commands.forecast import launch, vocabulary
+from stages.train.data.order import open_order
 from stages.train.dial.law import LAW
 from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.forecast import duration, make_forecast, scaled
@@ -30,6 +31,8 @@ from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import device_name
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
+
+LOCK = Path("dvc.lock")
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 """Of params.yaml: those that say which tokens there are."""
@@ -52,17 +55,34 @@ def main() -> None:
     arguments = parser.parse_args()
     values = read_params_file(arguments.params)
     params = check_section("train", values.get("train"), TrainParams)
-    dial = Dial(params, vocabulary(values), tokens_of_corpus(values))
+    dial = Dial(params, vocabulary(values), tokens_of_corpus(values, params))
     by_time = arguments.tflop is None
     recipe, lines = dial.for_seconds(arguments.seconds) if by_time else dial.for_flops(arguments.tflop * 1e12)
     print(json.dumps({"values": {f"train.{key}": value for key, value in recipe.values.items()}, "lines": lines}))
 
 
-def tokens_of_corpus(values: dict[str, Any]) -> int | None:
-    """Of the train split, if it was made of the same corpus as `values` ask for."""
-    now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
-    same = all(values.get(name) == now.get(name) for name in DATA_SECTIONS)
-    return TokenStore(TOKENS / TRAIN).manifest.tokens if same and (TOKENS / TRAIN / STORE_MANIFEST).is_file() else None
+def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
+    """Those of the train split that are trained on, if it was made of the same corpus as `values` ask for."""
+    if not (TOKENS / TRAIN / STORE_MANIFEST).is_file() or not is_made_of(values):
+        return None
+    store = TokenStore(TOKENS / TRAIN)
+    mixed = open_order(store, params).mixed if params.mixture else None
+    return sum(source.targets for source in mixed.sources) if mixed else store.manifest.tokens
+
+
+def is_made_of(values: dict[str, Any]) -> bool:
+    """Whether the tokens were made by these values: by dvc.lock, since params.yaml may have changed after them."""
+    lock = read_params_file(LOCK) if LOCK.is_file() else {}
+    recorded = {
+        key: value
+        for stage in (lock.get("stages") or {}).values()
+        for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
+        if key.split(".")[0] in DATA_SECTIONS
+    }
+    if not recorded:
+        now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
+        recorded = {name: now.get(name) for name in DATA_SECTIONS}
+    return all(value_at(values, key) == value for key, value in recorded.items())
 
 
 @dataclass(frozen=True)
@@ -143,7 +163,8 @@ class Dial:
             lines.append("corpus: not tokenized yet, so its repetition is not counted (first: parrotflow run tokenize)")
             return lines
         epochs = recipe.tokens / self.corpus_tokens
-        return [*lines, f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens"]
+        of = " of the mixture's sources, which it reads unequally often" if self.params.mixture else ""
+        return [*lines, f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens{of}"]
 
 
 def timed(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> Timed:

@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
@@ -16,6 +18,8 @@ from stages.train.commands.dial import Dial
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
+from tests.train.small_run import params as train_params
+from tests.train.small_run import write_project
 
 VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
 ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
@@ -87,3 +91,28 @@ def test_several_processes_take_the_speed_of_the_last_run_and_refuse_a_time_with
     found = command.timed(dial().params.model_copy(update={"precision": "fp32"}), VOCABULARY, two)
     assert found.flops_per_second == pytest.approx(2e9)
     assert "estimated from 2e+09 FLOP/s" in found.source
+
+
+def test_the_corpus_is_what_the_mixture_reads_of_the_tokens_and_only_if_they_are_of_these_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "project", source_of=lambda number: "rare" if number % 10 == 0 else "common")
+    monkeypatch.chdir(project)
+    values: dict[str, Any] = {"collect": {"max_bytes": 1}, "train": train_params()}
+    Path("params.yaml").write_text(yaml.safe_dump(values))
+    rare = {"weights": {"rare": 1.0}, "weighting": "shares", "max_repetition": None, "phases": []}
+
+    def tokens(**changes: object) -> int | None:
+        return command.tokens_of_corpus(values, check_section("train", train_params(**changes), TrainParams))
+
+    every, own = tokens(), tokens(mixture=rare)
+    assert every is not None
+    assert own is not None
+    assert 0.05 * every < own < 0.15 * every
+
+    # params.yaml asks for another corpus than the one that the tokens were made of.
+    made_of = {"params.yaml": {"collect": {"max_bytes": 2}}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"collect": {"params": made_of}}}))
+    assert tokens() is None
+    values["collect"]["max_bytes"] = 2
+    assert tokens() == every

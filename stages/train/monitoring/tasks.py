@@ -76,15 +76,20 @@ class TaskEvaluation:
     is_stopping: Callable[[], bool]
 
     def resume(self, step: int) -> None:
-        """Take up what a run that continues after `step` has: later steps are computed again."""
-        if not self.params.evaluate_tasks.tasks or not self.accelerator.is_main_process:
+        """Take up what a run that continues after `step` has: later steps are computed again.
+
+        Also where this start scores none: a later one may, and would take their scores for those of its own steps.
+        """
+        asked = self.params.evaluate_tasks.tasks
+        if not self.accelerator.is_main_process or not (asked or self._file.exists()):
             return
         try:
             for waiting in self._waiting():
                 if _step(waiting) > step:
                     shutil.rmtree(waiting)
             self._write([row for row in self._rows() if int(row[0]) <= step])
-            self._score()
+            if asked:
+                self._score()
         except OSError as error:
             self._warn(step, str(error))
 

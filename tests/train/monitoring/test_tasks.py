@@ -101,6 +101,14 @@ def test_a_full_disk_when_a_run_continues_costs_the_numbers_and_not_the_run(
     assert "not scored after step 2" in capsys.readouterr().out
 
 
+def test_scores_of_steps_that_are_computed_again_go_though_this_start_scores_none(tmp_path: Path) -> None:
+    header = "step\ttask\tmetric\tvalue\tstderr\n"
+    (tmp_path / "tasks.tsv").write_text(f"{header}2\town\tacc\t0.5\t\n4\town\tacc\t0.9\t\n")
+    none_asked = TrainParams.model_validate(params())
+    TaskEvaluation(none_asked, tmp_path, Accelerator(cpu=True), vocabulary(), lambda: False).resume(2)
+    assert (tmp_path / "tasks.tsv").read_text() == f"{header}2\town\tacc\t0.5\t\n"
+
+
 def test_an_unknown_task_is_refused_before_anything_runs(project: Path) -> None:
     asked = TrainParams.model_validate(params(evaluate_tasks=own_task(1) | {"tasks": ["owm"]}))
     with pytest.raises(UserError, match=r"train\.evaluate_tasks: .*no task `owm`.*\(is it .*own"):

@@ -87,9 +87,9 @@ def main() -> None:
     if segment and steps.start != segment[0]:
         raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
     start_trackers(params, accelerator, name, steps.start)
-    uptime = Uptime.of(start.progress, checkpoints.folder, began)
+    uptime = Uptime.of(start.progress, checkpoints.folder, began, params.max_steps)
     if accelerator.is_main_process:
-        uptime.write(checkpoints.folder)
+        uptime.write()
     trainer.throughput.began = time.perf_counter()
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)

@@ -208,8 +208,8 @@ def remember_speed(facts: Mapping[str, Any]) -> None:
         atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))
 
 
-STARTS = "starts"
-"""In the folder of a run's checkpoints: the time of each start, a line each."""
+STARTS = "starts-of-"
+"""In the folder of a run's checkpoints, followed by its `max_steps`: the time of each start, a line each."""
 
 
 @dataclass(frozen=True)
@@ -220,24 +220,31 @@ class Uptime:
     """When each session began, seconds since 1970, increasing; the last is this one."""
     useful_before: float
     """Useful seconds of the sessions before."""
+    file: Path
+    """Of its starts."""
 
     @classmethod
-    def of(cls, progress: TrainingProgress, folder: Path, began: float) -> "Uptime":
-        """Of the session that `began` then and continues from `progress`; the run's checkpoints are in `folder`.
+    def of(cls, progress: TrainingProgress, folder: Path, began: float, max_steps: int) -> "Uptime":
+        """Of the session of a run of `max_steps` that `began` then and continues from `progress`; the run's checkpoints
+        are in `folder`.
 
-        A run that was already complete and is made longer is measured from here on: it did not wait to be continued.
+        A run that was already complete and is given another length is measured from there on: it did not wait to be
+        continued. It may continue from before its last step, where the shorter one's rates had not begun to decay.
         """
-        known = progress.starts
-        if progress.step == progress.max_steps:
-            return cls([began], 0.0)
-        if (folder / STARTS).exists():
-            known = sorted({*known, *map(float, (folder / STARTS).read_text().split())})
-        return cls([*(start for start in known if start < began), began], progress.useful_seconds)
+        file, is_last = folder / f"{STARTS}{max_steps}", progress.step == progress.max_steps
+        if progress.max_steps == max_steps and is_last:
+            return cls([began], 0.0, file)
+        of_other = progress.max_steps != max_steps
+        was_complete = of_other and (is_last or (folder / f"step-{progress.max_steps:08d}").exists())
+        known, useful = ([], 0.0) if was_complete else (progress.starts, progress.useful_seconds)
+        if file.exists():
+            known = sorted({*known, *map(float, file.read_text().split())})
+        return cls([*(start for start in known if start < began), began], useful, file)
 
-    def write(self, folder: Path) -> None:
+    def write(self) -> None:
         """Note that this session began; on a full disk the run goes on without."""
         with suppress(OSError):
-            atomic_write(folder / STARTS, "".join(f"{start}\n" for start in self.starts))
+            atomic_write(self.file, "".join(f"{start}\n" for start in self.starts))
 
     def useful_seconds(self, throughput: Throughput) -> float:
         """Up to now, if what this session computed lasts."""

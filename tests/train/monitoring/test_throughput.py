@@ -38,16 +38,17 @@ def test_the_peak_is_of_the_kind_and_the_precision(
 
 
 def progress(step: int, **carried: object) -> TrainingProgress:
-    return TrainingProgress.of(TrainParams.model_validate(params()), step, 1.0, **carried)
+    given = TrainingProgress.of(TrainParams.model_validate(params()), step, 1.0)
+    return given.model_copy(update=carried)
 
 
 def test_what_lasts_is_useful_and_all_else_since_the_first_start_is_lost(tmp_path: Path) -> None:
     now = time.time()
-    died = Uptime.of(progress(0), tmp_path, now - 100)
-    died.write(tmp_path)  # and never saved anything
-    saved = Uptime.of(progress(0), tmp_path, now - 80)
-    saved.write(tmp_path)
-    last = Uptime.of(progress(6, starts=saved.starts, useful_seconds=30.0), tmp_path, now - 40)
+    died = Uptime.of(progress(0), tmp_path, now - 100, 12)
+    died.write()  # and never saved anything
+    saved = Uptime.of(progress(0), tmp_path, now - 80, 12)
+    saved.write()
+    last = Uptime.of(progress(6, starts=saved.starts, useful_seconds=30.0), tmp_path, now - 40, 12)
 
     throughput = Throughput(1, None, began=time.perf_counter() - 35)
     throughput.aside_seconds["checkpoint"] = 5.0
@@ -60,21 +61,34 @@ def test_what_lasts_is_useful_and_all_else_since_the_first_start_is_lost(tmp_pat
 
 def test_a_start_that_a_full_disk_does_not_take_leaves_those_before(tmp_path: Path) -> None:
     now = time.time()
-    Uptime.of(progress(0), tmp_path, now - 100).write(tmp_path)
+    Uptime.of(progress(0), tmp_path, now - 100, 12).write()
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
     try:
-        Uptime.of(progress(0), tmp_path, now - 50).write(tmp_path)
+        Uptime.of(progress(0), tmp_path, now - 50, 12).write()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert Uptime.of(progress(0), tmp_path, now).starts == [now - 100, now]
+    assert Uptime.of(progress(0), tmp_path, now, 12).starts == [now - 100, now]
 
 
-def test_a_complete_run_that_is_made_longer_did_not_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [12, 9, 0])
+def test_a_complete_run_that_is_made_longer_did_not_wait(tmp_path: Path, step: int) -> None:
+    """Wherever it continues: at the last step, before the rates decayed, or afresh."""
     now = time.time()
-    Uptime.of(progress(0), tmp_path, now - 5000).write(tmp_path)
-    longer = Uptime.of(progress(12, starts=[now - 5000], useful_seconds=30.0), tmp_path, now)
-    assert (longer.starts, longer.useful_before) == ([now], 0.0)
+    Uptime.of(progress(0), tmp_path, now - 5000, 12).write()
+    (tmp_path / "step-00000012").mkdir()
+    done = progress(step, starts=[now - 5000], useful_seconds=30.0) if step else progress(0, max_steps=20)
+    longer = Uptime.of(done, tmp_path, now - 10, 20)
+    assert (longer.starts, longer.useful_before) == ([now - 10], 0.0)
+
+    longer.write()  # and dies before it has saved anything
+    assert Uptime.of(done, tmp_path, now, 20).starts == [now - 10, now]
+
+
+def test_a_run_that_is_made_longer_before_it_was_complete_goes_on_being_measured(tmp_path: Path) -> None:
+    now = time.time()
+    longer = Uptime.of(progress(6, starts=[now - 100], useful_seconds=30.0), tmp_path, now, 20)
+    assert (longer.starts, longer.useful_before) == ([now - 100, now], 30.0)
 
 
 def main_that_is_asked_to_stop() -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
@@ -60,10 +61,12 @@ def contamination_of(hits: Sequence[Hit], items: Sequence[EvaluationItem]) -> Co
     return Contamination(found, pd.DataFrame(items, columns=["evaluation_item", "words", "searched"]))
 
 
-def find_contaminated(shards: Sequence[Path], sets: Decontamination, kind: WordKind) -> Contamination:
-    """Look for passages of the evaluation sets in every document."""
-    items, passages = evaluation_passages(sets, kind)
-    key = cache_key(sets.model_dump_json(), kind, *(file_sha256(Path(name)) for name in sets.files))
+def find_contaminated(
+    shards: Sequence[Path], sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
+) -> Contamination:
+    """Look for passages of the evaluation sets in every document; `masks` are the kinds of values masked there."""
+    items, passages = evaluation_passages(sets, kind, masks)
+    key = cache_key(sets.model_dump_json(), kind, json.dumps(masks), *(file_sha256(Path(name)) for name in sets.files))
     hits: list[Hit] = []
     first_row = 0
     find = partial(_find, passages, kind)
@@ -74,7 +77,9 @@ def find_contaminated(shards: Sequence[Path], sets: Decontamination, kind: WordK
     return contamination_of(hits, items)
 
 
-def evaluation_passages(sets: Decontamination, kind: WordKind) -> tuple[list[EvaluationItem], Passages]:
+def evaluation_passages(
+    sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
+) -> tuple[list[EvaluationItem], Passages]:
     """Every item of the evaluation sets, and what documents are searched for. Raises UserError if that is nothing."""
     items: list[EvaluationItem] = []
     item_of: dict[NGram, str] = {}
@@ -85,12 +90,16 @@ def evaluation_passages(sets: Decontamination, kind: WordKind) -> tuple[list[Eva
             if len(words) < sets.minimum_words:
                 items.append((name, len(words), "no"))
                 continue
-            size = min(len(words), sets.ngram_size)
-            items.append((name, len(words), "ngrams" if size == sets.ngram_size else "whole"))
-            for start in range(len(words) - size + 1):
-                item_of.setdefault(tuple(words[start : start + size]), name)
-            if size < sets.ngram_size:
-                shorter.setdefault(words[-1], set()).add(size)
+            items.append((name, len(words), "ngrams" if len(words) >= sets.ngram_size else "whole"))
+            # A copy in a document has placeholders where the item has addresses. What is masked depends on the text
+            # around it too, so the item is searched for as it is as well.
+            for form in (words, word_list(mask(text, masks).text.lower(), kind)):
+                if (size := min(len(form), sets.ngram_size)) < sets.minimum_words:
+                    continue
+                for start in range(len(form) - size + 1):
+                    item_of.setdefault(tuple(form[start : start + size]), name)
+                if size < sets.ngram_size:
+                    shorter.setdefault(form[-1], set()).add(size)
     if not item_of:
         raise UserError(f"clean.decontamination: no item of {', '.join(sets.files)} has {sets.minimum_words} words")
     return items, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})

@@ -49,7 +49,7 @@ def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Jud
     ledger = apply_filters(features, params.filters, params.seed)
     contamination = contamination_of([], [])
     if params.decontamination is not None:
-        contamination = find_contaminated(masked.paths, params.decontamination, params.words)
+        contamination = find_contaminated(masked.paths, params.decontamination, params.words, params.masks.kinds)
         ledger = drop(ledger, contamination.hits.index, CONTAMINATED)
     duplicates = exact_duplicates(ledger)
     ledger = drop(ledger, duplicates.index, EXACT_DUPLICATE)

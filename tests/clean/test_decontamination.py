@@ -24,7 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("evaluation.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
 
 
-def clean(**changes: Any) -> set[str]:
+def clean(*, emails: bool = False, **changes: Any) -> set[str]:
     """The paths of what is kept."""
     values = {
         "files": ["evaluation.jsonl"],
@@ -32,7 +32,7 @@ def clean(**changes: Any) -> set[str]:
         "ngram_size": 8,
         "minimum_words": 8,
     } | changes
-    write_project(Path(), clean__decontamination=values)
+    write_project(Path(), clean__decontamination=values, clean__masks__emails=emails)
     collect()
     main()
     return {item.path for split in ("train", "validation") for item in read_documents(Path("data/clean") / split)}
@@ -46,6 +46,19 @@ def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_
         "source,path,verdict,evaluation_item,words",
         "mine,corpus/leak.py,contaminated,evaluation.jsonl#2,def has_close numbers threshold check if two numbers",
     ]
+
+
+def test_an_item_with_an_address_is_found_where_addresses_are_masked() -> None:
+    item = "Write to jane.doe@mail.org or to john.roe@mail.org for a copy"
+    Path("addresses.txt").write_text(item)
+    Path("corpus/leak.py").write_text(f"x = 1\n# {item}\n")
+
+    assert "corpus/leak.py" not in clean(files=["addresses.txt"])
+    assert "corpus/leak.py" not in clean(files=["addresses.txt"], emails=True)
+    assert Path("data/clean/contaminated.csv").read_text().splitlines()[1:] == [
+        "mine,corpus/leak.py,contaminated,addresses.txt#1,write to email or to email for a"
+    ]
+    assert "corpus/leak.py" not in clean(files=["addresses.txt"], ngram_size=20, emails=True)
 
 
 def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:

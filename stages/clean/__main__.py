@@ -30,6 +30,8 @@ def main(part: str = WHOLE) -> None:
     params = read_section("clean", CleanParams)
     if (quality := params.filters.quality) is not None:
         read_besides("clean.filters.quality.model", Path(quality.model))
+    for file in params.decontamination.files if params.decontamination else ():
+        read_besides("clean.decontamination.files", Path(file))
     shards = require_documents(DOCUMENTS)
     judged = judge(shards, params, part)
     ledger = judged.ledger

@@ -8,6 +8,7 @@ from typing import Any
 
 from stages.collect.content_check import SeenFiles
 from stages.collect.gather import Taken, gather
+from stages.collect.located import before_wildcards
 from stages.collect.params import CollectParams
 from stages.collect.remote import KIND as DOWNLOADS
 from stages.collect.remote import forget_unfinished
@@ -18,7 +19,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import UserError, run_stage
-from stages.runtime.inputs import inputs_of_this_stage
+from stages.runtime.inputs import Inputs, inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -31,9 +32,8 @@ LARGEST_SOURCES = 50
 def main(part: str = WHOLE) -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
-    if urls := [glob for source in params.sources for glob in getattr(source, "globs", ()) if "://" in glob]:
-        inputs = inputs_of_this_stage()
-        for line in unnoticed(urls, inputs.deps if inputs else urls):
+    if inputs := inputs_of_this_stage():
+        for line in unnoticed([glob for source in params.sources for glob in getattr(source, "globs", ())], inputs):
             print(line, flush=True)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
@@ -50,15 +50,17 @@ def main(part: str = WHOLE) -> None:
     print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
 
 
-def unnoticed(urls: Sequence[str], deps: Sequence[str]) -> list[str]:
-    """A line about the URLs of sources that are not among the deps of the stage."""
-    missing = [url for url in urls if url not in deps]
+def unnoticed(globs: Sequence[str], inputs: Inputs) -> list[str]:
+    """A line about the URLs, files and folders of sources that are not among the deps of the stage."""
+    urls = [glob for glob in globs if "://" in glob and glob not in inputs.deps]
+    paths = [before_wildcards(glob) for glob in globs if "://" not in glob]
+    missing = [*urls, *dict.fromkeys(str(path) for path in paths if not inputs.lists(path))]
     if not missing:
         return []
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     return [
         f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of collect in dvc.yaml, so DVC "
-        "will not notice a change: add it there (not one with wildcards), or run the stage with --force"
+        "will not notice a change: add it there (not a URL with wildcards), or run the stage with --force"
     ]
 
 

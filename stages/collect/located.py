@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
@@ -99,6 +99,11 @@ def _indirection(path: str, file: LocatedFile) -> tuple[bool, bool, str]:
 def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
     """Whether a part of a path begins with a dot, unless the pattern names that very part."""
     return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
+
+
+def before_wildcards(pattern: str) -> Path:
+    """The file or folder that the beginning of a pattern for paths names."""
+    return Path(*takewhile(lambda part: not set("*?[") & set(part), Path(pattern).parts))
 
 
 def _local(pattern: Path) -> Iterator[LocatedFile]:

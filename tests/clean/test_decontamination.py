@@ -86,6 +86,15 @@ def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:
     assert "corpus/leak.py" not in clean(files=["lines.jsonl"])
 
 
+def test_an_evaluation_set_that_changes_while_the_stage_runs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[tuple[str, Path]] = []
+    monkeypatch.setattr("stages.clean.__main__.read_besides", lambda *named: watched.append(named))
+
+    clean()
+
+    assert watched == [("clean.decontamination.files", Path("evaluation.jsonl"))]
+
+
 def test_a_shorter_run_of_common_words_is_no_passage() -> None:
     Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
 

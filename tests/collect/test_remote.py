@@ -15,6 +15,7 @@ from stages.collect.__main__ import main, unnoticed
 from stages.collect.remote import KIND, PARTS
 from stages.formats.documents import read_documents
 from stages.runtime.cache import CACHE
+from stages.runtime.inputs import Inputs
 from tests.small_project import FILES_SOURCE, ROOT, write_project
 from tests.versioned_server import Server
 
@@ -103,8 +104,21 @@ def test_a_file_whose_server_names_no_version_is_fetched_each_time(server: Serve
 
 
 def test_a_url_that_dvc_does_not_ask_about_is_named() -> None:
-    assert unnoticed(["https://a/b", "s3://c"], ["corpus", "s3://c", "https://a/b"]) == []
+    assert unnoticed(["https://a/b", "s3://c"], listing("corpus", "s3://c", "https://a/b")) == []
 
-    [line] = unnoticed(["https://a/b", "s3://c", "s3://d/*"], ["corpus", "s3://c"])
+    [line] = unnoticed(["https://a/b", "s3://c", "s3://d/*"], listing("corpus", "s3://c"))
 
     assert line.startswith("note: params.yaml: collect.sources: https://a/b and 1 more: not among the deps of collect")
+
+
+def test_a_file_or_folder_that_dvc_does_not_look_at_is_named_too() -> None:
+    assert unnoticed(["corpus", "corpus/a/**/*.py", "poems.txt"], listing("corpus", "poems.txt")) == []
+
+    [line] = unnoticed(["my_code/**/*.py", "my_code/*.md", "corpus"], listing("corpus"))
+
+    assert line.startswith("note: params.yaml: collect.sources: my_code: not among the deps of collect in dvc.yaml")
+
+
+def listing(*deps: str) -> Inputs:
+    """A stage with these deps."""
+    return Inputs("collect", "stages.collect", deps, {}, None, {}, {})

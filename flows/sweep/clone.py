@@ -48,7 +48,10 @@ SHARDS = STATE_DIR / "cache"
 LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
 
-NAMED_INPUTS = ("evaluate.sets", "evaluate.baselines", "train.start_from", "tokenizer.folder")
+NAMED_INPUTS = (
+    *("clean.filters.quality.model", "clean.decontamination.files", "tokenizer.folder"),
+    *("train.start_from", "evaluate.sets", "evaluate.baselines"),
+)
 """Parameters that may name files and folders which are no deps. `evaluate.previous` is meant to move."""
 
 

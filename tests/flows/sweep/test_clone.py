@@ -164,13 +164,13 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose last stage also reads what params.yaml names, as `evaluate.sets` does; not a dep of the stage."""
     sets = "yaml.safe_load(open('params.yaml'))['evaluate']['sets']"
     score = f"import yaml\nprint(*(open(path).read() for path in {sets}.values()))\n"
-    stage = (
-        "\n  score:\n    cmd: python score.py > score.txt\n    deps: [scores.json, score.py]\n    params: [evaluate]\n"
-    )
+    stage = "\n  score:\n    cmd: python score.py > score.txt\n    deps: [scores.json, score.py]\n"
+    stage += "    params: [clean, evaluate]\n"
     folder = make_sweep(tmp_path / "toy", f"{DVC_YAML}{stage}    outs: [score.txt]\n")
     (folder / "score.py").write_text(score)
     (folder / "fixed.txt").write_text("first\n")
-    (folder / "params.yaml").write_text((folder / "params.yaml").read_text() + "evaluate: {sets: {}, baselines: []}\n")
+    sections = "clean: {decontamination: {}}\nevaluate: {sets: {}, baselines: []}\n"
+    (folder / "params.yaml").write_text((folder / "params.yaml").read_text() + sections)
     commit(folder)
     monkeypatch.chdir(folder)
     return folder
@@ -191,6 +191,9 @@ def test_a_file_that_params_name_has_to_be_listed_by_the_stage_that_reads_it(sco
             require("score", a=name)
     with pytest.raises(UserError, match="add it to the deps of that stage, and commit both"):
         clone.head_commit(["score"], [naming(a="fixed.txt")])
+    cleaned = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"clean.decontamination.files": ["fixed.txt"]})
+    with pytest.raises(UserError, match=r"clean\.decontamination\.files names fixed\.txt, which score does not list"):
+        clone.require_listed([cleaned], ["score"])
     listed = (scored / "dvc.yaml").read_text().replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
     (scored / "dvc.yaml").write_text(listed)
     commit(scored)

@@ -69,7 +69,10 @@ def _columns(entries: Mapping[str, Path]) -> pa.Table:
     for name, table in tables.items():
         for column in table.column_names:
             if column in columns:
-                raise UserError(f"clean.filters: {name} measures `{column}`, a column that the ledger has already")
+                filter_name = name.partition(" ")[0]
+                raise UserError(
+                    f"clean.filters: {filter_name} measures `{column}`, a column that the ledger has already"
+                )
             columns[column] = table.column(column)
     last = {name: columns.pop(name) for name in LAST_COLUMNS}
     return pa.table(columns | last)

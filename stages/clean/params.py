@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from stages.clean import filters
 from stages.clean.filtering import Count, Filter, Measure, Share
+from stages.runtime.code import code_key
 from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
 
 
@@ -34,8 +35,10 @@ class Filters(*filter_classes()):  # type: ignore[misc]
         found = {}
         for kind in filter_classes():
             if (measure := kind.measurement(self)) is not None:
-                given = measure.args if isinstance(measure, partial) else ()
-                found[" ".join((f"{kind.__module__}.{kind.__qualname__}", *map(str, given)))] = measure
+                given = (*measure.args, *measure.keywords.items()) if isinstance(measure, partial) else ()
+                # The filter's own code counts too: what measures may be of its base class, in another module.
+                facts = (f"{kind.__module__}.{kind.__qualname__}", code_key(kind), *map(str, given))
+                found[" ".join(facts)] = measure
         return found
 
 

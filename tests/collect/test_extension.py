@@ -122,6 +122,71 @@ def test_an_own_module_may_import_one_next_to_it_which_is_code_of_the_stage_too(
     assert {"filters/letters.py", OWN[0]} <= stage_codes(project)[Path("code/clean.json")].files.keys()
 
 
+BY_NAME = """
+from functools import partial
+
+from stages.clean.filtering import Filter
+
+class Counts(Filter):
+    letter: str
+
+    @classmethod
+    def measurement(cls, parameters):
+        return partial(count, letter=parameters.letter)
+
+    def drops(self, features, seed):
+        return iter(())
+
+def count(text, letter):
+    return {"letters": text.text.count(letter)}
+"""
+
+BASE = """
+from typing import ClassVar
+
+from stages.clean.filtering import Filter
+
+class Base(Filter):
+    LETTER: ClassVar[str]
+
+    @classmethod
+    def measure(cls, text):
+        return {"letters": text.text.count(cls.LETTER)}
+
+    def drops(self, features, seed):
+        return iter(())
+"""
+
+OF_BASE = """
+from filters._base import Base
+
+class Counts(Base):
+    letter: str
+    LETTER = "f"
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "edited"), [(BY_NAME, BY_NAME), (OF_BASE, OF_BASE.replace('"f"', '"z"'))], ids=["name", "base"]
+)
+def test_a_column_is_measured_again_where_what_it_depends_on_is_in_neither_the_measure_nor_its_module(
+    project: Path, own: str, edited: str
+) -> None:
+    """An argument that is given by its name; an attribute of a filter whose base class measures."""
+    Path("filters").mkdir()
+    Path("filters/_base.py").write_text(BASE)
+
+    def letters(text: str, letter: str) -> int:
+        Path("filters/counts.py").write_text(text)
+        write_project(Path(), clean__filters=SECTIONS["clean"]["filters"] | {"letter": letter})
+        assert run("clean").stderr == ""
+        return int(read_ledger()["letters"].sum())
+
+    assert run("collect").stderr == ""
+    assert letters(own, "f") > 0
+    assert letters(edited, "z") == 0
+
+
 def test_an_own_folder_hides_no_library(project: Path) -> None:
     """`sources/datasets.py` is not what `import datasets` finds, and `filters/json.py` no standard library."""
     add_both()

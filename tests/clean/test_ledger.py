@@ -17,6 +17,7 @@ from stages.clean.filters.characters import byte_classes, reference_tokens
 from stages.clean.ledger import facts_of, measure_shards
 from stages.clean.params import Filters
 from stages.formats.documents import write_shard
+from stages.runtime.entry import UserError
 from tests.small_project import SECTIONS, document
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
@@ -147,6 +148,22 @@ def test_a_filter_may_read_the_columns_of_others_and_measure_none() -> None:
             yield "long", features["bytes"] > 3
 
     assert Reader.measurement(Reader()) is None
+
+
+def numbered(text: DocumentText) -> dict[str, Feature]:
+    return {"shard": 1}
+
+
+def test_a_filter_cannot_measure_a_column_that_the_ledger_gets_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_shard(Path("b.parquet"), [document("a = 1\n", "s", "a.py")])
+
+    with pytest.raises(
+        UserError, match=r"^clean\.filters: filters\.own\.Own measures `shard`, a column that the ledger"
+    ):
+        measure_shards([Path("b.parquet")], {"filters.own.Own 1": numbered})
 
 
 def test_what_a_version_with_another_format_has_measured_is_measured_again(

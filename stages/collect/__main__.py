@@ -40,7 +40,9 @@ def main(part: str = WHOLE) -> None:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes, part)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
-    write_json(REPORTS / "collect.json", summary(taken, corpus_id(shard_paths(DOCUMENTS))))
+    # All parts read the same documents, or a source has changed between two of them.
+    identity = corpus_id(shard_paths(DOCUMENTS)) if part == WHOLE else taken.ids.hexdigest()
+    write_json(REPORTS / "collect.json", summary(taken, identity))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()
     for cache in (CACHE_NAME, DOWNLOADS):

@@ -36,7 +36,7 @@ from stages.in_parts.one_part import (
 )
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import keep_entries
-from stages.runtime.entry import UserError, parsed_whole_number, private_state_dir, run_stage
+from stages.runtime.entry import InputsChangedError, UserError, parsed_whole_number, private_state_dir, run_stage
 
 LOCK = "in_parts.lock"
 
@@ -49,10 +49,17 @@ def main() -> None:
     inputs = PartInputs.observe()
     with run_lock():
         entries: list[Path] = []
+        reports: list[dict[str, Any]] = []
         for number, part in enumerate(parts, start=1):
             clear()
             print(f"part {number} of {len(parts)}", flush=True)
             run_on_part("stages.collect", part)
+            reports.append(read_json(COLLECT_REPORT))
+            if reports[-1] != reports[0]:
+                raise InputsChangedError(
+                    "in_parts: the sources changed meanwhile, so the parts are of different corpora: run the same "
+                    "command again, which keeps those that are as before"
+                )
             if shard_paths(DOCUMENTS):
                 entries.append(part_entry(part, inputs))
             if not entries:

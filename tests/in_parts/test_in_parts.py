@@ -142,6 +142,21 @@ def test_a_part_that_was_cleaned_with_other_parameters_than_the_run_began_with_i
     assert in_parts(project) == expected
 
 
+def test_a_source_that_changes_between_two_parts_ends_the_run(project: Path) -> None:
+    process = stage(project, "stages.in_parts", "4")
+    assert process.stdout is not None
+    assert any(line.startswith("part 2 of 4") for line in process.stdout)
+    for text in (project / "corpus").glob("*.py"):  # of the same size, and of other parts by now
+        text.write_text(text.read_text().replace("value", "other"))
+    output = process.communicate()[0]
+    assert process.returncode == EXIT_INPUTS_CHANGED, output
+    assert "error: in_parts: the sources changed meanwhile" in output
+
+    run(project, "stages.in_parts", "4")
+
+    assert in_parts(project) == at_once(project)
+
+
 def test_characters_cannot_be_known_part_by_part(project: Path) -> None:
     write_project(project, tokenizer__kind="characters")
     process = stage(project, "stages.in_parts", "4")

@@ -22,7 +22,7 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import OWN_FOLDERS, installed
+from stages.runtime.code import OWN_FOLDERS, PACKAGES, installed
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
@@ -98,12 +98,17 @@ class Inputs:
         return any(path.absolute().is_relative_to(Path(dep).absolute()) for dep in self.deps)
 
     def require_listed(self) -> None:
-        """Raise UserError where a module of ours is loaded that the stage's file of code does not name."""
+        """Raise UserError where a module is loaded that the stage's file of code should name and does not."""
         missing = sorted(set(_loaded_code()) - self.code.files.keys()) if self.code else []
         if missing:
             raise UserError(
                 f"{self.stage}: imports {', '.join(missing)}, which {code_path(self.module)} does not name, so a "
                 "change would go unnoticed: import it by an `import` statement, or by its whole name in a string"
+            )
+        if beside := sorted({file.name for file in _loaded_beside() if not self.lists(file)}):
+            raise UserError(
+                f"{self.stage}: imports {', '.join(beside)}, of which no change would be noticed: move it to "
+                f"{', '.join(OWN_FOLDERS)} or stages, or add it to the deps of the stage in {DVC_FILE}"
             )
 
     def require_unedited_code(self) -> None:
@@ -234,6 +239,18 @@ def _loaded_code() -> Iterator[str]:
         ours = name.partition(".")[0] in folders or name == "__main__"
         if ours and any(file.is_relative_to(here / folder) for folder in folders) and file.stat().st_size:
             yield file.relative_to(here).as_posix()
+
+
+def _loaded_beside() -> Iterator[Path]:
+    """The modules and packages at the top of this folder, besides ours, that this process has loaded."""
+    for name, module in list(sys.modules.items()):
+        top = Path.cwd() / name.partition(".")[0]
+        file = Path(getattr(module, "__file__", None) or "")
+        if top.name not in PACKAGES:
+            if file == top.with_suffix(".py"):
+                yield file
+            elif file.is_relative_to(top):
+                yield top
 
 
 def _process_start_ns() -> int:

@@ -274,6 +274,21 @@ def test_code_that_no_import_names_is_found_at_the_end(project: Path) -> None:
     assert "imports stages/toy/late.py, which code/toy.json does not name" in said
 
 
+def test_a_module_beside_the_code_is_refused_unless_the_stage_lists_it(project: Path) -> None:
+    (project / "helper.py").write_text("X = 1\n")
+    (project / "stages/toy/used.py").write_text("from helper import X\n")
+    record_code(project)
+    (project / "wait").unlink()
+    time.sleep(0.05)
+
+    code, said = started(project)
+
+    assert code == 2
+    assert said.startswith("error: toy: imports helper.py, of which no change would be noticed: move it to")
+    replace(project / "dvc.yaml", "deps: [source.txt, folder, code", "deps: [source.txt, folder, helper.py, code")
+    assert started(project) == (0, "")
+
+
 def test_code_saved_while_the_stage_still_imports_is_noticed(project: Path) -> None:
     slow = "import pathlib, time\n" + 'pathlib.Path("began").touch()\ntime.sleep(0.5)\n'
     replace(project / "stages/toy/__main__.py", "import stages.toy.used\n", "import stages.toy.used\n" + slow)

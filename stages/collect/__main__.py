@@ -11,14 +11,14 @@ from stages.collect.gather import Taken, gather
 from stages.collect.located import before_wildcards
 from stages.collect.params import CollectParams
 from stages.collect.remote import KIND as DOWNLOADS
-from stages.collect.remote import forget_unfinished
+from stages.collect.remote import forget_unfinished, versions
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, WHOLE, asked_part, corpus_id, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import InputsChangedError, UserError, run_stage
 from stages.runtime.inputs import Inputs, inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
@@ -32,9 +32,13 @@ LARGEST_SOURCES = 50
 def main(part: str = WHOLE) -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
+    noticed: list[str] = []
     if inputs := inputs_of_this_stage():
-        for line in unnoticed([glob for source in params.sources for glob in getattr(source, "globs", ())], inputs):
+        globs = [glob for source in params.sources for glob in getattr(source, "globs", ())]
+        noticed = [glob for glob in globs if "://" in glob and glob in inputs.deps]
+        for line in unnoticed(globs, inputs):
             print(line, flush=True)
+    before = versions(noticed)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken, seen), params.shard_bytes, part)
@@ -42,6 +46,10 @@ def main(part: str = WHOLE) -> None:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
     # All parts read the same documents, or a source has changed between two of them.
     identity = corpus_id(shard_paths(DOCUMENTS)) if part == WHOLE else taken.ids.hexdigest()
+    # DVC asks for the versions only now, and would record a new one with the old text.
+    after = versions(noticed)
+    if changed := sorted(url for url in {*before, *after} if before.get(url) != after.get(url)):
+        raise InputsChangedError(f"collect: {changed[0]} changed while it was collected: run the same command again")
     write_json(REPORTS / "collect.json", summary(taken, identity))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     seen.save()

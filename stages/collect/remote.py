@@ -104,6 +104,12 @@ def remote_files(pattern: str) -> Iterator[LocatedFile]:
                 yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
 
 
+def versions(urls: Iterable[str]) -> dict[str, Version]:
+    """What servers of HTTP say now of the files at URLs."""
+    files = (file for url in urls for file in remote_files(url))
+    return {file.name: file.download.version for file in files if file.download}
+
+
 def _version(info: dict[str, Any]) -> Version:
     modified = next((info[key] for key in ("Last-Modified", "LastModified", "updated", "mtime") if info.get(key)), "")
     return Version(str(info.get("ETag") or info.get("etag") or ""), str(modified), info.get("size"))

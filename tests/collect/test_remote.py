@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from stages.collect.__main__ import main, unnoticed
 from stages.collect.remote import KIND, PARTS
 from stages.formats.documents import read_documents
 from stages.runtime.cache import CACHE
+from stages.runtime.entry import InputsChangedError
 from stages.runtime.inputs import Inputs
 from tests.small_project import FILES_SOURCE, ROOT, write_project
 from tests.versioned_server import Server
@@ -92,6 +94,21 @@ def test_an_unchanged_file_is_asked_for_its_version_alone_and_a_changed_one_is_f
     server.version = '"2"'
     assert collected(server, "a.txt")["/a.txt"] == server.text("/a.txt")
     assert gets(server) == [None]
+
+
+def test_a_url_that_dvc_asks_about_must_not_change_meanwhile(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed_when_read(*given: Any) -> str:
+        server.version = '"2"'
+        return ""
+
+    monkeypatch.setattr("stages.collect.__main__.inputs_of_this_stage", lambda: listing(f"{server.address}/a.txt"))
+    collected(server, "a.txt", "b.txt")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("stages.collect.__main__.corpus_id", changed_when_read)
+        with pytest.raises(InputsChangedError, match=r"a\.txt changed while it was"):
+            collected(server, "a.txt", "b.txt")
+
+    assert collected(server, "a.txt")["/a.txt"] == server.text("/a.txt")
 
 
 def test_a_file_whose_server_names_no_version_is_fetched_each_time(server: Server) -> None:

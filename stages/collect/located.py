@@ -116,6 +116,11 @@ def _local(pattern: Path) -> Iterator[LocatedFile]:
             # Named by the user: also where it is a link out of the project.
             yield _local_file(str(pattern), pattern, None)
         return
+    if any("**" in part and part != "**" for part in parts):
+        raise UserError(
+            f"collect.sources: `{pattern}`: `**` stands for folders and must be alone between slashes; write it like "
+            "`corpus/**/*.py`"
+        )
     base = Path(pattern.anchor, *parts[:first_wildcard])
     root = os.path.realpath(base)
     wildcards = parts[first_wildcard:]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.__main__ import main
+from stages.collect.located import find
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
@@ -162,6 +163,12 @@ def test_among_rows_a_link_within_the_folder_is_passed_over_and_one_out_of_it_is
     Path("rows/more").symlink_to(tmp_path_factory.mktemp("more"), target_is_directory=True)
     with pytest.raises(UserError, match=r"^rows/more: link out of its folder; correct or remove it"):
         collect(rows("jsonl", "rows/**/*.jsonl"))
+
+
+@pytest.mark.parametrize("pattern", ["corpus/**.py", "corpus/***/a.py"])
+def test_two_stars_that_are_not_alone_between_slashes_are_refused(pattern: str) -> None:
+    with pytest.raises(UserError, match=r"must be alone between slashes; write it like `corpus/\*\*/\*\.py`"):
+        find([pattern])
 
 
 def test_a_pattern_takes_what_it_matches_each_once() -> None:

@@ -80,6 +80,17 @@ def test_a_nested_field_that_is_missing_is_named(kind: str, told: str) -> None:
         collect(kind, [{"meta": {"text": "x = 1"}}], "meta.content")
 
 
+def test_a_csv_file_without_a_column_that_fields_name_is_refused() -> None:
+    """Else the licence of the source, MIT, would be taken for that of every row."""
+    Path("rows.csv").write_text("text,license\nx = 1,GPL-3.0-only\n")
+    source = ORIGIN | {"kind": "csv", "globs": ["rows.csv"], "text": "text"}
+    source["fields"] = NO_FIELDS | {"license": "licence"}
+    write_project(Path(), collect__sources=[source])
+
+    with pytest.raises(UserError, match=r"^rows\.csv: no column `licence`; it has license, text"):
+        main()
+
+
 def test_a_column_within_what_holds_none_is_named() -> None:
     with pytest.raises(UserError, match=r"^rows\.parquet: no column `text\.content`; it has "):
         collect("parquet", [{"text": "x = 1"}], "text.content")

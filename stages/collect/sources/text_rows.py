@@ -38,11 +38,16 @@ class Csv(FileSource, RowSource):
     kind: Literal["csv"]
 
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column."""
+        """Each row. Raises UserError that names a line that is not CSV, or that has not a cell a column, and a column
+        of `fields` that the file lacks."""
         longest = longest_line(limit)
         csv.field_size_limit(longest)
         with decompressed(file) as stream:
             for number, row in enumerate(_csv_rows(file.name, stream, longest), start=1):
+                # As of Parquet: with a misspelt `license` all rows would have that of the source.
+                for name in filter(None, self.fields.model_dump().values()):
+                    if name not in row:
+                        raise UserError(f"{file.name}: no column `{name}`; it has {', '.join(sorted(row))}")
                 yield self.row(row, f"{file.name}#{number}")
 
 

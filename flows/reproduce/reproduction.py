@@ -49,8 +49,6 @@ class Prepared(BaseModel):
     """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
-    not_brought: list[str] = []
-    """Inputs that are not in the checkout: no stage of a segment reads them."""
 
 
 def reproduce(request: ReproduceOptions) -> int:
@@ -137,15 +135,7 @@ def prepare(
     say("", f"in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
-    if before is None:
-        restored, not_brought = prepare_data(request, revision, checkout, wanted)
-    else:
-        restored, not_brought = before.restored, before.not_brought
-    if not_brought and not request.segment:
-        raise UserError(
-            f"{revision.work}: was prepared for --segment, without {', '.join(not_brought)}: choose another folder "
-            "with --folder"
-        )
+    restored = before.restored if before else prepare_data(request, revision, checkout, wanted)
     interpreter = choose_interpreter(
         revision, checkout, python=request.python, this_environment=request.this_environment
     )
@@ -157,7 +147,6 @@ def prepare(
         version=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
-        not_brought=not_brought,
     )
     if before is not None and before != now:
         raise UserError(
@@ -171,11 +160,10 @@ def prepare(
 
 def prepare_data(
     request: ReproduceOptions, revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]]
-) -> tuple[list[str], list[str]]:
+) -> list[str]:
     """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
 
-    They are looked for before an environment is made, which takes minutes. The names of the restored stages, and the
-    inputs that only stages after a segment's training read.
+    They are looked for before an environment is made, which takes minutes. The names of the restored stages.
     """
     restored = [] if request.from_scratch else pulled(revision, checkout, wanted, request.token)
     computed = {revision.training, *revision.data_stages} if request.segment else set(revision.stages)
@@ -184,8 +172,7 @@ def prepare_data(
         say("", f"note: {line}")
     lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
     keep_restored(revision, checkout, restored, lacking.intersection(restored))
-    left = [path for path, readers in wanted.items() if path not in needed and not computed.issuperset(readers)]
-    return restored, left
+    return restored
 
 
 def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str]) -> None:

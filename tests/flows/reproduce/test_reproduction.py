@@ -411,17 +411,3 @@ def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
     assert f"corpus.txt: from {mine}" in said
     assert "note: dvc pull" not in said
     assert "\nbit-identical: " in said
-
-
-def test_a_folder_that_was_prepared_for_a_segment_serves_no_whole_reproduction_that_reads_more(
-    revision: Path, project: Path, tmp_path: Path
-) -> None:
-    request = ReproduceOptions(str(revision), yes=True, source=str(project), folder=tmp_path / "work")
-    assert reproduce(request) == 0
-    prepared = tmp_path / "work/prepared.json"
-    content = json.loads(prepared.read_text())
-    assert content["not_brought"] == []
-    prepared.write_text(json.dumps({**content, "not_brought": ["heldout.txt"]}))
-
-    with pytest.raises(UserError, match=r"was prepared for --segment, without heldout\.txt: choose another folder"):
-        reproduce(request)

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from pydantic import BaseModel
 
 from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
 from flows.plan.settings import section_models
@@ -62,13 +64,44 @@ class Cell:
     def moved(self, ran: Mapping[str, Any], today: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
         """What a run of this cell had otherwise than it would have it today: the run's values by dotted key.
 
-        `ran` and `today` are params.yaml of the run and of now, `read` the keys that its stages read. What the run did
-        not have was a constant of the code then, and is no difference unless the cell sets it.
+        `ran` and `today` are params.yaml of the run and of now, `read` the keys that its stages read. A parameter that
+        the code of the run did not have was a constant then, and is no difference unless the cell sets it.
         """
         within = tuple(f"{key}." if key else "" for key in read)
         old, new = flatten(ran), flatten(self.params(today))
-        differ = (key for key, *_ in differences("", old, new) if f"{key}.".startswith(within))
-        return {key: old.get(key) for key in differ if key in old or self.sets(key)}
+        differ = [key for key, *_ in differences("", old, new) if f"{key}.".startswith(within)]
+        models = section_models() if differ else {}
+        return {
+            key: old.get(key) for key in differ if key in old or self.sets(key) or not _was_constant(key, ran, models)
+        }
+
+
+def _was_constant(key: str, ran: Mapping[str, Any], models: Mapping[str, type[BaseModel]]) -> bool:
+    """Whether a run lacks a key as a parameter that its code did not have.
+
+    Not so are the keys of what was null then, and those that params.yaml makes up, as the names in `evaluate.sets`.
+    """
+    section, *names = key.split(".")
+    if section not in ran or section not in models:
+        return True
+    values, possible = ran[section], [models[section]]
+    for name in names:
+        if not isinstance(values, Mapping):
+            return False
+        fields = [model.model_fields[name] for model in possible if name in model.model_fields]
+        if name not in values:
+            return bool(fields)
+        values, possible = values[name], [model for field in fields for model in _models_in(field.annotation)]
+    return False
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a parameter of this type may be, such as that of `Model | None`; a dict is none."""
+    if get_origin(annotation) is dict:
+        return []
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def cells_of(name: str, experiment: "Experiment", size: "SettingName") -> list[Cell]:

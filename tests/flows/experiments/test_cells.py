@@ -1,14 +1,16 @@
 """From an experiment's file to runs, and to the words of a command that makes their parameters."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from flows.experiments.cells import cells_of
+from flows.experiments.cells import Cell, cells_of
 from flows.experiments.experiment import read_experiment
 from stages.runtime.entry import UserError
+from stages.runtime.section import read_params_file, value_at
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
 from tests.small_project import ROOT
 
@@ -102,3 +104,38 @@ def test_values_are_checked_by_the_sections_of_params_yaml(
 
     assert message in str(error.value)
     assert "(cell small, a, seed 0)" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "now", "moved"),
+    [
+        ("train.mixture", {"weights": {"a": 1.0}}, {"train.mixture.weights.a": None}),
+        ("evaluate.sets", {"mine": "held_out/mine"}, {"evaluate.sets.mine": None}),
+        ("train.model", {"sliding_window": 64}, {"train.model.sliding_window": None}),
+        ("clean.filters.prose.minimum", {"sentences": 3}, {"clean.filters.prose.minimum.sentences": None}),
+    ],
+)
+def test_what_params_yaml_has_got_since_a_run_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, key: str, now: dict[str, Any], moved: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ran = read_params_file()
+    ran["clean"]["filters"]["prose"] = {"minimum": {"words": 50}, "maximum": {}}
+    today = deepcopy(ran)
+    section, _, name = key.rpartition(".")
+    value_at(today, section)[name] = (value_at(today, key) or {}) | now
+
+    assert Cell("", "", {}, 0, {}).moved(ran, today, [""]) == moved
+
+
+@pytest.mark.parametrize("key", ["train.spikes", "train.spikes.skip", "clean.filters.prose"])
+def test_a_parameter_that_the_code_of_a_run_did_not_have_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ran, today = read_params_file(), read_params_file()
+    today["clean"]["filters"]["prose"] = {"minimum": {"words": 50}, "maximum": {}}
+    section, _, name = key.rpartition(".")
+    del value_at(ran, section)[name]
+
+    assert Cell("", "", {}, 0, {}).moved(ran, today, [key]) == {}

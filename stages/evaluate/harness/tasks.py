@@ -149,6 +149,10 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
             if params.num_fewshot is not None and task.get_config("num_fewshot") != 0:
                 task.set_config(key="num_fewshot", value=params.num_fewshot)
             task.set_fewshot_seed(seed=params.seed)
+            drawn = task.get_config("generation_kwargs") or {}
+            if drawn.get("temperature") and drawn.get("do_sample") is None:
+                # lm-eval draws in any case; only if this says so it never reads such answers from its cache.
+                drawn["do_sample"] = True
         yield tasks
 
 

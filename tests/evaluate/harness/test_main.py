@@ -166,6 +166,27 @@ def test_another_task_under_the_same_name_is_scored_anew(project: Path) -> None:
     assert samples(project)[0]["target_sha256"] not in {hashlib.sha256(text.encode()).hexdigest() for text in TEXTS}
 
 
+@pytest.mark.parametrize("changes", [{"harness__seed": 1}, {"harness__limit": None}], ids=["seed", "limit"])
+def test_answers_that_are_drawn_follow_from_the_parameters_alone(project: Path, changes: dict[str, Any]) -> None:
+    """Also where a task file has a temperature and no `do_sample`: lm-eval draws, and would keep what it has drawn."""
+    exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    write_task(
+        "write", output_type="generate_until", metric_list=[exact],
+        generation_kwargs={"max_gen_toks": 4, "until": [], "temperature": 1.0},
+    )  # fmt: skip
+    write_sections(project, harness__tasks=["write"], harness__limit=3)
+    main()
+    earlier = outs(project)
+    write_sections(project, **{"harness__tasks": ["write"], "harness__limit": 3} | changes)
+    main()
+    after = outs(project)
+    shutil.rmtree(project / ".parrotflow")
+    main()
+
+    assert after == outs(project)
+    assert after["data/harness.jsonl"] != earlier["data/harness.jsonl"]
+
+
 def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_apart(project: Path) -> None:
     write_task("choose")
     exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}

@@ -49,6 +49,8 @@ class Prepared(BaseModel):
     """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
+    of_a_segment: bool = False
+    """Inputs that only other stages read were then not brought, and may be others here than recorded."""
 
 
 def reproduce(request: ReproduceOptions) -> int:
@@ -147,11 +149,12 @@ def prepare(
         version=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
+        of_a_segment=bool(request.segment) and (before is None or before.of_a_segment),
     )
     if before is not None and before != now:
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, the "
-            "interpreter or its libraries): repeat those, or choose another folder with --folder"
+            f"{revision.work}: the reproduction there was begun with other options (--segment, --set, --from-scratch, "
+            "the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
     say("data", describe_data(revision, restored))

@@ -411,3 +411,39 @@ def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
     assert f"corpus.txt: from {mine}" in said
     assert "note: dvc pull" not in said
     assert "\nbit-identical: " in said
+
+
+def test_what_a_segment_has_prepared_is_not_taken_for_a_whole_reproduction(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluation's input is not as in the commit, and a segment does not bring it."""
+    mine = tmp_path / "mine"
+    shutil.copytree(project, mine)
+    pipeline, evaluate = mine / "dvc.yaml", mine / "evaluate.py"
+    pipeline.write_text(pipeline.read_text().replace("[model, evaluate.py]", "[model, evaluate.py, held_out.txt]"))
+    evaluate.write_text(evaluate.read_text().replace("1.5 +", 'float(Path("held_out.txt").read_text()) +'))
+    (mine / "held_out.txt").write_text("9.5")
+    git(mine, "add", "-A")
+    git(mine, "commit", "-qm", "held-out data")
+    (mine / "held_out.txt").write_text("1.5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    repro(mine)
+    md5, sha256 = file_md5(mine / "held_out.txt"), file_sha256(mine / "held_out.txt")
+    held_out = Dependency(
+        path="held_out.txt", md5=md5, bytes=3, files={"held_out.txt": sha256}, not_listed=0, places=[]
+    )
+    write_revision(mine, tmp_path / "main", InputListing(sources=[], dependencies=[held_out]))
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "step-4").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    whole = ReproduceOptions("main", yes=True, source=str(mine), data=mine)
+
+    with pytest.raises(UserError, match="could not be computed"):  # this training has no module for it
+        reproduce(replace(whole, segment="2", checkpoints=checkpoints))
+    with pytest.raises(UserError, match=r"was begun with other options \(--segment, "):
+        reproduce(whole)
+
+    folder = tmp_path / "work"
+    assert reproduce(replace(whole, folder=folder)) == 0
+    with pytest.raises(UserError, match="could not be computed"):
+        reproduce(replace(whole, folder=folder, segment="2", checkpoints=checkpoints))

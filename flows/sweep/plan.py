@@ -21,12 +21,17 @@ from flows.dvc_repo.cache import reach
 from flows.dvc_repo.internals import open_repo
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
+from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import Batch, Run, runs_that_count
 from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.sweep import clone
 from flows.sweep.committed import sources_of
-from stages.runtime.entry import UserError
+from stages.formats.reports import read_json, write_json
+from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.section import read_params_file
+
+TIMED = STATE_DIR / "timed.json"
+"""In a clone: what each stage computes of which CELL_REPORT has the time."""
 
 
 def known_and_to_run(batch: Batch) -> tuple[dict[str, Run], dict[str, Cell]]:
@@ -87,6 +92,7 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     for cell, folder in folders.items():
         with working_in(folder):
             plan, contents = make_plan(targets), computed_contents(targets)
+        forget_other_times(folder, contents)
         require_unguarded(plan)
         secrets |= plan.secrets
         to_do = {stage.name for stage in plan.to_do}
@@ -103,6 +109,20 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
                 policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
             stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
     return Plan(tuple(stages), secrets=secrets)
+
+
+def forget_other_times(folder: Path, contents: Mapping[str, str]) -> None:
+    """Remove from a clone's report the times of stages that computed something else, before params.yaml was edited.
+
+    Times of later starts would be added to them. `contents` are those of `computed_contents` now.
+    """
+    report, timed = folder / CELL_REPORT, folder / TIMED
+    if report.exists():
+        facts, before = read_json(report), read_json(timed) if timed.exists() else {}
+        for key in ("seconds", "cpu_seconds"):
+            facts[key] = {name: time for name, time in facts[key].items() if before.get(name) == contents.get(name)}
+        write_json(report, facts)
+    write_json(timed, contents)
 
 
 def require_unguarded(plan: Iterable[PlannedStage]) -> None:

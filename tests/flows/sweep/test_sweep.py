@@ -265,6 +265,23 @@ def test_the_times_of_stages_with_all_their_starts_are_recorded_where_a_metric_a
     assert "0 of 1 cells would run" in sweep(folder, "--dry").stdout
 
 
+def test_times_of_starts_with_other_parameters_are_not_added(tmp_path: Path) -> None:
+    metrics = EXPERIMENT["metrics"] | {"spent": {"label": "spent", "better": None, "source": "cell.json:seconds.train"}}
+    folder = make_sweep(tmp_path / "toy", **ONE_RECIPE | seeds(13) | {"metrics": metrics})
+    assert sweep(folder).returncode == 1  # 13 brings no luck
+    (clone,) = (folder / ".parrotflow/sweep").glob("*/cell.json")
+    clone.write_text(json.dumps({"machine": "", "cpu_seconds": {}, "seconds": {"collect": 500.0, "train": 500.0}}))
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["model"]["width"] += 1
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+
+    assert sweep(folder, LUCK=str(folder / "dvc.yaml")).returncode == 0
+
+    seconds = runs_of(folder / RECORD)[-1].reports["cell.json"]["seconds"]
+    assert seconds["collect"] == 500.0
+    assert seconds["train"] < 500.0
+
+
 def test_check_wants_stored_tables_before_it_computes_anything(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
 

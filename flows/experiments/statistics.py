@@ -213,6 +213,12 @@ def _fit_with_offset(log_x: Values, log_y: Values, start: Values | None = None) 
 
 UNKNOWNS = 6
 
+ALIKE = 1e4
+"""Condition number above which the runs do not tell the terms of a valley apart: its solution would be rounding."""
+
+LARGEST_LOG = 700
+"""About that of the largest number."""
+
 
 @dataclass(frozen=True)
 class Valley:
@@ -266,8 +272,8 @@ def fit_valley(runs: Sequence[tuple[float, float, float]]) -> Valley:
     The intervals are those of a linear regression: they cover the seeds and how far runs are from the law, and not
     whether it holds beyond them.
 
-    Raises ValueError for fewer than eight runs, for x or z of fewer than three values, for values that are not
-    positive, and where y has no lowest size.
+    Raises ValueError for fewer than eight runs, for x or z of fewer than three values, where z follows from x, for
+    values that are not positive, and where y has no lowest size.
     """
     values = np.array(sorted(runs), np.float64).reshape(-1, 3)
     x, z, y = values.T
@@ -275,9 +281,18 @@ def fit_valley(runs: Sequence[tuple[float, float, float]]) -> Valley:
         raise ValueError(f"a valley needs {UNKNOWNS + 2} runs, with three different x and three different z")
     if values.min() <= 0:
         raise ValueError("a valley needs positive values")
+    sizes = np.log(values[:, :2])
+    sizes = (sizes - sizes.mean(axis=0)) / sizes.std(axis=0)
+    if np.linalg.cond(np.stack([_terms(*np.exp(size)) for size in sizes])) > ALIKE:
+        raise ValueError(
+            "a valley needs several z at several x: here z follows from x, so no size is known as the best"
+        )
     terms = np.stack([_terms(*size) for size in zip(x, z, strict=True)])
     coefficients = np.asarray(np.linalg.lstsq(terms, np.log(y), rcond=None)[0], np.float64)
-    if coefficients[3] <= 0:
+    _, _, k2, k3, k4, _ = coefficients
+    # So flat that its bottom is at no number, be it at x = 1, where the law is told.
+    is_flat = k3 <= 0 or np.abs((k2 + k4 * np.log([1, *x])) / (2 * k3)).max() > LARGEST_LOG
+    if is_flat:
         raise ValueError("the runs show no valley: at equal x, y has no lowest z")
     residuals = np.log(y) - terms @ coefficients
     variance = float(residuals @ residuals) / (len(y) - UNKNOWNS)

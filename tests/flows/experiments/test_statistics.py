@@ -302,6 +302,8 @@ def test_the_interval_widens_away_from_the_runs_and_the_order_of_runs_does_not_m
         ([(x, z, y) for x, z, y in runs() if x < 3] * 2, "three different x"),
         ([*runs(), (1.0, 1.0, 0.0)], "positive values"),
         (runs(law=(0.6, -0.15, 0.12, -0.04, 0.0, 0.0)), "no valley"),
+        (runs(law=(0.6, -0.15, 0.12, 1e-5, 0.0, 0.0)), "no valley"),
+        ([(x, float(round(x**0.5)), x**-0.05) for x in np.geomspace(1e12, 4e13, 9)], "here z follows from x"),
     ],
 )
 def test_runs_without_a_valley_are_refused(given_runs: list[tuple[float, float, float]], message: str) -> None:

@@ -78,7 +78,7 @@ def stored_rows(folder: str, names: list[str]) -> dict[str, list[tuple[str, str]
 @pytest.mark.parametrize(
     ("page", "folder", "names"),
     [
-        ("how-to/training.md", "presets/small", ["main"]),
+        ("how-to/training.md", "presets/full", ["main"]),
     ],
 )
 def test_a_table_that_a_page_copies_has_the_stored_numbers(page: str, folder: str, names: list[str]) -> None:

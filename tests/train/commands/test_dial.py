@@ -49,6 +49,8 @@ def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
     recipe, lines = dial(corpus_tokens=50_000).for_flops(1e12)
 
     assert f"corpus: {recipe.tokens / 50_000:.2f} epochs over 50,000 tokens" in lines
+    assert "more text would serve more" in lines[-1]
+    assert "more text" not in "\n".join(dial(corpus_tokens=recipe.tokens).for_flops(1e12)[1])
     assert recipe.model.parameters >= dial().for_flops(1e12)[0].model.parameters
 
 

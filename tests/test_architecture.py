@@ -47,6 +47,7 @@ TRAINING_NODE = {
     "safetensors",
     "pydantic",
     "yaml",
+    "ruamel",
     "huggingface_hub",
     "httpx2",
     "packaging",

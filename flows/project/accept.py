@@ -31,6 +31,7 @@ LEDGER = Path("accepted.yaml")
 LEDGER_HEAD = (
     "# Stages declared up to date without a run, and why: written by `parrotflow accept`, shown by the model card.\n"
 )
+EMPTY_LEDGER = f"{LEDGER_HEAD}[]\n"
 
 
 @dataclass(frozen=True, slots=True)

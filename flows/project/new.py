@@ -13,6 +13,7 @@ from contextlib import chdir
 from importlib.metadata import version
 from pathlib import Path
 
+from flows.project.accept import EMPTY_LEDGER, LEDGER
 from flows.project.compose import composed_with_dial
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
@@ -113,6 +114,8 @@ def write_files(folder: Path) -> None:
             shutil.copytree(beside / name, target, dirs_exist_ok=True, ignore=not_copied)
         else:
             shutil.copyfile(beside / name, target)
+    # Not a copy: what was accepted here says nothing of another project's results.
+    atomic_write(folder / LEDGER, EMPTY_LEDGER)
 
 
 def write_own(folder: Path, words: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
+from dvc.scm import NoSCM
 
 from flows.project import new
 from tests.small_project import ROOT
@@ -110,6 +112,16 @@ def test_edits_of_the_same_lines_are_left_to_the_user_by_name(wheel: Path, tmp_p
     assert "touch the same lines" in said
     assert "Traceback" not in said
     assert "Makefile" in output(project, "git", "diff", "--name-only", "--diff-filter=U")
+
+
+def test_a_project_has_every_file_that_its_stages_read_and_none_makes(tmp_path: Path) -> None:
+    new.write_files(tmp_path / "mine")
+
+    with Repo(str(tmp_path / "mine"), scm=NoSCM(str(tmp_path / "mine"))) as repo:
+        made = [Path(out.fs_path) for stage in repo.index.stages for out in stage.outs]
+        read = {Path(dep.fs_path) for stage in repo.index.stages for dep in stage.deps}
+
+    assert [path.name for path in read if not path.exists() and not {path, *path.parents}.intersection(made)] == []
 
 
 def test_a_folder_with_files_is_refused_and_a_wrong_value_leaves_nothing(wheel: Path, tmp_path: Path) -> None:

@@ -74,9 +74,11 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 
         def on_event(event: Event) -> None:
             terminal.on_event(event)
-            if isinstance(event, StageEnded) and event.outcome.result == "ran":
+            if isinstance(event, StageEnded) and event.outcome.result in ("ran", "restored"):
                 with one_at_a_time:  # before the next stage starts: the one that publishes shows what is accepted
-                    drop_entries(event.stage)
+                    if event.outcome.result == "ran":
+                        drop_entries(event.stage)
+                    drop_expired()  # a result that was restored may be one that was computed
 
         with contextlib.closing(DvcServer()) as server:
             run = Attempts(plan, options, StageRunner(server), replan, on_event)

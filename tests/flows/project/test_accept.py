@@ -173,3 +173,21 @@ def test_a_later_stage_of_the_same_run_finds_the_entry_gone(project: Path) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a judgement" not in (project / "used.txt").read_text()
     assert read_ledger() == []
+
+
+def test_a_later_stage_finds_the_entry_gone_where_a_computed_result_is_restored(project: Path) -> None:
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("cp made.txt used.txt", "cp accepted.yaml used.txt"))
+    dvc_yaml = (project / "dvc.yaml").read_text()
+    (project / "dvc.yaml").write_text(dvc_yaml.replace("deps: [made.txt]", "deps: [made.txt, accepted.yaml]"))
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    repro(project)
+    assert "a judgement" in (project / "used.txt").read_text()
+
+    (project / "make.py").write_text(CODE)
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "run"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "restored" in done.stdout
+    assert "a judgement" not in (project / "used.txt").read_text()
+    assert not make_plan().to_do

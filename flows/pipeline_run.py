@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.dvc_repo.cache import low_space
+from flows.dvc_repo.cache import drop_damaged, low_space
 from flows.dvc_repo.lock_file import keep_order, repair_after_kill
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import CurveFigure, check_params, section_warnings
@@ -97,7 +97,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 
 
 def replan(name: str) -> PlannedStage:
-    """Plan one stage as things are now."""
+    """Plan one stage as things are now; one whose result in the cache is damaged runs, and may need a person's yes."""
+    drop_damaged(name)
     return next(stage for stage in make_plan([name]) if stage.name == name)
 
 

@@ -19,7 +19,7 @@ from flows.run.process import stopped_by_signals
 from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import run, toy
-from tests.flows.toy import make_toy
+from tests.flows.toy import make_toy, repro
 
 FLAKY = """\
 stages:
@@ -400,6 +400,21 @@ def test_what_is_only_restored_needs_no_approval(tmp_path: Path) -> None:
 
     assert "restored" in result.stdout
     assert (folder / "out.txt").exists()
+
+
+def test_a_result_that_is_damaged_in_the_cache_is_computed_only_with_approval(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", APPROVED)
+    repro(folder)
+    (folder / "out.txt").unlink()
+    (cached,) = (path for path in (folder / ".dvc/cache/files/md5").rglob("*") if path.is_file())
+    cached.chmod(0o644)
+    cached.write_text("damaged\n")
+    cached.chmod(0o444)  # DVC does not read what is write-protected
+
+    result = run(folder, server=False)
+
+    assert "publish refused" in result.stdout
+    assert not (folder / "out.txt").exists()
 
 
 def in_terminal(folder: Path, typed: bytes) -> tuple[str, int]:

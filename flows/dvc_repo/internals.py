@@ -245,15 +245,19 @@ def compare_inputs() -> None:
     (stages/runtime/inputs.py); an edit between the two would be recorded, and its result restored for it.
     """
     prepare_kwargs, save_deps = dvc.stage.run.prepare_kwargs, Stage.save_deps
-    before: dict[str, Any] = {}
+    before: dict[tuple[str, bool], Any] = {}
+
+    def key(dep: Output) -> tuple[str, bool]:
+        # A file may be a dependency as a whole, and some parameters in it another one.
+        return str(dep), isinstance(dep, ParamsDependency)
 
     def noting_prepare_kwargs(stage: Stage, *arguments: object, **options: object) -> dict[str, object]:
-        before.update((str(dep), dep.get_hash()) for dep in stage.deps)
+        before.update((key(dep), dep.get_hash()) for dep in stage.deps)
         return dict(prepare_kwargs(stage, *arguments, **options))
 
     def comparing_save_deps(stage: Stage, *arguments: object, **options: object) -> None:
         save_deps(stage, *arguments, **options)
-        changed = [str(dep) for dep in stage.deps if before.get(str(dep), dep.hash_info) != dep.hash_info]
+        changed = [str(dep) for dep in stage.deps if before.get(key(dep), dep.hash_info) != dep.hash_info]
         before.clear()
         if changed:
             raise DvcException(

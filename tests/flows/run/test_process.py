@@ -62,6 +62,19 @@ def test_a_server_that_was_killed_is_told_in_a_message(tmp_path: Path, monkeypat
             run(StageRunner(server), tmp_path / "toy", "first")
 
 
+def test_a_file_may_be_a_dependency_as_a_whole_and_by_a_parameter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = "deps: [params.yaml], params: [left.rate]"
+    folder = make_toy(tmp_path / "toy", f"stages:\n  one: {{cmd: cp params.yaml out.txt, {both}, outs: [out.txt]}}\n")
+    monkeypatch.chdir(folder)
+
+    with contextlib.closing(DvcServer()) as server:
+        outcome, _ = run(StageRunner(server), folder, "one")
+
+    assert outcome.result == "ran", outcome.message
+
+
 def test_an_edit_that_dvc_would_record_although_the_command_has_not_seen_it_fails_the_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

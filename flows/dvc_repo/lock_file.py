@@ -18,15 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from dvc.exceptions import DvcException
 from dvc.lock import make_lock
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.utils.serialize import load_yaml
 from pydantic import BaseModel, TypeAdapter
 
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR
+from stages.runtime.entry import STATE_DIR, UserError
 
 LOCK_FILE = "dvc.lock"
+REMEDY = f"`git checkout {LOCK_FILE}` brings the committed one back, and nothing that is in DVC's cache is lost"
+"""Of a dvc.lock that DVC cannot read."""
+
 HEAD = "stages:\n"
 ORDER = STATE_DIR / "lock_order.json"
 
@@ -84,14 +88,20 @@ def recorded(stage: str) -> dict[str, Any] | None:
 
 
 def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number."""
+    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number.
+
+    Raises UserError where a dvc.lock cannot be read.
+    """
     contents: dict[Path, dict[str, dict[str, Any]]] = {}
     found: dict[str, dict[str, Any]] = {}
     for stage in stages:
         dvc_file, name = located(stage)
         if dvc_file not in contents:
             file = lock_file_of(dvc_file)
-            contents[dvc_file] = ((load_yaml(str(file)) if file.exists() else {}) or {}).get("stages") or {}
+            try:
+                contents[dvc_file] = ((load_yaml(str(file)) if file.exists() else {}) or {}).get("stages") or {}
+            except DvcException as error:
+                raise UserError(f"dvc: {error}; {REMEDY}") from None
         if entry := contents[dvc_file].get(name):
             found[stage] = entry
     return found

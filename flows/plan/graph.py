@@ -30,7 +30,7 @@ from flows.dvc_repo.internals import (
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import LOCK_FILE
+from flows.dvc_repo.lock_file import LOCK_FILE, REMEDY
 from flows.plan.changes import Reason, check_deps, code_folders, reasons_to_run, unnoticed_code, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
@@ -134,10 +134,7 @@ def make_plan(
             return Plan(tuple(_plan(repo, stages, force)), secrets, tuple(changed_unnoticed(repo, known)))
     except DvcException as error:
         damaged = f"{LOCK_FILE}'" in str(error)
-        remedy = (
-            f"; `git checkout {LOCK_FILE}` brings the committed one back, and nothing that is in DVC's cache is lost"
-        )
-        raise UserError(f"dvc: {error}{remedy if damaged else ''}") from None
+        raise UserError(f"dvc: {error}{f'; {REMEDY}' if damaged else ''}") from None
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:

@@ -54,7 +54,10 @@ def accept(name: str, because: str) -> Accepted:
     """Declare a stage up to date. Raises UserError where it is, where it never ran, or its outputs are not as left."""
     if not because.strip():
         raise UserError('accept: say why, e.g. --because "a clearer message"')
-    stage = next(stage for stage in make_plan([name]) if stage.name == name)
+    stages = {stage.name: stage for stage in make_plan([name])}
+    if name not in stages:  # the name of all stages of a foreach, or another way to write one
+        raise UserError(f"{name}: this is not the name of one stage; there are {', '.join(stages)}")
+    stage = stages[name]
     require_acceptable(stage)
     changes = [reason for reason in stage.reasons if reason.kind != "upstream"]
     entry = Accepted(
@@ -124,8 +127,14 @@ def record_sha256(record: dict[str, Any] | None) -> str:
 
 
 def read_ledger() -> list[dict[str, Any]]:
-    """The entries so far, as plain values."""
-    return (yaml.safe_load(LEDGER.read_text(encoding="utf-8")) or []) if LEDGER.exists() else []
+    """The entries so far, as plain values. Raises UserError where the file is not as `write_ledger` leaves it."""
+    try:
+        entries = (yaml.safe_load(LEDGER.read_text(encoding="utf-8")) or []) if LEDGER.exists() else []
+    except yaml.YAMLError:
+        entries = None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in entries):
+        raise UserError(f"{LEDGER}: not a list of entries with a `stage` each, maybe after a merge by git: correct it")
+    return entries
 
 
 def write_ledger(entries: list[dict[str, Any]]) -> None:

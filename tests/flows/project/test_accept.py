@@ -191,3 +191,27 @@ def test_a_later_stage_finds_the_entry_gone_where_a_computed_result_is_restored(
     assert "restored" in done.stdout
     assert "a judgement" not in (project / "used.txt").read_text()
     assert not make_plan().to_do
+
+
+def test_a_name_of_many_stages_is_refused(project: Path) -> None:
+    many = "foreach: [a, b], do: {cmd: 'cp make.py ${item}', deps: [make.py], outs: ['${item}']}"
+    (project / "dvc.yaml").write_text(f"stages:\n  many: {{{many}}}\n")
+
+    with pytest.raises(UserError, match="many: this is not the name of one stage; there are many@a, many@b"):
+        accept("many", "because")
+
+
+def test_files_that_a_merge_has_left_are_told(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    written = (project / "accepted.yaml").read_text()
+
+    for left in ("<<<<<<< HEAD\n- a\n=======\n", "- make\n", "make: a judgement\n"):
+        (project / "accepted.yaml").write_text(left)
+        with pytest.raises(UserError, match=r"accepted\.yaml: not a list of entries"):
+            drop_expired()
+    (project / "accepted.yaml").write_text(written)
+    (project / "dvc.lock").write_text("<<<<<<< HEAD\nstages: {}\n")
+    with pytest.raises(UserError, match=r"unable to read: 'dvc.lock'.*; `git checkout dvc.lock` brings"):
+        drop_expired()
+    assert (project / "accepted.yaml").read_text() == written

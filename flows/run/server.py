@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import http.client
 import json
 import os
 import re
@@ -219,13 +220,13 @@ def key() -> str:
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:
-    """Whether a server answers a GET, be it with an error."""
+    """Whether a server of HTTP answers a GET, be it with an error."""
     try:
         with urllib.request.urlopen(address, timeout=seconds):
             return True
     except urllib.error.HTTPError:
         return True
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException, ValueError):  # the latter two: not HTTP, or no address at all
         return False
 
 

@@ -5,8 +5,10 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
 from flows.run.pages import draw
+from flows.run.server import answers
 from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, processes_in, toy
 from tests.forked import PARROTFLOW, run_forked
@@ -188,6 +191,20 @@ def test_a_server_that_does_not_answer_costs_one_line_and_the_run_is_recorded_he
     assert "Traceback" not in done.stdout + done.stderr
     assert done.stdout.count("does not answer") == 1
     assert done.stdout.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
+
+
+def test_an_address_that_is_none_or_leads_to_another_program_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            caller, _ = listening.accept()
+            with caller:
+                caller.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        threading.Thread(target=greet).start()
+        found = answers(f"http://127.0.0.1:{listening.getsockname()[1]}/api/health")
+
+    assert [found, answers("localhost"), answers("http://HOST:PORT/api/health")] == [False] * 3
 
 
 def test_a_server_that_goes_away_for_good_costs_one_line_and_a_bounded_time(tmp_path: Path) -> None:

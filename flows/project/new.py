@@ -131,12 +131,18 @@ def write_own(folder: Path, words: Sequence[str]) -> None:
 def update_project(folder: Path) -> tuple[str, str]:
     """Commit this version's files to the project's branch; the commits before and after, equal if nothing differs.
 
-    Raises UserError where the folder is no such project, or has changes that are not committed.
+    Raises UserError where the folder is no such project, is not on a branch of the user's, or has changes that are not
+    committed.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; without --update a project is made there")
     if not git(folder, "branch", "--list", BRANCH):
         raise UserError(f"{folder} has no branch `{BRANCH}`, so it was not made by `parrotflow new`; merge by hand")
     if git(folder, "status", "--porcelain"):
         raise UserError(f"{folder} has changes that are not committed; commit them, then update again")
+    if git(folder, "branch", "--show-current") == BRANCH:
+        # git would move the branch, and leave the files as they are: a later commit of them takes the version back.
+        raise UserError(f"{folder} has the branch `{BRANCH}` checked out; check out your own, then update again")
     before = git(folder, "rev-parse", BRANCH)
     with tempfile.TemporaryDirectory() as made:
         files = Path(made) / "files"

@@ -11,6 +11,7 @@ from dvc.repo import Repo
 from dvc.scm import NoSCM
 
 from flows.project import new
+from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 
 
@@ -112,6 +113,15 @@ def test_edits_of_the_same_lines_are_left_to_the_user_by_name(wheel: Path, tmp_p
     assert "touch the same lines" in said
     assert "Traceback" not in said
     assert "Makefile" in output(project, "git", "diff", "--name-only", "--diff-filter=U")
+
+
+def test_a_folder_that_cannot_be_updated_is_told_and_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        new.update_project(tmp_path / "mine")
+    new.new_project(tmp_path / "mine", ())
+    output(tmp_path / "mine", "git", "checkout", "--quiet", new.BRANCH)
+    with pytest.raises(UserError, match="has the branch `parrotflow` checked out"):
+        new.update_project(tmp_path / "mine")
 
 
 def test_a_project_has_every_file_that_its_stages_read_and_none_makes(tmp_path: Path) -> None:

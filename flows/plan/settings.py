@@ -97,13 +97,14 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
     text = DVC_FILE.read_text(encoding="utf-8")
     yield from _INTERPOLATED.findall(text)
     try:
-        stages = (yaml.safe_load(text) or {}).get("stages") or {}
-    except yaml.YAMLError:
-        return  # DVC says what is wrong with it
-    for stage in filter(None, stages.values()):  # of one without keys DVC says so
-        for entry in stage.get("do", stage).get("params") or ():
-            keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
-            yield from (key.split(".")[0] for key in keys)
+        stages = filter(None, yaml.safe_load(text)["stages"].values())  # of one without keys DVC says so
+        templates = [stage.get("do", stage) for stage in stages]
+        entries = [entry for template in templates for entry in template.get("params") or ()]
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return  # no stages, or other things in their places: DVC says what is wrong with it
+    for entry in entries:
+        keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
+        yield from (str(key).split(".")[0] for key in keys)
 
 
 class FlowSetting(BaseModel):

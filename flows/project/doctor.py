@@ -84,10 +84,13 @@ def packages() -> Finding:
 def dependencies() -> Finding:
     """Each stage depends on the file that says what its code is."""
     try:
-        stages = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
+        written = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
+        stages = {name: stage.get("do", stage) for name, stage in written.items()}  # of foreach
         if not any(WRITER in modules_of(stage.get("cmd")) for stage in stages.values()):
             return Finding("ok", "dependencies", "no stage here records the code of the others")
         stage_codes()
+    except AttributeError:
+        return Finding("fault", "dependencies", f"{DVC_FILE} is not as DVC takes it", "`parrotflow why` says where")
     except (OSError, yaml.YAMLError, UserError) as error:
         return Finding("fault", "dependencies", first_line(error), "correct dvc.yaml, or the code that it names")
     for name, stage in stages.items():

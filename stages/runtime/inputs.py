@@ -173,11 +173,11 @@ def inputs_of_this_stage() -> Inputs | None:
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
     command = re.compile(rf"python -m {re.escape(module)}(\s|$)")
     try:
-        stages = (as_dvc_reads(DVC_FILE.read_bytes()) or {}).get("stages") or {}
-    except YAMLError:
-        return None  # DVC says what is wrong with it
-    templates = {name: stage.get("do", stage) for name, stage in stages.items()}  # of foreach
-    own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
+        stages = as_dvc_reads(DVC_FILE.read_bytes())["stages"].items()
+        templates = {name: stage.get("do", stage) for name, stage in stages}  # of foreach
+        own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
+    except (YAMLError, KeyError, TypeError, AttributeError):
+        return None  # no stages, or other things in their places: DVC says what is wrong with it
     asked = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
     if asked:
         return (asked, own[asked]) if asked in own else None

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from flows.project import doctor
+from tests.flows.toy import make_toy
+from tests.forked import PARROTFLOW, run_forked
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,6 +69,32 @@ def test_a_stage_that_does_not_depend_on_its_code_is_a_fault(tmp_path: Path, mon
     assert doctor.dependencies().found == (
         "toy: code/toy.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
     )
+
+
+def test_a_stage_of_a_foreach_that_does_not_depend_on_its_code_is_a_fault_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stages/toy").mkdir(parents=True)
+    (tmp_path / "stages/toy/__main__.py").touch()
+    many = "{foreach: [a, b], do: {cmd: 'python -m stages.toy ${item}'}}"
+    (tmp_path / "dvc.yaml").write_text(f"stages: {{code: {{cmd: python -m stages.code}}, toy: {many}}}\n")
+
+    assert doctor.dependencies().found.startswith("toy: code/toy.json is not among its deps")
+
+
+@pytest.mark.parametrize("stages", ["[one]", "{one: }", "{one: python one.py}", "{one: {foreach: [a], do: }}"])
+def test_a_dvc_yaml_that_is_not_as_dvc_takes_it_is_a_fault_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: str
+) -> None:
+    folder = make_toy(tmp_path / "toy")
+    (folder / "dvc.yaml").write_text(f"stages: {stages}\n")
+    monkeypatch.chdir(folder)
+
+    assert doctor.dependencies().found == "dvc.yaml is not as DVC takes it"
+    said = run_forked(PARROTFLOW, ["why"], folder)
+    assert said.returncode == 2
+    assert said.stderr.startswith("error: dvc: './dvc.yaml'")
 
 
 def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,8 @@ class Dial:
         lines.append(f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens{of}")
         if epochs > HELPFUL_EPOCHS:
             lines.append(
-                "corpus: more text would serve more: in experiments/presets.yaml 3.5 epochs at 200 TFLOP ended no lower "
-                "than 2.0 at 53"
+                "corpus: more text would serve more: in experiments/presets.yaml 3.5 epochs at 200 TFLOP ended no "
+                "lower than 2.0 at 53"
             )
         return lines
 

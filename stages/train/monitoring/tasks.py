@@ -35,7 +35,7 @@ from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 from stages.runtime.supervision import VARIABLE
 from stages.train.model.build import full_model, save_model
 from stages.train.model.loss import CausalLoss
-from stages.train.parallel import PROCESS_GROUP
+from stages.train.parallel import PROCESS_GROUP, on_main
 from stages.train.params import TrainParams
 
 LONGEST = (PROCESS_GROUP.timeout or timedelta(hours=1)) - timedelta(minutes=10)
@@ -107,6 +107,11 @@ class TaskEvaluation:
             except OSError as error:
                 self._warn(done, str(error))
         self.accelerator.wait_for_everyone()
+
+    def were_cut_short(self) -> bool:
+        """Whether a stop has left models without their scores. Every process calls this."""
+        asked = bool(self.params.evaluate_tasks.tasks)
+        return asked and on_main(self.accelerator, lambda: self.is_stopping() and bool(self._waiting()))
 
     def _score(self) -> None:
         """Score the models that wait, in order."""

@@ -67,12 +67,16 @@ def main_that_is_asked_to_stop() -> None:
     worker.main()
 
 
-def test_weights_whose_scoring_a_stop_cut_short_are_scored_when_the_run_continues(project: Path) -> None:
-    write_params(project, max_steps=3, evaluate_tasks=own_task(every_steps=2))
+@pytest.mark.parametrize(("max_steps", "scored"), [(3, {2, 3}), (2, {2})])
+def test_weights_whose_scoring_a_stop_cut_short_are_scored_when_the_run_continues(
+    project: Path, max_steps: int, scored: set[int]
+) -> None:
+    """Also those of the last step: a run that has ended is not continued."""
+    write_params(project, max_steps=max_steps, evaluate_tasks=own_task(every_steps=2))
     run_workers(project, 1, main_that_is_asked_to_stop, expected_code=75)
     assert list((project / ".parrotflow/checkpoints").glob("*/tasks/step-00000002"))
     run_workers(project, 1)
-    assert {step for step, _, _ in rows(project)} == {2, 3}
+    assert {step for step, _, _ in rows(project)} == scored
     assert not list((project / ".parrotflow/checkpoints").glob("*/tasks/step-*"))
 
 

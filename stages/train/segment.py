@@ -33,9 +33,9 @@ from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.checkpoints import CONTINUE
-from stages.train.checkpoint.manifest import content_sha256, fault, read_manifest
+from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
-from stages.train.checkpoint.resume import IDENTITY, LIBRARIES, changes_since, fingerprint, identity
+from stages.train.checkpoint.resume import LIBRARIES, changes_since, fingerprint, identity
 from stages.train.hardware import COMPILE, MICRO_BATCH
 from stages.train.launcher import RESTARTS, launch
 from stages.train.monitoring.results import ISA_LIMITS, differing_facts, is_computing

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -35,9 +36,10 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.formats.model_folder import export_path
-from stages.runtime.atomic import file_sha256, flush_to_disk
+from stages.runtime.atomic import atomic_folder, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError, first_line
 from stages.train.checkpoint.manifest import (
+    CheckpointManifest,
     DataOnlyPlanner,
     History,
     TrainingProgress,
@@ -169,7 +171,9 @@ class Checkpoints:
             flush_to_disk(file)
         contents = self.history.contents | {progress.step: content_sha256(partial_path)}
         history = replace(self.history, contents=contents)
-        write_manifest(partial_path, progress, history, {file.name: file_sha256(file) for file in files})
+        exports = self._exports_until(progress.step) if self.mirror.url else {}
+        hashes = {step: file_hashes(folder, folder.stat().st_mtime_ns) for step, folder in exports.items()}
+        write_manifest(partial_path, progress, history, {file.name: file_sha256(file) for file in files}, hashes)
         shutil.rmtree(path, ignore_errors=True)
         partial_path.rename(path)
         flush_to_disk(self.folder)
@@ -179,7 +183,8 @@ class Checkpoints:
         for old in [done for done in self._all() if done.name <= path.name][: -self.params.checkpoints_kept]:
             if every is None or int(old.name.removeprefix("step-")) % every:
                 shutil.rmtree(old, ignore_errors=True)
-        self.mirror.push(path)
+        named = ((step, name, sha256) for step, names in hashes.items() for name, sha256 in names.items())
+        self.mirror.push(path, {sha256: exports[step] / name for step, name, sha256 in named})
 
     def export_path(self, step: int) -> Path:
         """Where the model of one of `export_steps` is kept until the end of the run."""
@@ -193,6 +198,21 @@ class Checkpoints:
         found = (self.folder / "exports").glob(f"step-{step:08d}-of-*")
         same = [path for path in found if step <= self.shared_steps(int(path.name.rpartition("-")[2]))]
         return max(same, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    def _exports_until(self, step: int) -> dict[int, Path]:
+        found = {wanted: self.exported(wanted) for wanted in self.params.exported_steps if wanted <= step}
+        return {wanted: path for wanted, path in found.items() if path is not None}
+
+    def has_export(self, step: int, manifest: CheckpointManifest) -> bool:
+        """Whether the model of one of `export_steps` is here, or in the mirror with this checkpoint."""
+        return self.exported(step) is not None or (bool(self.mirror.url) and step in manifest.exports)
+
+    def _pull_exports(self, manifest: CheckpointManifest, also_those_here: bool) -> None:
+        """Take from the mirror what a checkpoint names: the same steps may have been computed otherwise here."""
+        for step in self.params.exported_steps:
+            if (files := manifest.exports.get(step)) and (also_those_here or not self.exported(step)):
+                with atomic_folder(self.export_path(step)) as folder:
+                    self.mirror.pull_export(files, folder)
 
     def name_exports(self, step: int) -> None:
         """Give the models up to `step` of runs of another length this run's name, which what pushes them looks for."""
@@ -211,7 +231,7 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
 
-    def latest(self, fits: Callable[[TrainingProgress], bool]) -> Path | None:
+    def latest(self, fits: Callable[[CheckpointManifest], bool]) -> Path | None:
         """The newest intact checkpoint that fits, of those here and in the mirror. The main process chooses.
 
         Raises UserError where the mirror cannot be read and none here fits: the run would start afresh.
@@ -232,16 +252,18 @@ class Checkpoints:
 
         return on_main(self.accelerator, choose)
 
-    def _newest(self, fits: Callable[[TrainingProgress], bool], mirrored: list[str]) -> Path | None:
+    def _newest(self, fits: Callable[[CheckpointManifest], bool], mirrored: list[str]) -> Path | None:
         here = {path.name for path in self._all()}
         for name in sorted({*here, *mirrored}, reverse=True):
             path = self.folder / name
             if name in here:
                 if problem := fault(path):
                     print(f"warning: {path} is skipped: {problem}", flush=True)
-                elif fits(read_manifest(path)):
+                elif fits(manifest := read_manifest(path)):
+                    self._pull_exports(manifest, also_those_here=False)
                     return path
-            if name in mirrored and self.mirror.pull(path, fits):
+            take = partial(self._pull_exports, also_those_here=True)
+            if name in mirrored and self.mirror.pull(path, fits, take):
                 return path
         return None
 
@@ -262,6 +284,12 @@ class Checkpoints:
         manifest = read_manifest(path)
         self.history = History(manifest.sessions, manifest.contents, manifest.spikes)
         return manifest
+
+
+@cache
+def file_hashes(folder: Path, written_ns: int) -> dict[str, str]:
+    """The sha256 of the files of a folder that was written at a time, by their names."""
+    return {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
 
 
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from stages.train.params import TrainParams
 
 CHECKPOINT_MANIFEST = "manifest.json"
 METADATA = ".metadata"
+IDENTITY = "identity.json"
+"""In the folder of a run's checkpoints: what they belong to."""
 
 ALLOWED_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
 ALLOWED = {
@@ -114,14 +116,27 @@ class CheckpointManifest(TrainingProgress):
     """Step of this checkpoint and of those before it -> `content_sha256`."""
     spikes: list[Spike] = []
     """Of the steps until this one."""
+    exports: dict[int, dict[str, str]] = {}
+    """Where there is a mirror, which has them too: step -> file name -> hash of the models of `export_steps`."""
 
 
-def write_manifest(checkpoint: Path, progress: TrainingProgress, history: History, sha256: dict[str, str]) -> None:
+def write_manifest(
+    checkpoint: Path,
+    progress: TrainingProgress,
+    history: History,
+    sha256: dict[str, str],
+    exports: dict[int, dict[str, str]],
+) -> None:
     """Write it: the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
     spikes = history.spikes_until(progress.step)
     manifest = CheckpointManifest(
-        **dict(progress), sha256=sha256, sessions=sessions, contents=history.contents, spikes=spikes
+        **dict(progress),
+        sha256=sha256,
+        sessions=sessions,
+        contents=history.contents,
+        spikes=spikes,
+        exports=exports,
     )
     atomic_write(checkpoint / CHECKPOINT_MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 

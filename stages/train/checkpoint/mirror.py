@@ -1,5 +1,9 @@
 """A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
+    URL/FINGERPRINT/
+        exports/SHA256           a file of a model of `export_steps`; manifests name them
+        step-00000100/           the newest checkpoint
+
 Files are uploaded first and the manifest last, so that a checkpoint with a manifest is complete. fsspec is imported
 only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.manifest).
 """
@@ -8,16 +12,17 @@ import errno
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from stages.runtime.atomic import file_sha256
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, TrainingProgress, fault, read_manifest
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, CheckpointManifest, fault, read_manifest
 
 MIRROR = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
@@ -39,8 +44,10 @@ class Mirror:
                 raise UserError(f"{MIRROR}={self.url}: cannot be used: {error}") from None
             self._run = f"{root}/{fingerprint}"
 
-    def push(self, path: Path) -> None:
+    def push(self, path: Path, exports: Mapping[str, Path]) -> None:
         """Upload a checkpoint, then remove the earlier ones there. If that fails, the run continues without.
+
+        `exports`: by their hashes, the files of models that the checkpoint names; those that are there stay.
 
         Later ones stay, as they do in the run's folder: of a run that had come further, or of one of another length.
         """
@@ -48,6 +55,12 @@ class Mirror:
             return
         try:
             self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
+            self._files.makedirs(f"{self._run}/exports", exist_ok=True)
+            self._files.invalidate_cache()
+            for sha256, file in exports.items():
+                there = f"{self._run}/exports/{sha256}"
+                if not self._files.exists(there) or self._files.size(there) != file.stat().st_size:
+                    self._files.put_file(str(file), there)
             for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
                 self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
             for old in self._names():
@@ -65,9 +78,24 @@ class Mirror:
         with self._reading():
             return self._names()
 
-    def pull(self, path: Path, fits: Callable[[TrainingProgress], bool]) -> bool:
+    def pull_export(self, files: Mapping[str, str], folder: Path) -> None:
+        """Download a model of `export_steps`: the hashes of its files by their names. Raises as `pull` does."""
+        with self._reading():
+            for name, sha256 in files.items():
+                file = folder / Path(name).name
+                self._files.get_file(f"{self._run}/exports/{sha256}", str(file))
+                if file_sha256(file) != sha256:
+                    raise OSError(f"exports/{sha256} is damaged")
+
+    def pull(
+        self,
+        path: Path,
+        fits: Callable[[CheckpointManifest], bool],
+        take: Callable[[CheckpointManifest], None] = lambda manifest: None,
+    ) -> bool:
         """Download the checkpoint of this name to `path` if it is intact and fits, in place of what is there.
 
+        `take` is called just before it is there, for what belongs to it.
         Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
         """
         there, fetched = f"{self._run}/{path.name}", path.with_name(f"{path.name}.partial")
@@ -85,6 +113,7 @@ class Mirror:
                 if problem := fault(fetched):
                     print(f"warning: {there} is skipped: {problem}", flush=True)
                     return False
+                take(read_manifest(fetched))
                 shutil.rmtree(path, ignore_errors=True)
                 fetched.rename(path)
                 return True
@@ -102,6 +131,8 @@ class Mirror:
     def _reading(self) -> Iterator[None]:
         try:
             yield
+        except UserError:
+            raise
         except Exception as error:  # each file system fails in its own way
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise

@@ -28,7 +28,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
 from stages.runtime.stage_code import pinned
 from stages.train.checkpoint.checkpoints import CONTINUE, Checkpoints
-from stages.train.checkpoint.manifest import TrainingProgress
+from stages.train.checkpoint.manifest import IDENTITY, CheckpointManifest, TrainingProgress
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.model.build import source_sha256
 from stages.train.model.loss import CausalLoss
@@ -38,8 +38,6 @@ from stages.train.params import TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 WORKER = "stages.train.worker"
-IDENTITY = "identity.json"
-"""In the folder of a run's checkpoints: what they belong to."""
 
 KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
 KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps", "evaluate_tasks"}
@@ -124,7 +122,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     params, accelerator = checkpoints.params, checkpoints.accelerator
     refused: list[str] = []
 
-    def fits(progress: TrainingProgress, of: Checkpoints = checkpoints) -> bool:
+    def fits(progress: CheckpointManifest, of: Checkpoints = checkpoints) -> bool:
         if reason := why_not(progress, checkpoints, of):
             refused.append(reason)
         return not reason
@@ -157,7 +155,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     return Start(progress, crossed.folder.name if crossed else None)
 
 
-def why_not(progress: TrainingProgress, own: Checkpoints, of: Checkpoints) -> str:
+def why_not(progress: CheckpointManifest, own: Checkpoints, of: Checkpoints) -> str:
     """Why a run cannot continue from a checkpoint `of` another one or of its own; empty where it can."""
     params, shared = own.params, own.shared_steps(progress.max_steps)
     if progress.step > shared:
@@ -168,7 +166,7 @@ def why_not(progress: TrainingProgress, own: Checkpoints, of: Checkpoints) -> st
         )
     this = f"not from the checkpoint of step {progress.step}"
     for step in params.exported_steps:
-        if step <= progress.step and not of.exported(step):
+        if step <= progress.step and not of.has_export(step, progress):
             return f"{this}: the model of step {step} (train.export_steps) was not kept then"
     for name in ("log_every_steps", "evaluate_every_steps"):
         # Points at other steps are only taken out again; those that were never measured cannot be added.

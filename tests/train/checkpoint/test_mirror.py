@@ -70,7 +70,7 @@ def test_another_machine_goes_on_from_the_mirror_and_ends_with_the_same_weights(
     project = copy_of(reference, tmp_path / "project")
     write_params(project, **CONSTANT, max_steps=7)
     run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
-    assert {name.split("/")[0] for name in names(bucket)} == {"step-00000007"}
+    assert {name.split("/")[0] for name in names(bucket) if "step-" in name} == {"step-00000007"}
     assert {"step-00000007/manifest.json", "step-00000007/training_loss.tsv"} < names(bucket)
 
     shutil.rmtree(project / ".parrotflow")
@@ -83,6 +83,37 @@ def test_another_machine_goes_on_from_the_mirror_and_ends_with_the_same_weights(
         assert (project / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
+def test_exported_steps_come_from_the_mirror_with_the_checkpoint_also_where_this_machine_computed_others(
+    reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    project, mirror = copy_of(reference, tmp_path / "project"), (tmp_path / "mirror").as_uri()
+    write_params(project, **CONSTANT, export_steps=[2], max_steps=7)
+    run_workers(project, 1, PARROTFLOW_MIRROR=mirror, PARROTFLOW_MICRO_BATCH="3")
+    mirrored = weights_sha256(project / "model/step-00000002")
+
+    shutil.rmtree(project / ".parrotflow")
+    write_params(project, **CONSTANT, export_steps=[2], max_steps=3)
+    run_workers(project, 1)
+    assert weights_sha256(project / "model/step-00000002") != mirrored
+    for shipped_from in ("this machine", "another"):
+        write_params(project, **CONSTANT, export_steps=[2])
+        run_workers(project, 1, PARROTFLOW_MIRROR=mirror)
+        assert weights_sha256(project / "model/step-00000002") == mirrored, shipped_from
+        shutil.rmtree(project / ".parrotflow")
+    assert "continuing at step 7 of 12" in capfd.readouterr().out
+
+
+def test_an_exported_step_that_is_damaged_in_the_mirror_is_not_shipped(reference: Path, tmp_path: Path) -> None:
+    project, mirror = copy_of(reference, tmp_path / "project"), tmp_path / "mirror"
+    write_params(project, **CONSTANT, export_steps=[2], max_steps=3)
+    run_workers(project, 1, PARROTFLOW_MIRROR=mirror.as_uri())
+    for file in mirror.glob("*/exports/*"):
+        file.write_bytes(b"damaged")
+    shutil.rmtree(project / ".parrotflow")
+    said = run(project, expected_code=EXIT_UNAVAILABLE, begin=fork, PARROTFLOW_MIRROR=mirror.as_uri())
+    assert "is damaged; without it the run would start afresh" in said
+
+
 def test_a_checkpoint_that_never_got_its_manifest_up_there_is_skipped(
     reference: Path, tmp_path: Path, bucket: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,7 +122,7 @@ def test_a_checkpoint_that_never_got_its_manifest_up_there_is_skipped(
     run_workers(project, 1, PARROTFLOW_MIRROR=f"s3://{bucket}/parrot")
     client = boto3.client("s3")
     for item in client.list_objects_v2(Bucket=bucket)["Contents"]:
-        if not item["Key"].endswith("manifest.json"):
+        if "step-" in item["Key"] and not item["Key"].endswith("manifest.json"):
             later = item["Key"].replace("step-00000006", "step-00000009")
             client.copy_object(Bucket=bucket, Key=later, CopySource=f"{bucket}/{item['Key']}")
 
@@ -165,9 +196,9 @@ def test_a_later_checkpoint_in_the_mirror_outlives_the_upload_of_an_earlier_one(
     monkeypatch.setenv("PARROTFLOW_MIRROR", (stopped.parent / "mirror").as_uri())
     earlier, later = sorted(stopped.glob(".parrotflow/checkpoints/*/step-*"))
     mirror = Mirror(later.parent.name)
-    mirror.push(earlier)
+    mirror.push(earlier, {})
     assert mirror.names() == ["step-00000006", "step-00000007"]
-    mirror.push(later.rename(later.with_name("step-00000009")))
+    mirror.push(later.rename(later.with_name("step-00000009")), {})
     assert mirror.names() == ["step-00000009"]
 
 

@@ -12,7 +12,8 @@ from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train import __main__ as stage
-from stages.train.checkpoint.resume import IDENTITY, changes_since, fingerprint, identity
+from stages.train.checkpoint.manifest import IDENTITY
+from stages.train.checkpoint.resume import changes_since, fingerprint, identity
 from stages.train.commands.trace import main, trained_order
 from stages.train.data.order import open_order, shares_by_phase
 from stages.train.loop import Trainer

@@ -21,8 +21,8 @@ from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import checkpoints, resume
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.manifest import History
-from stages.train.checkpoint.resume import CONTINUE, IDENTITY, training_code, why_afresh
+from stages.train.checkpoint.manifest import IDENTITY, History
+from stages.train.checkpoint.resume import CONTINUE, training_code, why_afresh
 from stages.train.model.build import build_model
 from stages.train.params import TrainParams
 from stages.train.segment import plan
@@ -225,6 +225,7 @@ def test_a_checkpoint_that_could_not_be_written_is_in_no_record(
         accelerator=SimpleNamespace(is_main_process=True),
         curves=SimpleNamespace(copy_to=lambda folder: None),
         history=History(),
+        mirror=SimpleNamespace(url=""),
     )
     with pytest.raises(OSError, match="no space left"):
         Checkpoints._finish(run, SimpleNamespace(result=lambda: None), tmp_path, tmp_path, SimpleNamespace(step=3))

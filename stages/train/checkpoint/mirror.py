@@ -1,6 +1,7 @@
 """A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
     URL/FINGERPRINT/
+        identity.json            what the run is
         exports/SHA256           a file of a model of `export_steps`; manifests name them
         step-00000100/           the newest checkpoint
 
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from stages.runtime.atomic import file_sha256
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, CheckpointManifest, fault, read_manifest
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, IDENTITY, CheckpointManifest, fault, read_manifest
 
 MIRROR = "PARROTFLOW_MIRROR"
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
@@ -42,7 +43,7 @@ class Mirror:
                 self._files, root = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
                 raise UserError(f"{MIRROR}={self.url}: cannot be used: {error}") from None
-            self._run = f"{root}/{fingerprint}"
+            self._root, self._run = root, f"{root}/{fingerprint}"
 
     def push(self, path: Path, exports: Mapping[str, Path]) -> None:
         """Upload a checkpoint, then remove the earlier ones there. If that fails, the run continues without.
@@ -57,8 +58,9 @@ class Mirror:
             self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
             self._files.makedirs(f"{self._run}/exports", exist_ok=True)
             self._files.invalidate_cache()
-            for sha256, file in exports.items():
-                there = f"{self._run}/exports/{sha256}"
+            belonging = {f"exports/{sha256}": file for sha256, file in exports.items()}
+            for name, file in (belonging | {IDENTITY: path.with_name(IDENTITY)}).items():
+                there = f"{self._run}/{name}"
                 if not self._files.exists(there) or self._files.size(there) != file.stat().st_size:
                     self._files.put_file(str(file), there)
             for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
@@ -77,6 +79,13 @@ class Mirror:
             return []
         with self._reading():
             return self._names()
+
+    def identities(self) -> list[bytes]:
+        """What the runs there are. Raises as `pull` does."""
+        if self._files is None:
+            return []
+        with self._reading():
+            return [self._files.cat_file(file) for file in sorted(self._files.glob(f"{self._root}/*/{IDENTITY}"))]
 
     def pull_export(self, files: Mapping[str, str], folder: Path) -> None:
         """Download a model of `export_steps`: the hashes of its files by their names. Raises as `pull` does."""

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,26 +79,39 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
-    """Where other runs have checkpoints but this one has none: what differs from the newest of them, a line each."""
+def why_afresh(folder: Path, values: dict[str, Any], mirrored: Sequence[bytes] = ()) -> list[str]:
+    """Where other runs have checkpoints but this one has none: what differs, a line each.
+
+    From the newest of them here, or from one of those in a mirror, by their identities, if less differs from it.
+    """
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
-    if not others:
+    newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
+    found = [changes_since(newest, values)] if newest else []
+    found += [differences(one, values, f"an {IDENTITY} in the mirror") for one in mirrored]
+    if not found:
         return []
-    newest = max(others, key=lambda path: path.stat().st_mtime_ns)
-    changes = changes_since(newest, values)
-    if [change.split(":")[0] for change in changes] == ["train.max_steps"]:
+    changes = min(found, key=len)
+    keys = [change.split(":")[0] for change in changes]
+    if keys == ["train.max_steps"]:
         changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
-    if [change.split(":")[0] for change in changes] == ["code"]:
+    if keys == ["train.precision"]:
+        changes.append("auto is what this hardware multiplies fast; the other value in params.yaml continues that run")
+    if keys == ["code"] and newest and changes is found[0]:
         changes.append(f"where the change is none to the weights, {CONTINUE}={newest.parent.name} continues that run")
     return changes
 
 
 def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:
     """What differs from the identity in a file, a line each."""
+    return differences(recorded.read_bytes(), values, str(recorded))
+
+
+def differences(recorded: bytes, values: dict[str, Any], name: str) -> list[str]:
+    """What differs from an identity, a line each; `name` is that of its file."""
     try:
-        before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))
+        before, now = flatten(json.loads(recorded)), flatten(json.loads(json.dumps(values)))
     except (ValueError, AttributeError):
-        return [f"{recorded} is damaged"]  # it only serves messages
+        return [f"{name} is damaged"]  # it only serves messages
     return [
         f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
         for key in sorted(before.keys() | now.keys())
@@ -136,7 +150,9 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     if accelerator.is_main_process:
         atomic_write(checkpoints.folder / IDENTITY, json.dumps(run, indent=1, sort_keys=True))
     if path is None:
-        others = [f"not from another run's checkpoints: {line}" for line in why_afresh(checkpoints.folder, run)]
+        mirrored = on_main(accelerator, checkpoints.mirror.identities)
+        changes = why_afresh(checkpoints.folder, run, mirrored)
+        others = [f"not from another run's checkpoints: {line}" for line in changes]
         for reason in refused[-1:] or others:
             accelerator.print(f"starting afresh, {reason}")
         if accelerator.is_main_process:

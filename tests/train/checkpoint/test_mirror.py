@@ -83,6 +83,23 @@ def test_another_machine_goes_on_from_the_mirror_and_ends_with_the_same_weights(
         assert (project / "reports/curves" / curve.name).read_bytes() == curve.read_bytes()
 
 
+def test_a_run_that_may_not_continue_those_in_the_mirror_says_what_differs(
+    reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where `precision: auto` means another one on the other machine."""
+    project, mirror = copy_of(reference, tmp_path / "project"), (tmp_path / "mirror").as_uri()
+    for seed, precision in ((1, "bf16"), (0, "bf16"), (0, "fp32")):
+        shutil.rmtree(project / ".parrotflow", ignore_errors=True)
+        write_params(project, max_steps=3, seed=seed, precision=precision)
+        run_workers(project, 1, PARROTFLOW_MIRROR=mirror)
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("starting afresh, ")]
+    afresh = "starting afresh, not from another run's checkpoints: "
+    assert said[-2:] == [
+        f"{afresh}train.precision: bf16 -> fp32",
+        f"{afresh}auto is what this hardware multiplies fast; the other value in params.yaml continues that run",
+    ]
+
+
 def test_exported_steps_come_from_the_mirror_with_the_checkpoint_also_where_this_machine_computed_others(
     reference: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,7 +121,7 @@ class _Work:
     end_id: int
     """Of the token that ends a text."""
     known_ids: int
-    """Ids that the tokenizer knows: further ones pad some models' embeddings and are never drawn."""
+    """One more than the tokenizer's highest id: further ones pad some models' embeddings and are never drawn."""
     requests: Sequence[GenerationRequest]
     width: int
     limit: float
@@ -143,6 +143,7 @@ def _work(
     width: int,
 ) -> _Work:
     limit = position_limit(model.config) or math.inf
+    known_ids = max(tokenizer.get_vocab().values()) + 1  # more than there are tokens, where ids are left out
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
     def cache_length(number: int) -> int:
@@ -154,7 +155,7 @@ def _work(
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
     waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
     return _Work(
-        tokenizer, tokenizer.eos_token_id, len(tokenizer), requests, width, limit, rows_of(model),
+        tokenizer, tokenizer.eos_token_id, known_ids, requests, width, limit, rows_of(model),
         attention_window(model), prompts, waiting,
     )  # fmt: skip
 

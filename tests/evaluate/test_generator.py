@@ -389,6 +389,20 @@ def test_an_id_that_the_tokenizer_does_not_know_is_never_drawn(tokenizer: PreTra
     assert max(drawn) < len(tokenizer)
 
 
+def test_a_text_ends_though_the_tokenizer_leaves_out_ids_before_that_of_its_end() -> None:
+    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    with_gap = Tokenizer(models.BPE(vocab={**letters, "<end>": 299}, merges=[]))
+    with_gap.pre_tokenizer, with_gap.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=64, n_embd=16, n_layer=1, n_head=2)).eval()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=with_gap, eos_token="<end>")
+    freely = Sampling(temperature=1.0, top_p=1.0, max_new_tokens=200)
+
+    written = list(generate(model, tokenizer, requests(32, freely), width=32))
+
+    assert any(one.ids[-1] == 299 for one in written)
+
+
 def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
     assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>").ids
 

@@ -118,7 +118,7 @@ class EvaluateTasks(Section):
 class TrainParams(Section):
     """WHAT is computed. How (processes, devices, micro-batch) follows from the hardware and the environment."""
 
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
     """Of the weights, the data order and dropout."""
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""

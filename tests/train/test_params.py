@@ -33,6 +33,10 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "weighting": "shares", "max_re
             "params.yaml: train.export_steps = [13]: 13 is beyond train.max_steps = 12; remove it or train longer",
         ),
         (
+            {"seed": 2**64},
+            f"params.yaml: train.seed = {2**64}: Input should be less than {2**64}",
+        ),
+        (
             {"export_steps": [0]},
             "params.yaml: train.export_steps.0 = 0: Input should be greater than or equal to 1",
         ),

@@ -170,7 +170,8 @@ def _text(value: float | None) -> str:
 
 def _request(params: TrainParams, folder: Path | None, answer: Path) -> TaskRequest:
     asked = params.evaluate_tasks
-    return TaskRequest(tasks=tuple(asked.tasks), limit=asked.limit, seed=params.seed, folder=folder, answer=answer)
+    seed = params.seed % 2**32  # lm-eval takes no larger one
+    return TaskRequest(tasks=tuple(asked.tasks), limit=asked.limit, seed=seed, folder=folder, answer=answer)
 
 
 def _ask(request: TaskRequest, is_stopping: Callable[[], bool] = lambda: False) -> bool:

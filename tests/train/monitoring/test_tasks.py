@@ -113,6 +113,10 @@ def test_scores_of_steps_that_are_computed_again_go_though_this_start_scores_non
     assert (tmp_path / "tasks.tsv").read_text() == f"{header}2\town\tacc\t0.5\t\n"
 
 
+def test_a_seed_that_is_too_large_for_lm_eval_refuses_no_training(project: Path) -> None:
+    check_tasks(TrainParams.model_validate(params(evaluate_tasks=own_task(1), seed=2**32)))
+
+
 def test_an_unknown_task_is_refused_before_anything_runs(project: Path) -> None:
     asked = TrainParams.model_validate(params(evaluate_tasks=own_task(1) | {"tasks": ["owm"]}))
     with pytest.raises(UserError, match=r"train\.evaluate_tasks: .*no task `owm`.*\(is it .*own"):

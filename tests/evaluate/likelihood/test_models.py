@@ -57,6 +57,17 @@ def test_the_same_model_read_from_another_folder_differs_by_nothing(project: Pat
     }
 
 
+def test_windows_that_are_longer_than_the_trainings_sequences_are_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "model/training.json").write_text('{"sequence_length": 16}')
+
+    evaluated(project, evaluate__context_length=20)
+    assert "windows of 20 tokens, and its training's sequences had 16" in capsys.readouterr().out
+    evaluated(project, evaluate__context_length=16)
+    assert "note: " not in capsys.readouterr().out
+
+
 def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same_documents(project: Path) -> None:
     write_byte_model(project / "bytes")
 

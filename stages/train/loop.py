@@ -191,10 +191,7 @@ def train(
             unsaved = count(trainer.accelerator, not checkpoints.wait())
             raise StoppedError(saved=due and not unsaved)
     with trainer.throughput.aside("checkpoint"):
-        unsaved = count(trainer.accelerator, not checkpoints.wait())
-    # A run that has written its results is not continued: the scores of its last step would never come.
-    if not segment and not unsaved and tasks.were_cut_short():
-        raise StoppedError(saved=True)
+        checkpoints.wait()
     return progress
 
 

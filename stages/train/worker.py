@@ -105,6 +105,10 @@ def main() -> None:
         write_results(trainer, progress, validation.measure(), checkpoints, uptime)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
+    if tasks.were_cut_short():
+        # What ends with 0 is not continued: the scores of the last step would never come.
+        accelerator.print("stopped on request before the last weights were scored; the same command continues")
+        raise SystemExit(EXIT_CONTINUE)
     raise SystemExit(0)
 
 

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
 from stages.evaluate.harness.tasks import index_tasks, loaded
+from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.loop import StopSignal
@@ -77,6 +78,7 @@ def test_weights_whose_scoring_a_stop_cut_short_are_scored_when_the_run_continue
     assert list((project / ".parrotflow/checkpoints").glob("*/tasks/step-00000002"))
     run_workers(project, 1)
     assert {step for step, _, _ in rows(project)} == scored
+    assert read_json(project / "reports/train_speed.json")["tokens_per_second"] > 0
     assert not list((project / ".parrotflow/checkpoints").glob("*/tasks/step-*"))
 
 

@@ -95,7 +95,7 @@ class Inputs:
 
     def lists(self, path: Path) -> bool:
         """Whether DVC notices a change of a file or folder: it is a dep, or in a folder that is."""
-        return any(path.absolute().is_relative_to(Path(dep).absolute()) for dep in self.deps)
+        return any(_as_dvc_finds(path).is_relative_to(_as_dvc_finds(Path(dep))) for dep in self.deps)
 
     def require_listed(self) -> None:
         """Raise UserError where a module is loaded that the stage's file of code should name and does not."""
@@ -204,6 +204,11 @@ def _observed(
 def _named(changes: list[str]) -> str:
     more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
     return f"{', '.join(changes[:NAMED_CHANGES])}{more}"
+
+
+def _as_dvc_finds(path: Path) -> Path:
+    """Where a file or folder is: below a dep DVC follows links to files, but none to folders."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _states(path: Path) -> Iterator[tuple[str, FileState]]:

@@ -139,3 +139,19 @@ def test_a_file_or_folder_that_dvc_does_not_look_at_is_named_too() -> None:
 def listing(*deps: str) -> Inputs:
     """A stage with these deps."""
     return Inputs("collect", "stages.collect", deps, {}, None, {}, {})
+
+
+def test_a_folder_that_only_a_link_or_two_dots_put_below_a_dep_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("corpus", "other"):
+        Path(folder).mkdir()
+    Path("other/poem.txt").write_text("x")
+    Path("corpus/linked").symlink_to(Path("other").absolute())
+    Path("corpus/poem.txt").symlink_to(Path("other/poem.txt").absolute())
+
+    assert unnoticed(["corpus/poem.txt", "other/../corpus/*.txt"], listing("corpus")) == []
+    assert unnoticed(["corpus/linked"], listing("corpus", "corpus/linked")) == []
+    assert "corpus/../other: not among the deps" in unnoticed(["corpus/../other/*.txt"], listing("corpus"))[0]
+    assert "corpus/linked: not among the deps" in unnoticed(["corpus/linked"], listing("corpus"))[0]

@@ -69,7 +69,8 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
             where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
             remedy = f"`{link.name}` is a {link.flaw}: copy it, or name it in globs" if link else "correct the path"
             raise UserError(f"collect.sources: `{pattern}` matches no file; {remedy}{where}")
-        found.update((file.name, file) for file in files)
+        # What one pattern names is taken, though another one passes by it.
+        found |= {file.name: file for file in files if not file.flaw or file.name not in found}
     return _without_other_names([found[name] for name in sorted(found)])
 
 

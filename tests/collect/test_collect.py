@@ -177,6 +177,22 @@ def test_a_pattern_takes_what_it_matches_each_once() -> None:
     assert collect(source)["documents"] == 3
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_file_that_one_pattern_names_is_taken_though_another_one_passes_by_it(tmp_path: Path, in_order: bool) -> None:
+    (tmp_path / "elsewhere.py").write_text("x = 1\n")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/.hidden.py").write_text("x = 2\n")
+    (tmp_path / "code/plain.py").write_text("x = 3\n")
+    (tmp_path / "code/link.py").symlink_to(tmp_path / "elsewhere.py")
+    globs = ["code/link.py", "code/.hidden.py", "code/**/*.py"]
+    write_project(Path(), collect__sources=[FILES_SOURCE | {"globs": globs if in_order else globs[::-1]}])
+
+    main()
+
+    found = sorted(document.path for document in read_documents(Path("data/documents")))
+    assert found == ["code/.hidden.py", "code/link.py", "code/plain.py"]
+
+
 @pytest.mark.parametrize("kind", ["files", "jsonl"])
 def test_a_file_under_several_spellings_of_its_path_is_one_document_by_the_plainest(kind: str) -> None:
     Path("a.jsonl").write_text('{"content": "x = 1"}\n')

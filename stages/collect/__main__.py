@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from stages.collect.remote import KIND as DOWNLOADS
 from stages.collect.remote import forget_unfinished, versions
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.documents import DOCUMENTS, WHOLE, asked_part, corpus_id, shard_paths
+from stages.formats.documents import DOCUMENTS, WHO_ASKS, WHOLE, asked_part, corpus_id, is_first, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import InputsChangedError, UserError, run_stage
-from stages.runtime.inputs import Inputs, inputs_of_this_stage
+from stages.runtime.inputs import Inputs, inputs_of, inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -33,10 +34,10 @@ def main(part: str = WHOLE) -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
     noticed: list[str] = []
-    if inputs := inputs_of_this_stage():
+    if inputs := inputs_of_this_stage() if part == WHOLE else inputs_of(os.environ.get(WHO_ASKS, "")):
         globs = [glob for source in params.sources for glob in getattr(source, "globs", ())]
         noticed = [glob for glob in globs if "://" in glob and glob in inputs.deps]
-        for line in unnoticed(globs, inputs):
+        for line in unnoticed(globs, inputs) if is_first(part) else ():
             print(line, flush=True)
     before = versions(noticed)
     taken, seen = Taken(), SeenFiles()
@@ -69,8 +70,8 @@ def unnoticed(globs: Sequence[str], inputs: Inputs) -> list[str]:
         return []
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     return [
-        f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of collect in dvc.yaml, so DVC "
-        "will not notice a change: add it there (not a URL with wildcards), or run the stage with --force"
+        f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of {inputs.stage} in dvc.yaml, "
+        "so DVC will not notice a change: add it there (not a URL with wildcards), or run the stage with --force"
     ]
 
 

@@ -178,6 +178,9 @@ WHOLE = ""
 OPTION = "--part"
 """How a stage's command is told its part; it has no other arguments."""
 
+WHO_ASKS = "PARROTFLOW_PART_FOR"
+"""Of the environment: the module that a part is for. What dvc.yaml lists, it lists for its stage."""
+
 MOST_BITS = 16
 
 
@@ -190,6 +193,11 @@ def bits_of_parts(count: int) -> list[str]:
     if count != 2**depth or not 1 <= depth <= MOST_BITS:
         raise UserError(f"{count} parts: expected a power of two from 2 to {2**MOST_BITS:,}, such as 8")
     return [f"{number:0{depth}b}" for number in range(count)]
+
+
+def is_first(part: str) -> bool:
+    """Whether it is the first part, or the whole."""
+    return "1" not in part
 
 
 def asked_part() -> str:

@@ -18,7 +18,17 @@ from typing import Any, Self
 import pyarrow as pa
 
 from stages.formats.cleaning import LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, OPTION, ORIGIN, read_shard, shard_paths, write_table
+from stages.formats.documents import (
+    CLEAN,
+    DOCUMENTS,
+    OPTION,
+    ORIGIN,
+    WHO_ASKS,
+    is_first,
+    read_shard,
+    shard_paths,
+    write_table,
+)
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS, VALIDATION
@@ -52,7 +62,7 @@ SECTIONS = ("clean", "tokenizer", "tokenize")
 def run_on_part(module: str, part: str = "") -> None:
     """Run a stage. Ends this process as the stage ended where it failed, which has said why."""
     # Its shards are of no use to the next part, and there is no room for them.
-    environment = {LIMIT_VARIABLE: "0"} | os.environ
+    environment = {LIMIT_VARIABLE: "0"} | os.environ | {WHO_ASKS: "stages.in_parts"}
     command = [sys.executable, "-m", module, *([OPTION, part] if part else [])]
     # Should this process be killed, who takes its lock next waits for the stage too.
     ended = subprocess.run(command, env=environment, close_fds=False, check=False).returncode
@@ -95,7 +105,7 @@ class PartInputs:
 
 def part_entry(part: str, inputs: PartInputs) -> Path:
     """The folder with what is kept of the part whose documents were collected: computed, unless it is known."""
-    makes_tokenizer = "1" not in part
+    makes_tokenizer = is_first(part)
     key = cache_key(
         part,
         *inputs.facts,

@@ -158,10 +158,12 @@ def read_besides(parameter: str, path: Path) -> None:
 def inputs_of_this_stage() -> Inputs | None:
     """What dvc.yaml lists for the stage whose command this process is; None where it is no stage's command."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None or not DVC_FILE.is_file():
-        return None
-    module = spec.name.removesuffix(".__main__")
-    found = _find_stage(module)
+    return inputs_of(spec.name.removesuffix(".__main__")) if spec is not None else None
+
+
+def inputs_of(module: str) -> Inputs | None:
+    """What dvc.yaml lists for the stage whose command runs a module; None where it has none."""
+    found = _find_stage(module) if DVC_FILE.is_file() else None
     if found is None:
         return None
     name, stage = found

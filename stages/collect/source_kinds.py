@@ -38,6 +38,10 @@ UNKNOWN = "NOASSERTION"
 """SPDX's name for a licence that is not known, for one among several."""
 
 
+NumberedRow = tuple[int, Mapping[str, Any] | None]
+"""The number of a row, from 1 on, and its values by their names; None where it is too large to be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceItem:
     """One thing that a source has: a text that is to be checked, or what is left out without that."""
@@ -165,6 +169,22 @@ class RowSource(NamedSource):
     dots included, comes first."""
     fields: Fields
     """Which fields of a row hold other facts."""
+
+    def noted(self, rows: Iterable[NumberedRow], where: str) -> Iterator[NumberedRow]:
+        """The rows. Prints a line about each of `fields` that none of them has, when no more are asked for."""
+        absent = sorted({field for field in self.fields.model_dump().values() if field})
+        any_row = False
+        try:
+            for number, values in rows:
+                if values is not None:
+                    any_row = True
+                    absent = [field for field in absent if field_of(values, field) is MISSING]
+                yield number, values
+        finally:
+            # With a misspelt `license` each row has that of the source.
+            for field in absent if any_row else ():
+                note = f"note: params.yaml: collect.sources: fields: no row of {where} has `{field}`"
+                print(note.encode("utf-8", "backslashreplace").decode("utf-8"), flush=True)  # names need not be UTF-8
 
     def row(self, values: Mapping[str, Any], row_name: str) -> SourceItem:
         """A row with its own facts, or the source's. Raises UserError if it has no field with the text."""

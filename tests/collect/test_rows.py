@@ -1,6 +1,7 @@
 """What a row says of itself: fields nested in others, texts as bytes, lists of licences."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,25 @@ def test_a_csv_file_without_a_column_that_fields_name_is_refused() -> None:
 
     with pytest.raises(UserError, match=r"^rows\.csv: no column `licence`; it has license, text"):
         main()
+
+
+def test_a_field_that_no_row_of_json_has_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"text": f"x = {n}", "license": "MIT"} | ({"id": "a"} if n else {}) for n in (0, 1)]
+
+    found = collect("jsonl", rows, "text", path="id", license="licence")
+
+    assert sorted(one.path for one in found) == ["a", "rows.jsonl#1"]
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: params.yaml: collect.sources: fields: no row of rows.jsonl has `licence`"]
+
+
+def test_so_it_is_of_a_file_whose_name_is_not_utf_8(capsys: pytest.CaptureFixture[str]) -> None:
+    Path(os.fsdecode(b"rows-\xe9.jsonl")).write_text('{"text": "x = 1"}\n')
+    source = ORIGIN | {"kind": "jsonl", "globs": ["rows-*"], "text": "text", "fields": NO_FIELDS | {"path": "id"}}
+    write_project(Path(), collect__sources=[source])
+    main()
+
+    assert "no row of rows-\\udce9.jsonl has `id`\n" in capsys.readouterr().out
 
 
 def test_a_column_within_what_holds_none_is_named() -> None:

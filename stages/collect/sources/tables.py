@@ -105,8 +105,8 @@ class Hub(RowSource):
             if isinstance(builder.config, ParquetConfig):
                 builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)
             rows = builder.as_streaming_dataset(split=self.split)
-            for number, row in enumerate(rows, start=1):
-                yield self.row(row, f"{self.repository}#{number}")
+            for number, row in self.noted(enumerate(rows, start=1), self.repository):
+                yield self.row(row or {}, f"{self.repository}#{number}")
         except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
             raise data_set_error(
                 f"collect.sources: data set `{self.repository}` cannot be read ({one_line(error)})",

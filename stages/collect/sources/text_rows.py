@@ -24,12 +24,14 @@ class Jsonl(FileSource, RowSource):
     def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
         with decompressed(file) as stream:
-            for number, line in enumerate(lines(stream, longest_line(limit)), start=1):
+            rows = (
+                (number, None if line is None else _json_object(file.name, number, line))
+                for number, line in enumerate(lines(stream, longest_line(limit)), start=1)
+                if line is None or line.strip()
+            )
+            for number, row in self.noted(rows, file.name):
                 row_name = f"{file.name}#{number}"
-                if line is None:
-                    yield self.left_out(row_name, TOO_LARGE)
-                elif line.strip():
-                    yield self.row(_json_object(file.name, number, line), row_name)
+                yield self.left_out(row_name, TOO_LARGE) if row is None else self.row(row, row_name)
 
 
 class Csv(FileSource, RowSource):

@@ -35,9 +35,9 @@ def main(part: str = WHOLE) -> None:
     require_locked(*(name for source in params.sources for name in source.libraries))
     noticed: list[str] = []
     if inputs := inputs_of_this_stage() if part == WHOLE else inputs_of(os.environ.get(WHO_ASKS, "")):
-        globs = [glob for source in params.sources for glob in getattr(source, "globs", ())]
-        noticed = [glob for glob in globs if "://" in glob and glob in inputs.deps]
-        for line in unnoticed(globs, inputs) if is_first(part) else ():
+        places = [place for source in params.sources for place in source.places]
+        noticed = [place for place in places if "://" in place and place in inputs.deps]
+        for line in unnoticed(places, inputs) if is_first(part) else ():
             print(line, flush=True)
     before = versions(noticed)
     taken, seen = Taken(), SeenFiles()
@@ -61,10 +61,10 @@ def main(part: str = WHOLE) -> None:
     print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
 
 
-def unnoticed(globs: Sequence[str], inputs: Inputs) -> list[str]:
+def unnoticed(places: Sequence[str], inputs: Inputs) -> list[str]:
     """A line about the URLs, files and folders of sources that are not among the deps of the stage."""
-    urls = [glob for glob in globs if "://" in glob and glob not in inputs.deps]
-    paths = [before_wildcards(glob) for glob in globs if "://" not in glob]
+    urls = [place for place in places if "://" in place and place not in inputs.deps]
+    paths = [before_wildcards(place) for place in places if "://" not in place]
     missing = [*urls, *dict.fromkeys(str(path) for path in paths if not inputs.lists(path))]
     if not missing:
         return []

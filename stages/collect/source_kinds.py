@@ -91,6 +91,11 @@ class SourceKind(Section):
         """Those that are the corpus, or that its texts depend on: requirements.lock must pin them."""
         return []
 
+    @property
+    def places(self) -> list[str]:
+        """The files, folders and URLs that it reads, with wildcards or without: a run says which DVC does not see."""
+        return []
+
     @abstractmethod
     def parts(self, reading: Reading) -> Iterator[SourcePart]:
         """What it gives. Raises UserError for what cannot be read, UnavailableError where a retry may help."""
@@ -136,6 +141,11 @@ class FileSource(NamedSource):
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
     URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
     wildcards is one document. A URL that holds a credential is refused."""
+
+    @property
+    def places(self) -> list[str]:
+        """As of all kinds."""
+        return self.globs
 
     def items(self, reading: Reading) -> Iterator[SourceItem]:
         """The items of each file, in the order of the files' names. Raises what `items_of` does."""

@@ -14,6 +14,7 @@ import pytest
 
 from stages.collect.__main__ import main, unnoticed
 from stages.collect.remote import KIND, PARTS
+from stages.collect.sources.tables import Hub
 from stages.collect.trie import write_documents
 from stages.formats.documents import WHO_ASKS, read_documents
 from stages.runtime.cache import CACHE
@@ -156,6 +157,19 @@ def test_a_file_or_folder_that_dvc_does_not_look_at_is_named_too() -> None:
     [line] = unnoticed(["my_code/**/*.py", "my_code/*.md", "corpus"], listing("corpus"))
 
     assert line.startswith("note: params.yaml: collect.sources: my_code: not among the deps of collect in dvc.yaml")
+
+
+def test_a_folder_of_a_data_set_is_a_place_to_look_at_and_a_data_set_of_the_hub_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("set").mkdir()
+    shared = {name: value for name, value in FILES_SOURCE.items() if name != "globs"}
+    fields = {"source": None, "path": None, "license": None}
+    shared |= {"kind": "hub", "configuration": None, "split": "train", "text": "text", "fields": fields}
+
+    assert Hub.model_validate(shared | {"repository": "set"}).places == ["set"]
+    assert Hub.model_validate(shared | {"repository": "a/b", "revision": "0" * 40}).places == []
 
 
 def listing(*deps: str) -> Inputs:

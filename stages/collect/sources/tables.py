@@ -89,6 +89,11 @@ class Hub(RowSource):
             )
         return self
 
+    @property
+    def places(self) -> list[str]:
+        """A folder; a data set of the Hub is named by a commit, which does not change."""
+        return [self.repository] if Path(self.repository).is_dir() else []
+
     def items(self, reading: Reading) -> Iterator[SourceItem]:
         """Each row, streamed. Raises UnavailableError if the Hub does not answer, UserError if it has no such data set,
         revision or split, or does not give it to us."""

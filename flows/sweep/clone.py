@@ -5,6 +5,7 @@ cache. A clone stays until its cell is recorded: with it stay its checkpoints, s
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,7 @@ LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
 
 NAMED_INPUTS = (
+    "collect.sources",
     *("clean.filters.quality.model", "clean.decontamination.files", "tokenizer.folder"),
     *("train.start_from", "evaluate.sets", "evaluate.baselines"),
 )
@@ -191,8 +193,11 @@ def require_listed(cells: Iterable["Cell"], targets: Iterable[str]) -> None:
 
 
 def _texts(value: object) -> list[str]:
-    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-    return [text for text in values if isinstance(text, str)]
+    values = list(value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value])
+    sources = [one for one in values if isinstance(one, Mapping)]
+    # Of a glob what is before its first wildcard: the folder that is to be listed.
+    globs = [re.split(r"[^/]*[*?\[]", glob)[0] for source in sources for glob in source.get("globs") or ()]
+    return [text for text in (*values, *globs, *(one.get("repository") for one in sources)) if isinstance(text, str)]
 
 
 def _is_within(project: Path, path: str) -> bool:

@@ -1,5 +1,6 @@
 """A clone holds what its cell reads, also after a kill, and changes nothing in the project."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,11 +166,11 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sets = "yaml.safe_load(open('params.yaml'))['evaluate']['sets']"
     score = f"import yaml\nprint(*(open(path).read() for path in {sets}.values()))\n"
     stage = "\n  score:\n    cmd: python score.py > score.txt\n    deps: [scores.json, score.py]\n"
-    stage += "    params: [clean, evaluate]\n"
+    stage += "    params: [collect, clean, evaluate]\n"
     folder = make_sweep(tmp_path / "toy", f"{DVC_YAML}{stage}    outs: [score.txt]\n")
     (folder / "score.py").write_text(score)
     (folder / "fixed.txt").write_text("first\n")
-    sections = "clean: {decontamination: {}}\nevaluate: {sets: {}, baselines: []}\n"
+    sections = "collect: {sources: []}\nclean: {decontamination: {}}\nevaluate: {sets: {}, baselines: []}\n"
     (folder / "params.yaml").write_text((folder / "params.yaml").read_text() + sections)
     commit(folder)
     monkeypatch.chdir(folder)
@@ -194,6 +195,11 @@ def test_a_file_that_params_name_has_to_be_listed_by_the_stage_that_reads_it(sco
     cleaned = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"clean.decontamination.files": ["fixed.txt"]})
     with pytest.raises(UserError, match=r"clean\.decontamination\.files names fixed\.txt, which score does not list"):
         clone.require_listed([cleaned], ["score"])
+    (scored / "texts/old").mkdir(parents=True)
+    for place in ({"globs": ["https://a/*.txt", "texts/old/*.t?t"]}, {"repository": "texts"}):
+        collected = replace(cleaned, overrides={"collect.sources": [{"name": "texts", **place}]})
+        with pytest.raises(UserError, match=r"collect\.sources names texts(/old)?, which score does not list"):
+            clone.require_listed([collected], ["score"])
     listed = (scored / "dvc.yaml").read_text().replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
     (scored / "dvc.yaml").write_text(listed)
     commit(scored)

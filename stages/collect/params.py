@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 else:
     AnySource = Annotated[Union[source_kinds()], Field(discriminator="kind")]  # noqa: UP007 - made of a tuple
 
+UpToGigabyte = Annotated[int, Field(ge=1, le=10**9)]
+
 
 class CollectParams(Section):
     """The section `collect` of params.yaml."""
@@ -22,11 +24,12 @@ class CollectParams(Section):
     """Allowed SPDX licence ids. An expression passes if allowed ones suffice for it (`OR` needs one of its parts)."""
     unlicensed: bool
     """Whether documents whose licence is unknown are taken."""
-    max_document_bytes: Bytes
-    """A larger document is skipped, without being read where its size is known before."""
+    max_document_bytes: UpToGigabyte
+    """A larger document is skipped, without being read where its size is known before. At most 1 GB, as `shard_bytes`.
+    """
     max_bytes: Bytes | None
     """Bytes of text over all sources; null is no limit. The first document that does not fit ends the corpus: nothing
     after it is read."""
-    shard_bytes: Bytes
-    """Bytes of text in a shard, before compression. Larger: fewer files; smaller: an edit costs less. Tens of shards
-    of 64 to 256 MB serve at scale."""
+    shard_bytes: UpToGigabyte
+    """Bytes of text in a shard, before compression. At most 1 GB: Arrow's columns of text end at 2. Larger: fewer
+    files; smaller: an edit costs less. Tens of shards of 64 to 256 MB serve at scale."""

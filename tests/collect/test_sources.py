@@ -111,6 +111,13 @@ def test_a_source_that_states_too_large_a_share_or_none_is_refused() -> None:
             collect(FILES_SOURCE | {"share": share})
 
 
+@pytest.mark.parametrize("name", ["shard_bytes", "max_document_bytes"])
+def test_more_text_in_a_shard_than_arrow_can_point_to_is_refused_before_anything_is_read(name: str) -> None:
+    """Else `clean` ends in a traceback when it writes the splits."""
+    with pytest.raises(UserError, match=rf"collect\.{name} = 3000000000: Input should be less than or equal to 1000"):
+        collect(FILES_SOURCE, **{f"collect__{name}": 3 * 10**9})
+
+
 def test_links_in_an_archive_are_not_followed() -> None:
     with tarfile.open("a.tar", "w") as archive:
         link = tarfile.TarInfo("passwd.py")

@@ -229,24 +229,33 @@ def sources(asked: list[dict[str, Any]]) -> Iterator[Source]:
 
 
 def origin(name: str, revision: str, asked: list[dict[str, Any]]) -> tuple[str, list[Place]]:
-    """The kind of a source and where its bytes are. Rows may name sources of their own, of which that is not known.
+    """The kind of a source and where its bytes are; of several entries that make up one source those of all. Rows may
+    name sources of their own, of which that is not known.
 
     The fields say where: a new kind that has `globs` or a `repository` is located without being known here.
     """
+    kinds: dict[str, None] = {}
+    places: dict[Place, None] = {}
     for source in asked:
+        if source.get("name", name) != name or source.get("revision", revision) != revision:
+            continue
         match source:
             case {"kind": "packages", "names": names} if name in names:
-                return "packages", [Place(kind="package", address=f"{name}=={revision}")]
+                where = [Place(kind="package", address=f"{name}=={revision}")]
             case {"kind": "standard_library"} if name == STANDARD_LIBRARY:
-                return "standard_library", [Place(kind="package", address=f"python=={revision}")]
-            case {"kind": kind, "name": named, "repository": repository} if name == named:
+                where = [Place(kind="package", address=f"python=={revision}")]
+            case {"name": _, "repository": repository}:
                 on_hub = not Path(repository).is_dir()
-                return kind, [Place(kind="hub", address=f"{repository}@{revision}") if on_hub else Place(kind="local")]
-            case {"kind": kind, "name": named, "globs": globs} if name == named:
-                return kind, [located(pattern) for pattern in globs]
-            case {"kind": kind, "name": named} if name == named:
-                return kind, []
-    return "", []
+                where = [Place(kind="hub", address=f"{repository}@{revision}") if on_hub else Place(kind="local")]
+            case {"name": _, "globs": globs}:
+                where = [located(pattern) for pattern in globs]
+            case {"name": _}:
+                where = []
+            case _:
+                continue
+        kinds[source["kind"]] = None
+        places |= dict.fromkeys(where)
+    return ", ".join(kinds), list(places)
 
 
 def located(pattern: str) -> Place:

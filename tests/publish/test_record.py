@@ -344,6 +344,17 @@ def test_where_the_bytes_of_a_source_are_follows_from_its_parameters(folder: Pat
     assert origin("a row's own", "", asked) == ("", [])
 
 
+def test_a_source_of_several_entries_has_the_places_of_all_and_another_revision_of_it_its_own(folder: Path) -> None:
+    entries = [("files", "1", "a"), ("jsonl", "1", "b"), ("files", "2", "c"), ("files", "1", "a")]
+    asked: list[dict[str, Any]] = [
+        {"kind": kind, "name": "mine", "revision": revision, "globs": [glob]} for kind, revision, glob in entries
+    ]
+
+    of_first = [Place(kind="local", address="a"), Place(kind="local", address="b")]
+    assert origin("mine", "1", asked) == ("files, jsonl", of_first)
+    assert origin("mine", "2", asked) == ("files", [Place(kind="local", address="c")])
+
+
 @pytest.mark.parametrize(
     ("config", "url"),
     [

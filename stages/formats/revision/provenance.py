@@ -255,7 +255,7 @@ class Source(BaseModel, frozen=True):
     revision: str
     """A version, a commit, or the user's own text."""
     kind: str
-    """As `collect.sources` names it; empty where that is not recorded."""
+    """As `collect.sources` names it, of several entries the kinds of all; empty where that is not recorded."""
     documents: int
     bytes: int
     """UTF-8 bytes of the documents' text, as they were tokenized."""

@@ -114,6 +114,11 @@ def run_stage(main: Callable[[], None]) -> None:
         if error.errno in (errno.EFBIG, errno.EIO):
             remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
             fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+            remedy = "correct its permissions or its owner (`ls -ld`), then run the same command again"
+            fail(
+                f"{error.filename}: {os.strerror(error.errno)}; previous results are intact: {remedy}", EXIT_USER_ERROR
+            )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         fail(f"no space left on the disk{intact}: free some space and run the same command again", EXIT_DISK_FULL)

@@ -78,6 +78,20 @@ def test_a_file_beyond_the_limit_of_the_shell_names_the_file_and_the_limit(tmp_p
     assert "`ulimit -a`" in done.stderr
 
 
+def test_what_may_not_be_read_or_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), "data/.documents.partial")
+
+    with pytest.raises(SystemExit) as left:
+        run_stage(main)
+
+    assert left.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: data/.documents.partial: Permission denied; previous results are intact: correct its permissions or "
+        "its owner (`ls -ld`), then run the same command again\n"
+    )
+
+
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:
     def main() -> None:
         raise ZeroDivisionError

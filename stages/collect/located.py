@@ -25,7 +25,7 @@ from stages.runtime.entry import UnavailableError, UserError
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     from stages.collect.content_check import EntryState
-    from stages.collect.remote import Download
+    from stages.collect.remote import Download, Version
 
 HIDDEN = "hidden (its name begins with a dot)"
 NOT_REGULAR = "no regular file"
@@ -47,6 +47,8 @@ class LocatedFile:
     """Bytes, where it is known."""
     state: "EntryState | None" = None
     """Of a file on this machine, which tells whether it has changed."""
+    version: "Version | None" = None
+    """What the server says of a file at a URL."""
     download: "Download | None" = None
     """Of it; None where it is read from where it is."""
 

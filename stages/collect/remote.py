@@ -76,6 +76,7 @@ def remote_files(pattern: str) -> Iterator[LocatedFile]:
     wildcards = set("*[" if web else "*?[")  # of a web address `?` begins the query
     try:
         system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
+        system.invalidate_cache()  # a listing of before says nothing of what is there now
         if not web and system.isdir(path):
             path = path.rstrip("/") + "/**"
         first_wildcard = next((n for n, character in enumerate(path) if character in wildcards), None)
@@ -97,17 +98,17 @@ def remote_files(pattern: str) -> Iterator[LocatedFile]:
             shown = without_credentials(system.unstrip_protocol(name))
             below = name.removeprefix(folder).partition("?")[0].split("/") if first_wildcard is not None else []
             flaw = HIDDEN if is_hidden(below, named=path.split("/")) else ""
+            version = _version(info)
             if web:
-                download = Download(system, name, shown, _version(info))
-                yield LocatedFile(shown, download.open, flaw, download.version.size, download=download)
+                download = Download(system, name, shown, version)
+                yield LocatedFile(shown, download.open, flaw, version.size, version=version, download=download)
             else:
-                yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, info.get("size"))
+                yield LocatedFile(shown, partial(system.open, name, "rb"), flaw, version.size, version=version)
 
 
 def versions(urls: Iterable[str]) -> dict[str, Version]:
-    """What servers of HTTP say now of the files at URLs."""
-    files = (file for url in urls for file in remote_files(url))
-    return {file.name: file.download.version for file in files if file.download}
+    """What servers say now of the files at URLs."""
+    return {file.name: file.version for url in urls for file in remote_files(url) if file.version}
 
 
 def _version(info: dict[str, Any]) -> Version:

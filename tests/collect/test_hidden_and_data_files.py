@@ -19,6 +19,8 @@ from s3fs import S3FileSystem
 from stages.collect.__main__ import main
 from stages.formats.documents import Document, read_documents
 from stages.formats.reports import read_json
+from stages.runtime.entry import InputsChangedError
+from stages.runtime.inputs import Inputs
 from tests.small_project import FILES_SOURCE, write_corpus, write_project
 
 ORIGIN = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs")}
@@ -106,6 +108,24 @@ def test_credentials_of_s3_come_from_the_configuration_of_fsspec(
     monkeypatch.setattr(fsspec.config, "conf", configured)
 
     assert [item.path for item in collect(f"{bucket}/a/one.py")] == [f"{bucket}/a/one.py"]
+
+
+def test_an_object_of_s3_that_dvc_asks_about_must_not_change_meanwhile(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{bucket}/a/one.py"
+    stage = Inputs("collect", "stages.collect", (url,), {}, None, {}, {})
+    monkeypatch.setattr("stages.collect.__main__.inputs_of_this_stage", lambda: stage)
+    assert len(collect(url)) == 1
+
+    def changed_when_read(*_: Any) -> str:
+        client = boto3.client("s3")
+        client.put_object(Bucket=bucket.removeprefix("s3://"), Key="a/one.py", Body=b"# a/new.py\n")
+        return ""
+
+    monkeypatch.setattr("stages.collect.__main__.corpus_id", changed_when_read)
+    with pytest.raises(InputsChangedError, match=r"a/one\.py changed while it was"):
+        collect(url)
 
 
 def test_hidden_members_of_an_archive_are_left_out(tmp_path: Path) -> None:

@@ -77,12 +77,14 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
 
 def test_names_cannot_break_the_page() -> None:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
-    rows = ledger(2).iloc[1:].assign(source="<script>alert(1)</script>")
+    rows = ledger(2).iloc[1:].assign(source="<script>alert(1)</script>\u202e")
     text = html_report(
         rows, {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}, {"train": np.array([2])}, NOTHING
     )
 
     assert "<script>" not in text
+    assert "\u202e" not in text
+    assert "&lt;/script&gt;\\u202e</td>" in text
 
 
 def page_of(preview: Preview) -> str:

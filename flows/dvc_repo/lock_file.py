@@ -76,10 +76,19 @@ def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
     stage counts as never run, and what DVC's run-cache holds is restored.
     """
     there = [*folder.glob(LOCK_FILE), *folder.glob(f"*/{LOCK_FILE}")]
-    empty = [file for file in there if file.is_file() and not file.stat().st_size]
-    for file in empty:
-        file.unlink()
+    empty = [file for file in there if _is_empty(file)]
+    if not empty:
+        return []
+    with guard(folder, "lock"):
+        # A living process may just have been writing it.
+        empty = [file for file in empty if _is_empty(file)]
+        for file in empty:
+            file.unlink()
     return empty
+
+
+def _is_empty(file: Path) -> bool:
+    return file.is_file() and not file.stat().st_size
 
 
 def recorded(stage: str) -> dict[str, Any] | None:
@@ -186,10 +195,11 @@ RWLOCK = DVC_TMP / RWLOCK_FILE
 
 
 @contextmanager
-def rwlock_guard(folder: Path) -> Iterator[None]:
-    """The lock under which DVC changes its table."""
+def guard(folder: Path, name: str) -> Iterator[None]:
+    """A lock of DVC's: `RWLOCK_LOCK`, under which it changes its table, or `lock`, under which it writes dvc.lock."""
     tmp = folder / DVC_TMP
-    with make_lock(str(tmp / RWLOCK_LOCK), tmp_dir=str(tmp), wait=True):
+    tmp.mkdir(parents=True, exist_ok=True)
+    with make_lock(str(tmp / name), tmp_dir=str(tmp), wait=True):
         yield
 
 
@@ -221,7 +231,7 @@ def remove_torn_table(folder: Path = Path()) -> bool:
     """Remove the table where it is cut off; whether it was."""
     if not is_torn(folder):
         return False
-    with rwlock_guard(folder):
+    with guard(folder, RWLOCK_LOCK):
         # A living process may just have been writing it.
         torn = is_torn(folder)
         if torn:
@@ -234,7 +244,7 @@ def forget_zombies(folder: Path = Path()) -> None:
     file = folder / RWLOCK
     if not file.exists():
         return
-    with rwlock_guard(folder):
+    with guard(folder, RWLOCK_LOCK):
         table: dict[str, dict[str, Any]] = json.loads(file.read_bytes())
         readers = {path: [one for one in held if not is_zombie(one)] for path, held in table.get("read", {}).items()}
         writers = {path: holder for path, holder in table.get("write", {}).items() if not is_zombie(holder)}

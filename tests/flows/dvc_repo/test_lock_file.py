@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -17,12 +18,14 @@ from flows.dvc_repo.lock_file import (
     blocks_of,
     forget,
     forget_zombies,
+    guard,
     is_torn,
     keep_order,
     located,
     read_orders,
     recorded,
     remove_torn_table,
+    repair_after_kill,
 )
 from flows.plan.graph import make_plan
 from flows.project import doctor
@@ -214,6 +217,23 @@ def test_a_lock_that_a_kill_of_plain_dvc_has_emptied_costs_nothing(tmp_path: Pat
     assert done.returncode == 0, done.stdout
     assert "restored" in done.stdout
     assert (folder / LOCK_FILE).read_bytes() == whole
+
+
+def test_a_lock_that_plain_dvc_is_just_writing_stays(tmp_path: Path) -> None:
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    lock = folder / "dvc.lock"
+    text = lock.read_text()
+    with guard(folder, "lock"):
+        lock.write_text("")  # as DVC opens it
+        repair = threading.Thread(target=repair_after_kill, args=[folder])
+        repair.start()
+        repair.join(1)
+        assert lock.exists()
+        lock.write_text(text)
+    repair.join()
+
+    assert lock.read_text() == text
 
 
 def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from dvc.stage import PipelineStage
 
-from flows.dvc_repo.internals import record_inputs
+from flows.dvc_repo.internals import locked_repo, record_inputs
 from flows.dvc_repo.lock_file import forget, recorded_all
 from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
@@ -91,13 +91,17 @@ def undo(name: str) -> None:
     if len(others) == len(read_ledger()):
         raise UserError(f"{name}: nothing is accepted; {LEDGER} has the stages for which something is")
     # In this order: a kill between the two leaves an entry that belongs to no record, and goes with the next run.
-    forget(name)
+    with locked_repo():  # a stage that ends now writes dvc.lock too
+        forget(name)
     write_ledger(others)
 
 
 def drop_expired() -> None:
     """Remove the entries of stages that really ran since: their record in dvc.lock is another by now."""
-    there = recorded_all(entry["stage"] for entry in read_ledger())
+    if not read_ledger():
+        return
+    with locked_repo():  # plain `dvc repro` empties dvc.lock before it writes it
+        there = recorded_all(entry["stage"] for entry in read_ledger())
     _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(there.get(entry["stage"])))
 
 

@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
+from flows.dvc_repo.lock_file import guard
 from flows.plan.graph import make_plan
 from flows.project import accept as accepting
 from flows.project.accept import accept, drop_entries, drop_expired, read_ledger, undo
@@ -215,3 +218,20 @@ def test_files_that_a_merge_has_left_are_told(project: Path) -> None:
     with pytest.raises(UserError, match=r"unable to read: 'dvc.lock'.*; `git checkout dvc.lock` brings"):
         drop_expired()
     assert (project / "accepted.yaml").read_text() == written
+
+
+@pytest.mark.parametrize("work", [drop_expired, partial(undo, "make")])
+def test_dvc_lock_is_read_and_changed_only_while_no_dvc_writes_it(project: Path, work: Callable[[], None]) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    text = (project / "dvc.lock").read_text()
+    with guard(project, "lock"):
+        (project / "dvc.lock").write_text("")  # as DVC opens it
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(1)
+        (project / "dvc.lock").write_text(text)
+    thread.join()
+
+    assert "use:" in (project / "dvc.lock").read_text()
+    assert bool(read_ledger()) == ("make:" in (project / "dvc.lock").read_text())

@@ -71,6 +71,8 @@ def accept(name: str, because: str) -> Accepted:
     def prepare(found: PipelineStage) -> None:
         if writes_code(found):
             raise UserError(f"{name}: it takes a second: run `dvc repro {name}`")
+        if found.frozen:  # of what it reads the plan names no change, so neither would the ledger
+            raise UserError(f"{name} is frozen: `dvc unfreeze {name}`, and accept what has changed then")
         expect_code(found)
 
     def enter(record: dict[str, Any]) -> None:

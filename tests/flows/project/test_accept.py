@@ -92,6 +92,18 @@ def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
         accept("make", "because")
 
 
+def test_a_frozen_stage_whose_changes_nobody_sees_is_not_accepted(project: Path) -> None:
+    before = (project / "dvc.lock").read_text()
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("cmd: python make.py", "cmd: python  make.py\n    frozen: true"))
+    (project / "make.py").write_text(CODE.replace("1", "2"))
+    assert reason_to_run() == "its command changed"
+
+    with pytest.raises(UserError, match="make is frozen: `dvc unfreeze make`"):
+        accept("make", "two spaces")
+    assert (project / "dvc.lock").read_text() == before
+    assert not (project / "accepted.yaml").exists()
+
+
 CHANGED = CODE.replace("1", "1 ")
 
 

@@ -124,7 +124,12 @@ def forget(stage: str) -> None:
         return
     head, blocks, tail = blocks_of(lock_file.read_text(encoding="utf-8"))
     blocks.pop(name, None)
-    atomic_write(lock_file, head + "".join(blocks.values()) + tail)
+    if not blocks:  # DVC refuses a file whose `stages:` is followed by none
+        head = head.removesuffix(HEAD)
+    if blocks or tail:
+        atomic_write(lock_file, head + "".join(blocks.values()) + tail)
+    else:
+        lock_file.unlink()
 
 
 def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:

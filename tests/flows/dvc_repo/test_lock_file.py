@@ -171,6 +171,25 @@ def test_a_stage_that_is_forgotten_counts_as_never_run(tmp_path: Path, monkeypat
     dvc(folder, "status", "-q", "first")
 
 
+@pytest.mark.parametrize("tail", ["", "datasets: []\n"])
+def test_dvc_reads_what_is_left_where_the_only_stage_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
+) -> None:
+    folder = make_toy(
+        tmp_path / "toy", "stages:\n  one: {cmd: cp source.txt one.txt, deps: [source.txt], outs: [one.txt]}\n"
+    )
+    repro(folder)
+    whole = (folder / "dvc.lock").read_text() + tail
+    (folder / "dvc.lock").write_text(whole)
+    monkeypatch.chdir(folder)
+
+    forget("one")
+
+    assert [(stage.name, stage.why) for stage in make_plan()] == [("one", "never run")]
+    repro(folder)
+    assert yaml.safe_load((folder / "dvc.lock").read_text()) == yaml.safe_load(whole)
+
+
 def test_what_follows_the_stages_stays_when_the_last_of_them_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +197,7 @@ def test_what_follows_the_stages_stays_when_the_last_of_them_is_forgotten(
     stage, datasets = "  last:\n    cmd: x\n", "datasets:\n- name: texts\n  url: s3://bucket/texts\n"
     Path(LOCK_FILE).write_text(f"schema: '2.0'\nstages:\n{stage}{datasets}")
     forget("last")
-    assert Path(LOCK_FILE).read_text() == f"schema: '2.0'\nstages:\n{datasets}"
+    assert Path(LOCK_FILE).read_text() == f"schema: '2.0'\n{datasets}"
 
 
 def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
 
         def on_event(event: Event) -> None:
             terminal.on_event(event)
-            if isinstance(event, StageEnded) and event.outcome.result in ("ran", "restored"):
+            if isinstance(event, StageEnded) and event.outcome.result in ("ran", "restored", "recorded"):
                 with one_at_a_time:  # before the next stage starts: the one that publishes shows what is accepted
                     if event.outcome.result == "ran":
                         drop_entries(event.stage)
@@ -127,7 +127,7 @@ def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Befo
     changed = [
         stage
         for stage in up_to_date(plan, outcomes)
-        if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored")
+        if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
     ]
     if rows := compare(before.metrics, all_metrics(changed)):
         yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")

@@ -16,9 +16,9 @@ from stages.runtime.section import read_key
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
 
-StageResult = Literal["ran", "unchanged", "restored", "refused", "failed", "stopped"]
+StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
-GOOD = ("ran", "unchanged", "restored")
+GOOD = ("ran", "unchanged", "restored", "recorded")
 """The results of a stage that is up to date."""
 
 TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
@@ -51,8 +51,9 @@ class StageOutcome:
 
     name: str
     result: StageResult
-    """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; refused: its
-    gate did not let it run, or the stage itself refused its input; stopped: with the run, or given up early."""
+    """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; recorded: as
+    somebody left its outputs, where it is frozen or has no command; refused: its gate did not let it run, or the stage
+    itself refused its input; stopped: with the run, or given up early."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     """Of all processes that it started and waited for."""

@@ -252,4 +252,6 @@ def read_outcome(name: str, messages: Sequence[str], lines: Sequence[str], secon
         return StageOutcome(name, "restored", seconds, cpu_seconds)
     if any(message.startswith("Running stage") for message in messages):
         return StageOutcome(name, "ran", seconds, cpu_seconds)
+    if any(message.startswith("Verifying ") for message in messages):
+        return StageOutcome(name, "recorded", seconds, cpu_seconds)
     return StageOutcome(name, "unchanged", seconds, cpu_seconds)

@@ -14,7 +14,8 @@ from flows.run.dvc_server import DvcServer
 from flows.run.outcome import StageOutcome
 from flows.run.process import END, LineSplitter, StageRequest, StageRunner, group_lives, read_outcome
 from stages.runtime.entry import EXIT_REFUSED, UserError
-from tests.flows.toy import make_toy
+from tests.flows.toy import dvc, make_toy, repro
+from tests.forked import PARROTFLOW, run_forked
 
 STAGE = "stages:\n  one: {{cmd: {cmd}, outs: [out.txt]}}\n"
 
@@ -50,6 +51,25 @@ def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_go
         (folder / "first.txt").unlink()
         (folder / "dvc.lock").unlink()
         assert run(runner, folder, "first")[0].result == "restored"
+
+
+def test_an_edited_output_of_a_frozen_stage_and_edited_data_are_recorded_and_not_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = "cmd: cp source.txt out.txt, deps: [source.txt], outs: [out.txt]"
+    folder = make_toy(tmp_path / "toy", f"stages:\n  one: {{{stage}}}\n")
+    dvc(folder, "add", "-q", "source.txt")
+    repro(folder)
+    (folder / "dvc.yaml").write_text(f"stages:\n  one: {{frozen: true, {stage}}}\n")
+    (folder / "out.txt").write_text("edited\n")
+    (folder / "source.txt").write_text("edited\n")
+
+    done = run_forked(PARROTFLOW, ["run", "one", "source.txt.dvc"], folder)
+
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert ["one", "recorded"] in rows, done.stdout + done.stderr
+    assert ["source.txt.dvc", "recorded"] in rows
+    assert (folder / "out.txt").read_text() == "edited\n"
 
 
 def test_a_server_that_was_killed_is_told_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

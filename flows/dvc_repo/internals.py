@@ -31,6 +31,7 @@ from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 
 from stages.runtime.atomic import atomic_write, file_md5
+from stages.runtime.entry import UserError
 
 SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
 """SQLite's code -> the system's."""
@@ -44,7 +45,10 @@ def own_environment() -> dict[str, str]:
 
 @contextmanager
 def open_repo() -> Iterator[Repo]:
-    """DVC's repository; what takes its lock waits while another DVC command holds it."""
+    """DVC's repository; what takes its lock waits while another DVC command holds it.
+
+    Raises UserError where DVC takes no value of a kind that a file of parameters has, such as a date.
+    """
     try:
         with Repo(_wait_for_lock=True) as repo:
             yield repo
@@ -54,6 +58,10 @@ def open_repo() -> Iterator[Repo]:
         if number is None:
             raise
         raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+    except TypeError as error:
+        if not str(error).startswith("Unsupported value of type"):
+            raise
+        raise UserError(f"dvc: {error}; write it in quotes") from None
 
 
 @contextmanager

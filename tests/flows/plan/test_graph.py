@@ -35,6 +35,14 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(path.read_text().replace(before, after))
 
 
+def test_a_date_in_the_parameters_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    Path("params.yaml").write_text("left: {rate: 1, name: a, since: 2024-01-01}\n")
+
+    with pytest.raises(UserError, match=r"Unsupported value of type 'date' in 'params.yaml:left.since'; write it in"):
+        make_plan()
+
+
 def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "new"))
 

@@ -73,7 +73,9 @@ def find(patterns: Sequence[str]) -> list[LocatedFile]:
             raise UserError(f"collect.sources: `{pattern}` matches no file; {remedy}{where}")
         # What one pattern names is taken, though another one passes by it.
         found |= {file.name: file for file in files if not file.flaw or file.name not in found}
-    return _without_other_names([found[name] for name in sorted(found)])
+    # So is a folder: it is not left out where it is read by its own name.
+    named = {str(Path(pattern)) for pattern in patterns if Path(pattern).is_dir()}
+    return _without_other_names([found[name] for name in sorted(found.keys() - named)])
 
 
 def _without_other_names(files: list[LocatedFile]) -> list[LocatedFile]:

@@ -193,6 +193,17 @@ def test_a_file_that_one_pattern_names_is_taken_though_another_one_passes_by_it(
     assert found == ["code/.hidden.py", "code/link.py", "code/plain.py"]
 
 
+def test_a_hidden_or_linked_folder_that_is_named_too_is_not_said_to_be_left_out(tmp_path: Path) -> None:
+    for folder in ("code/.hidden", "code/plain", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "one.py").write_text(f"x = '{folder}'\n")
+    (tmp_path / "code/linked").symlink_to(tmp_path / "elsewhere")
+
+    report = collect(FILES_SOURCE | {"globs": ["code", "code/linked", "./code/.hidden/"]})
+
+    assert (report["documents"], report["left_out"]) == (3, {})
+
+
 @pytest.mark.parametrize("kind", ["files", "jsonl"])
 def test_a_file_under_several_spellings_of_its_path_is_one_document_by_the_plainest(kind: str) -> None:
     Path("a.jsonl").write_text('{"content": "x = 1"}\n')

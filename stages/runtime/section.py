@@ -87,7 +87,7 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
         raise UserError(f"{path}: not found; run this from the project's root") from None
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UserError(f"{path}: {line}not valid YAML: {error.problem}") from None
+        raise UserError(f"{path}: {line}not valid YAML: {without_credentials(str(error.problem))}") from None
     except YAMLError as error:
         raise UserError(f"{path}: not valid YAML: {without_credentials(str(error))}") from None
     refuse_credentials(str(path), values)

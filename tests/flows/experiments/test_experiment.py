@@ -113,7 +113,7 @@ def test_a_key_that_is_there_twice_is_refused_since_only_one_of_them_would_count
     with (tmp_path / "experiments/toy.yaml").open("a") as file:
         file.write("question: And this?\n")
 
-    expected = r'^experiments/toy\.yaml: line \d+: not valid YAML: found duplicate key "question"$'
+    expected = r'^experiments/toy\.yaml: line \d+: not valid YAML: found duplicate key "question" with value '
     with pytest.raises(UserError, match=expected):
         read_experiment("toy")
 

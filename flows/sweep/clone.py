@@ -179,6 +179,8 @@ def require_listed(cells: Iterable["Cell"], targets: Iterable[str]) -> None:
     with open_repo() as repo:
         outs = {Path(out.fs_path) for stage in repo.index.stages if stage.cmd for out in stage.outs}
         for stage in {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}:
+            if writes_code(stage):
+                continue  # of what params.yaml names it reads the versions of packages alone
             own = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
             listed = [key for dep in own if Path(dep.fs_path) == project / PARAMS_FILE for key in dep.params or [""]]
             read = [key for key in NAMED_INPUTS if any(not one or f"{key}.".startswith(f"{one}.") for one in listed)]

@@ -200,7 +200,10 @@ def test_a_file_that_params_name_has_to_be_listed_by_the_stage_that_reads_it(sco
         collected = replace(cleaned, overrides={"collect.sources": [{"name": "texts", **place}]})
         with pytest.raises(UserError, match=r"collect\.sources names texts(/old)?, which score does not list"):
             clone.require_listed([collected], ["score"])
-    listed = (scored / "dvc.yaml").read_text().replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
+    pipeline = (scored / "dvc.yaml").read_text()
+    (scored / "dvc.yaml").write_text(pipeline.replace("python score.py", "python -m stages.code"))
+    clone.require_listed([collected], ["score"])  # the stage that records the code reads the names of packages alone
+    listed = pipeline.replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
     (scored / "dvc.yaml").write_text(listed)
     commit(scored)
 

@@ -96,7 +96,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]
     measure_shard = ledger._measure_shard
 
     def noting(measures: Mapping[str, Measure], shard: Path, parts: Sequence[str]) -> Any:
-        passes.append((shard.name, tuple(name.rpartition(".")[2] for name in parts)))
+        passes.append((shard.name, tuple(name.partition(" ")[0].rpartition(".")[2] for name in parts)))
         return measure_shard(measures, shard, parts)
 
     monkeypatch.setattr(ledger, "_measure_shard", noting)

@@ -87,7 +87,7 @@ def test_a_value_that_is_one_url_is_read_as_a_whole(password: str) -> None:
 
 def test_a_file_of_parameters_with_one_anywhere_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
-    path.write_text(f"publish:\n  description: see https://bob:{SECRET}@host/\nmine: {{http://u:{SECRET}@h: 1}}\n")
+    path.write_text(f"publish:\n  description: see https://bob:{SECRET}@host/\nmine:\n  http://u:{SECRET}@h: 1\n")
 
     with pytest.raises(UserError) as refused:
         read_params_file(path)

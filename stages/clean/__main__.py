@@ -15,8 +15,9 @@ from stages.clean.ledger import write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
 from stages.clean.preview import SHOWN, preview
 from stages.formats.cleaning import KEPT, LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, WHOLE, asked_part, require_documents
+from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
 from stages.formats.pages import escape, table
+from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write

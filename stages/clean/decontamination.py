@@ -93,7 +93,7 @@ def evaluation_passages(
             items.append((name, len(words), "ngrams" if len(words) >= sets.ngram_size else "whole"))
             # A copy in a document has placeholders where the item has addresses. What is masked depends on the text
             # around it too, so the item is searched for as it is as well.
-            for form in (words, word_list(mask(text, masks).text.lower(), kind)):
+            for form in (words, word_list(mask(text, masks).text.lower(), kind)) if masks else (words,):
                 if (size := min(len(form), sets.ngram_size)) < sets.minimum_words:
                     continue
                 for start in range(len(form) - size + 1):

@@ -20,7 +20,7 @@ from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
-from stages.formats.documents import WHOLE
+from stages.formats.parts import WHOLE
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 

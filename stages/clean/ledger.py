@@ -108,17 +108,9 @@ def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
         "characters": len(text.text),
         "lines": len(text.line_lengths),
         "newlines": text.text.count("\n"),
-        "language": language_of(document.path),
+        "language": LANGUAGE_OF_SUFFIX.get(PurePosixPath(containing_file(document.path)).suffix.lower(), ""),
         "content_sha256": hashlib.sha256(_without_space(text)).hexdigest(),
     }
-
-
-def language_of(path: str) -> str:
-    """The language that a document's path names by its ending, a web address by the ending before its query."""
-    file = containing_file(path)
-    if file.startswith(("http://", "https://")):
-        file = file.partition("?")[0]
-    return LANGUAGE_OF_SUFFIX.get(PurePosixPath(file).suffix.lower(), "")
 
 
 def _without_space(text: DocumentText) -> bytes:

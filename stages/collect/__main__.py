@@ -15,7 +15,8 @@ from stages.collect.remote import KIND as DOWNLOADS
 from stages.collect.remote import forget_unfinished, versions
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
-from stages.formats.documents import DOCUMENTS, WHO_ASKS, WHOLE, asked_part, corpus_id, is_first, shard_paths
+from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
+from stages.formats.parts import WHO_ASKS, WHOLE, asked_part, is_first
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused

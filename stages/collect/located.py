@@ -21,6 +21,7 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
+from stages.formats.documents import without_query
 from stages.runtime.entry import UnavailableError, UserError
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
@@ -106,15 +107,14 @@ def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
     return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
 
 
-def before_wildcards(pattern: str) -> Path:
+def before_wildcards(pattern: str | Path) -> Path:
     """The file or folder that the beginning of a pattern for paths names."""
     return Path(*takewhile(lambda part: not set("*?[") & set(part), Path(pattern).parts))
 
 
 def _local(pattern: Path) -> Iterator[LocatedFile]:
-    parts = pattern.relative_to(pattern.anchor).parts
-    first_wildcard = next((n for n, part in enumerate(parts) if set("*?[") & set(part)), len(parts))
-    if first_wildcard == len(parts):
+    base, parts = before_wildcards(pattern), pattern.parts
+    if base == pattern:
         if pattern.is_dir():
             yield from _folder(pattern)
         elif os.path.lexists(pattern):
@@ -123,12 +123,11 @@ def _local(pattern: Path) -> Iterator[LocatedFile]:
         return
     if any("**" in part and part != "**" for part in parts):
         raise UserError(
-            f"collect.sources: `{pattern}`: `**` stands for folders and must be alone between slashes; write it like "
+            f"collect.sources: `{pattern}`: `**` matches folders, and has to be a whole part of the path, as in "
             "`corpus/**/*.py`"
         )
-    base = Path(pattern.anchor, *parts[:first_wildcard])
     root = os.path.realpath(base)
-    wildcards = parts[first_wildcard:]
+    wildcards = parts[len(base.parts) :]
     for match in chain(base.glob("/".join(wildcards)), _unfollowed(base, wildcards)):
         if is_hidden(match.relative_to(base).parts, named=parts):
             yield _flawed(match, HIDDEN)
@@ -233,8 +232,7 @@ NOT_READ = (".lz4", ".7z", ".rar")
 
 def has_ending(name: str, endings: str | tuple[str, ...]) -> bool:
     """Whether the name of a file, of a web address without the query, ends so, in upper or lower case."""
-    is_web = name.startswith(("http://", "https://"))
-    return (name.partition("?")[0] if is_web else name).lower().endswith(endings)
+    return without_query(name).lower().endswith(endings)
 
 
 def by_ending(name: str, stream: BinaryIO) -> BinaryIO:

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from stages.collect.content_check import UnreadDocument
-from stages.formats.documents import WHOLE, Document, id_bits, write_shard
+from stages.formats.documents import Document, id_bits, write_shard
+from stages.formats.parts import WHOLE
 from stages.runtime.cache import cache_key, cached, find_cached
 from stages.runtime.workers import map_shards
 

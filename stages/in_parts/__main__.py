@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.cleaning import LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, bits_of_parts, corpus_id, read_table, shard_paths
+from stages.formats.documents import CLEAN, DOCUMENTS, corpus_id, read_table, shard_paths
 from stages.formats.model_folder import TOKENIZER
+from stages.formats.parts import bits_of_parts
 from stages.formats.reports import REPORTS, read_json, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, joined

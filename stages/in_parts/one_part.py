@@ -18,18 +18,9 @@ from typing import Any, Self
 import pyarrow as pa
 
 from stages.formats.cleaning import LEDGER
-from stages.formats.documents import (
-    CLEAN,
-    DOCUMENTS,
-    OPTION,
-    ORIGIN,
-    WHO_ASKS,
-    is_first,
-    read_shard,
-    shard_paths,
-    write_table,
-)
+from stages.formats.documents import CLEAN, DOCUMENTS, ORIGIN, read_shard, shard_paths, write_table
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
+from stages.formats.parts import OPTION, WHO_ASKS, is_first
 from stages.formats.reports import REPORTS
 from stages.formats.splits import SPLITS, VALIDATION
 from stages.formats.tokens import TOKENS

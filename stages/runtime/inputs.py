@@ -250,14 +250,13 @@ def _loaded_code() -> Iterator[str]:
 
 def _loaded_beside() -> Iterator[Path]:
     """The modules and packages at the top of this folder, besides ours, that this process has loaded."""
+    here = f"{Path.cwd()}{os.sep}"
     for name, module in list(sys.modules.items()):
-        top = Path.cwd() / name.partition(".")[0]
-        file = Path(getattr(module, "__file__", None) or "")
-        if top.name not in PACKAGES:
-            if file == top.with_suffix(".py"):
-                yield file
-            elif file.is_relative_to(top):
-                yield top
+        file, top = getattr(module, "__file__", None) or "", name.partition(".")[0]
+        if file.startswith(here) and top not in PACKAGES:
+            first = file.removeprefix(here).partition(os.sep)[0]
+            if first in (top, f"{top}.py"):
+                yield Path(first)
 
 
 def _process_start_ns() -> int:

@@ -5,8 +5,9 @@ With `--part BITS` the documents are a part of a corpus, which may lack a split:
 
 from typing import Any
 
-from stages.formats.documents import CLEAN, WHOLE, asked_part, require_documents, shard_paths
+from stages.formats.documents import CLEAN, require_documents, shard_paths
 from stages.formats.model_folder import TOKENIZER
+from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN
 from stages.formats.tokens import TOKENS

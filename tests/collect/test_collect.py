@@ -166,8 +166,8 @@ def test_among_rows_a_link_within_the_folder_is_passed_over_and_one_out_of_it_is
 
 
 @pytest.mark.parametrize("pattern", ["corpus/**.py", "corpus/***/a.py"])
-def test_two_stars_that_are_not_alone_between_slashes_are_refused(pattern: str) -> None:
-    with pytest.raises(UserError, match=r"must be alone between slashes; write it like `corpus/\*\*/\*\.py`"):
+def test_two_stars_that_are_not_a_whole_part_of_a_path_are_refused(pattern: str) -> None:
+    with pytest.raises(UserError, match=r"has to be a whole part of the path, as in `corpus/\*\*/\*\.py`"):
         find([pattern])
 
 

@@ -16,7 +16,8 @@ from stages.collect.__main__ import main, unnoticed
 from stages.collect.remote import KIND, PARTS
 from stages.collect.sources.tables import Hub
 from stages.collect.trie import write_documents
-from stages.formats.documents import WHO_ASKS, read_documents
+from stages.formats.documents import read_documents
+from stages.formats.parts import WHO_ASKS
 from stages.runtime.cache import CACHE
 from stages.runtime.entry import InputsChangedError
 from stages.runtime.inputs import Inputs

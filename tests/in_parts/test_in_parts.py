@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from benchmarks.runs.faults import can_mount
-from stages.formats.documents import bits_of_parts
+from stages.formats.parts import bits_of_parts
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.in_parts.__main__ import summed
 from stages.runtime.entry import EXIT_DISK_FULL, EXIT_INPUTS_CHANGED, EXIT_USER_ERROR, UserError

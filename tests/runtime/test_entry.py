@@ -33,18 +33,37 @@ def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pyte
     assert capsys.readouterr().err == "error: s3://bucket: does not answer\n"
 
 
-def test_a_full_disk_names_the_file_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "message"),
+    [
+        (
+            errno.ENOSPC,
+            28,
+            "no space left on the disk while writing data/tokens/b0.bin; previous results are intact: "
+            "free some space and run the same command again",
+        ),
+        *(
+            (
+                number,
+                2,
+                f"data/tokens/b0.bin: {os.strerror(number)}; previous results are intact: correct its permissions or "
+                "its owner (`ls -ld`), then run the same command again",
+            )
+            for number in (errno.EACCES, errno.EPERM, errno.EROFS)
+        ),
+    ],
+)
+def test_what_the_system_refuses_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], number: int, code: int, message: str
+) -> None:
     def main() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "data/tokens/b0.bin")
+        raise OSError(number, os.strerror(number), "data/tokens/b0.bin")
 
     with pytest.raises(SystemExit) as left:
         run_stage(main)
 
-    assert left.value.code == 28
-    assert capsys.readouterr().err == (
-        "error: no space left on the disk while writing data/tokens/b0.bin; previous results are intact: "
-        "free some space and run the same command again\n"
-    )
+    assert left.value.code == code
+    assert capsys.readouterr().err == f"error: {message}\n"
 
 
 def test_a_real_write_to_a_full_device_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,20 +95,6 @@ def test_a_file_beyond_the_limit_of_the_shell_names_the_file_and_the_limit(tmp_p
     assert done.returncode == 2
     assert done.stderr.startswith("error: File too large")
     assert "`ulimit -a`" in done.stderr
-
-
-def test_what_may_not_be_read_or_written_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), "data/.documents.partial")
-
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == 2
-    assert capsys.readouterr().err == (
-        "error: data/.documents.partial: Permission denied; previous results are intact: correct its permissions or "
-        "its owner (`ls -ld`), then run the same command again\n"
-    )
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:

@@ -47,7 +47,7 @@ class Csv(FileSource, RowSource):
         with decompressed(file) as stream:
             for number, row in enumerate(_csv_rows(file.name, stream, longest), start=1):
                 # As of Parquet: with a misspelt `license` all rows would have that of the source.
-                for name in filter(None, self.fields.model_dump().values()):
+                for name in filter(None, self.fields.model_dump().values()) if number == 1 else ():
                     if name not in row:
                         raise UserError(f"{file.name}: no column `{name}`; it has {', '.join(sorted(row))}")
                 yield self.row(row, f"{file.name}#{number}")

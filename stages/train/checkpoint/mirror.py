@@ -85,7 +85,8 @@ class Mirror:
         if self._files is None:
             return []
         with self._reading():
-            return [self._files.cat_file(file) for file in sorted(self._files.glob(f"{self._root}/*/{IDENTITY}"))]
+            files = sorted(self._files.glob(f"{self._root}/*/{IDENTITY}"))
+            return list(self._files.cat(files).values()) if files else []  # at once, where the file system can
 
     def pull_export(self, files: Mapping[str, str], folder: Path) -> None:
         """Download a model of `export_steps`: the hashes of its files by their names. Raises as `pull` does."""

@@ -14,6 +14,7 @@ from stages.evaluate.generate.languages import (
     function_end,
     function_headers,
     indentation,
+    language_of,
     last_whole_lines,
     paragraph_end,
     paragraph_headers,
@@ -199,3 +200,12 @@ def test_a_paragraph_in_a_script_without_spaces_is_completed_from_half_of_its_ch
     headers = paragraph_headers(document(text), 1000)
 
     assert [header.signature for header in headers] == ["昔々あるところにお", "ภาษาไทยไม่มีช่"]
+
+
+@pytest.mark.parametrize(
+    ("path", "language"),
+    [("a/b.py", "python"), ("book.txt#3", "text"), ("a.py#3", "python"), ("https://a.org/b.py?raw=1", "python")],
+)
+def test_in_a_mixed_corpus_the_name_of_a_file_says_its_language(path: str, language: str) -> None:
+    assert language_of(path, "mixed") == language
+    assert language_of(path, "text") == "text"

@@ -92,7 +92,7 @@ def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
         accept("make", "because")
 
 
-def test_a_frozen_stage_whose_changes_nobody_sees_is_not_accepted(project: Path) -> None:
+def test_a_frozen_stage_is_not_accepted_since_the_plan_leaves_out_its_changes(project: Path) -> None:
     before = (project / "dvc.lock").read_text()
     (project / "dvc.yaml").write_text(DVC_YAML.replace("cmd: python make.py", "cmd: python  make.py\n    frozen: true"))
     (project / "make.py").write_text(CODE.replace("1", "2"))

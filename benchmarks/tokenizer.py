@@ -9,15 +9,17 @@ Each turn is a process of its own, and what is measured are the seconds of all c
 import argparse
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from dataclasses import replace
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
+from subprocess import PIPE
 
+import psutil
 from tokenizers import Tokenizer
 
 from benchmarks.corpora.python_source import write_python_corpus
@@ -26,6 +28,7 @@ from stages.formats.documents import document_id, documents_of, read_shard, shar
 from stages.runtime.cache import CACHE
 from stages.tokenizer.train import train_by_reference, train_on_documents
 
+ROOT = str(Path(__file__).parents[1])
 DOCUMENTS = Path("documents")
 
 VOCABULARY = 32_768
@@ -35,7 +38,12 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--work", choices=["train", "train_alone"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        print(timed(train if arguments.work == "train" else train_alone))
+        return
+    quick = arguments.quick
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         size = write_python_corpus(DOCUMENTS, 10_000_000 if quick else 100_000_000, 8_000_000)
         seconds = interleave({"library": library, "nothing": from_nothing, "edit": after_an_edit}, 1 if quick else 3)
@@ -78,19 +86,26 @@ def after_an_edit() -> float:
 
 def in_process(work: Callable[[], Tokenizer]) -> float:
     """CPU seconds of the work in a process of its own. Raises SystemExit where the tokenizer is another one."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        seconds, same = pool.submit(timed, work).result()
-    if not same:
+    command = [sys.executable, "-m", "benchmarks.tokenizer", "--work", work.__name__]
+    done = subprocess.run(command, check=True, stdout=PIPE, text=True, env=os.environ | {"PYTHONPATH": ROOT})
+    return float(done.stdout.split()[-1])  # after lines of progress
+
+
+def timed(work: Callable[[], Tokenizer]) -> float:
+    """CPU seconds of the work and its worker processes. Raises SystemExit where its result is not the library's."""
+    before = cpu_seconds()
+    text = work().to_str()
+    seconds = cpu_seconds() - before
+    if work is not train_alone and text != train_alone().to_str():
         raise SystemExit("the tokenizers differ")
     return seconds
 
 
-def timed(work: Callable[[], Tokenizer]) -> tuple[float, bool]:
-    """CPU seconds of this process and its children, and whether the result is the reference's."""
-    before = sum(os.times()[:4])
-    text = work().to_str()
-    seconds = sum(os.times()[:4]) - before
-    return seconds, work is train_alone or text == train_alone().to_str()
+def cpu_seconds() -> float:
+    """Of this process and of its workers, which are still up."""
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def train() -> Tokenizer:

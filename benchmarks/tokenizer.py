@@ -105,7 +105,7 @@ def cpu_seconds() -> float:
     """Of this process and of its workers, which are still up."""
     own = psutil.Process()
     times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    return float(sum(each.user + each.system for each in times))
 
 
 def train() -> Tokenizer:

@@ -32,15 +32,15 @@ IDENTITY = ("-c", "user.name=parrotflow", "-c", "user.email=parrotflow@localhost
 README = """\
 # {name}
 
-A causal language model, trained from scratch by [parrotflow](https://pypi.org/project/parrotflow/).
+A causal language model, trained from scratch by parrotflow.
 
 ```
 make run       # corpus -> tokenizer -> tokens -> model -> evaluation -> published/
 make test
 ```
 
-The first run needs nothing of yours: it learns from the source code of pinned Python packages. Put your documents below
-`corpus/`, then:
+It learns from what `collect.sources` in `params.yaml` names. Made without `corpus=folder`, that is the source code of
+pinned Python packages, and the first run needs nothing of yours. For your own documents put them below `corpus/`, then:
 
 ```
 source .venv/bin/activate

@@ -485,13 +485,13 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.locks import killed_run
+    from flows.run.locks import killed_runs
 
     with suppress(KeyboardInterrupt), prefects_pages(port):
-        if killed := killed_run():
+        if killed := killed_runs():
             from flows.run.pages import end_killed_runs
 
-            end_killed_runs([killed])
+            end_killed_runs(killed)
         signal.pause()
 
 

@@ -18,8 +18,8 @@ from flows.dvc_repo.cache import has_commit
 from flows.dvc_repo.internals import own_environment
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
-from flows.project.accept import LEDGER
 from flows.sweep.committed import git, give_identity
+from stages.formats.accepted import ACCEPTED
 from stages.runtime.atomic import atomic_write
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
@@ -244,7 +244,7 @@ def is_result(path: str, results: Sequence[str]) -> bool:
 
     The ledger of what was accepted goes with dvc.lock: its entries name records there, and a stage that runs drops its.
     """
-    written = path.endswith(WRITTEN_BY_DVC) or path == str(LEDGER)
+    written = path.endswith(WRITTEN_BY_DVC) or path == str(ACCEPTED)
     return written or any(path == result or path.startswith(f"{result}/") for result in results)
 
 

@@ -144,15 +144,16 @@ def accept(stage: str, *, because: str = "", undo: Annotated[bool, cyclopts.Para
     undo
         Take back what was accepted of the stage: it has to run again.
     """
-    from flows.project.accept import LEDGER, accept
+    from flows.project.accept import accept
     from flows.project.accept import undo as take_back
+    from stages.formats.accepted import ACCEPTED
 
     if undo:
         take_back(stage)
         print(f"{stage} is no longer accepted as up to date; `parrotflow why` says what would run.")
         return
     entry = accept(stage, because)
-    print(f"{entry.stage} is accepted as up to date; {LEDGER} says why. Commit it with dvc.lock.")
+    print(f"{entry.stage} is accepted as up to date; {ACCEPTED} says why. Commit it with dvc.lock.")
 
 
 @app.command
@@ -484,13 +485,13 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.locks import killed_run
+    from flows.run.locks import killed_runs
 
     with suppress(KeyboardInterrupt), prefects_pages(port):
-        if killed := killed_run():
+        if killed := killed_runs():
             from flows.run.pages import end_killed_runs
 
-            end_killed_runs([killed])
+            end_killed_runs(killed)
         signal.pause()
 
 

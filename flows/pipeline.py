@@ -24,7 +24,7 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.environment import prepare_environment
 from flows.pipeline_run import run_pipeline
 from flows.run.attempt import Attempts, run_result
-from flows.run.locks import note_flow_run
+from flows.run.locks import note_end, note_flow_run
 from flows.run.outcome import Artifact, Lines, RunOptions, RunResult, StageOutcome
 from flows.run.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
 from flows.run.process import stopped_by_signals
@@ -158,9 +158,10 @@ def in_flow_run(
         except BaseException as error:
             raised.append(error)
             raise
-        failed = run_result(run).state in ("Failed", "Cancelled")
-        ended.append(bound_the_end(PAGES_SECONDS, failed=failed) if is_all else None)
-        return state_of(run_result(run))
+        result = run_result(run)
+        failed = result.state in ("Failed", "Cancelled")
+        ended.append(bound_the_end(PAGES_SECONDS, failed=failed, state=result.state) if is_all else None)
+        return state_of(result)
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
     own = flow(name=name, persist_result=False)(work)
@@ -177,10 +178,11 @@ def in_flow_run(
     say(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui")
 
 
-def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
-    """End this process unless Prefect has told its server of the run's end by then."""
+def bound_the_end(seconds: float, *, failed: bool = False, state: str = "") -> threading.Timer:
+    """End this process unless Prefect has told its server of the run's end by then; the next run tells the `state`."""
 
     def end() -> None:
+        note_end(state)
         say("warning: Prefect's server went away; every result is kept, its pages lack the end")
         os._exit(1 if failed else 0)
 

@@ -8,6 +8,7 @@ write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 import contextlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ class Before:
 
 def read_before(plan: Plan) -> Before:
     """What there is now."""
-    return Before(all_metrics(plan), {stage.name: read_curves(stage.policy.show.curves) for stage in plan})
+    return Before(all_metrics(plan, plan), {stage.name: read_curves(stage.policy.show.curves) for stage in plan})
 
 
 def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Before) -> Iterator[Artifact]:
@@ -129,7 +130,7 @@ def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Befo
         for stage in up_to_date(plan, outcomes)
         if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
     ]
-    if rows := compare(before.metrics, all_metrics(changed)):
+    if rows := compare(before.metrics, all_metrics(changed, plan)):
         yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")
     for stage in changed:
         show = stage.policy.show
@@ -175,16 +176,22 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def all_metrics(stages: Iterable[PlannedStage]) -> dict[str, float]:
-    """Every number in the metrics files of the stages, by its dotted name."""
+def all_metrics(stages: Iterable[PlannedStage], plan: Plan) -> dict[str, float]:
+    """Every number in the metrics files of some stages of a plan, by its dotted name.
+
+    It begins with the file's stem, or with its whole path where the plan has another file of this stem.
+    """
     metrics: dict[str, float] = {}
+    stems = Counter(Path(file).stem for file in {file for stage in plan for file in stage.metrics})
     for file in sorted({file for stage in stages for file in stage.metrics}):
         if Path(file).exists() and file.endswith(".json"):
             try:
                 values = json.loads(Path(file).read_text(encoding="utf-8"))
             except ValueError as error:
                 raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
-            leaves = flatten(values, f"{Path(file).stem}.") if isinstance(values, dict) else {}
+            stem = Path(file).stem
+            name = stem if stems[stem] == 1 else str(Path(file).with_suffix(""))
+            leaves = flatten(values, f"{name}.") if isinstance(values, dict) else {}
             metrics |= {
                 name: value
                 for name, value in leaves.items()

@@ -7,13 +7,15 @@ Before a run, what a kill leaves in DVC's own files is repaired. DVC writes dvc.
 a kill can leave them empty or cut off; DVC then refuses every command. The table says which living process holds which
 path, and a process that died holds none: without it nothing is lost. DVC drops the entries of processes that are gone,
 but not of zombies: processes that have ended and whose parent has not read their exit status (in a container whose
-first process reads none, they stay).
+first process reads none, they stay), nor where another process was given the number since, as after a power failure.
 """
 
 import json
 import os
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,6 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
 
 LOCK_FILE = "dvc.lock"
-REMEDY = f"`git checkout {LOCK_FILE}` brings the committed one back, and nothing that is in DVC's cache is lost"
-"""Of a dvc.lock that DVC cannot read."""
-
 HEAD = "stages:\n"
 ORDER = STATE_DIR / "lock_order.json"
 
@@ -69,14 +68,21 @@ def located(stage: str) -> tuple[Path, str]:
     return Path(f"{file}dvc.yaml"), name
 
 
+def remedy(error: DvcException) -> str:
+    """What to do where DVC cannot read a dvc.lock; empty where its error is about anything else."""
+    path = Path(getattr(error, "path", ""))
+    if path.name != LOCK_FILE:
+        return ""
+    return f"; `git checkout {path}` brings the committed one back, and nothing that is in DVC's cache is lost"
+
+
 def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
     """Remove each dvc.lock that is empty, and return them.
 
     Plain `dvc repro` writes it in place, so a kill can leave it empty; DVC then refuses every command. Without it each
     stage counts as never run, and what DVC's run-cache holds is restored.
     """
-    there = [*folder.glob(LOCK_FILE), *folder.glob(f"*/{LOCK_FILE}")]
-    empty = [file for file in there if _is_empty(file)]
+    empty = [file for file in _lock_files(folder) if _is_empty(file)]
     if not empty:
         return []
     with guard(folder, "lock"):
@@ -85,6 +91,17 @@ def remove_empty_lock_files(folder: Path = Path()) -> list[Path]:
         for file in empty:
             file.unlink()
     return empty
+
+
+def _lock_files(folder: Path) -> list[Path]:
+    """Each dvc.lock of a project. DVC takes none that git ignores, so git need not look into folders of data."""
+    pattern = f":(glob)**/{LOCK_FILE}"
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", pattern]
+    try:
+        found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository of it
+        return [*folder.glob(LOCK_FILE), *folder.glob(f"*/{LOCK_FILE}")]
+    return [folder / name for name in found.split("\0")[:-1]]
 
 
 def _is_empty(file: Path) -> bool:
@@ -110,7 +127,7 @@ def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
             try:
                 contents[dvc_file] = ((load_yaml(str(file)) if file.exists() else {}) or {}).get("stages") or {}
             except DvcException as error:
-                raise UserError(f"dvc: {error}; {REMEDY}") from None
+                raise UserError(f"dvc: {error}{remedy(error)}") from None
         if entry := contents[dvc_file].get(name):
             found[stage] = entry
     return found
@@ -185,8 +202,9 @@ def blocks_of(text: str) -> tuple[str, dict[str, str], str]:
     lines = text[start:].splitlines(keepends=True)
     end = next((index for index, line in enumerate(lines) if line[0].isalpha()), len(lines))
     for line in lines[:end]:
-        if line.startswith("  ") and line[2:3] not in " -#\n":  # which may end there, cut off
-            name = line.strip().removesuffix(":").strip("'\"")
+        if line.startswith("  ") and line[2:3] not in " -#:\n":  # which may end there, cut off
+            # A name above 128 letters is written as `? NAME`, with what it has behind a `:` in the next line.
+            name = line.strip().removeprefix("? ").removesuffix(":").strip("'\"")
             blocks.pop(name, None)  # one that is there twice counts where it is last
             blocks[name] = ""
         if name:
@@ -217,7 +235,7 @@ def repair_after_kill(folder: Path = Path()) -> list[str]:
         f"{emptied} was emptied by a kill: removed; results that are in DVC's cache are restored"
         for emptied in remove_empty_lock_files(folder)
     ]
-    forget_zombies(folder)
+    forget_dead(folder)
     return repaired
 
 
@@ -244,24 +262,27 @@ def remove_torn_table(folder: Path = Path()) -> bool:
     return torn
 
 
-def forget_zombies(folder: Path = Path()) -> None:
-    """Take out of DVC's table what zombies hold."""
+def forget_dead(folder: Path = Path()) -> None:
+    """Take out of DVC's table what zombies hold, and processes whose number is another's by now."""
     file = folder / RWLOCK
     if not file.exists():
         return
     with guard(folder, RWLOCK_LOCK):
         table: dict[str, dict[str, Any]] = json.loads(file.read_bytes())
-        readers = {path: [one for one in held if not is_zombie(one)] for path, held in table.get("read", {}).items()}
-        writers = {path: holder for path, holder in table.get("write", {}).items() if not is_zombie(holder)}
+        dead = partial(is_dead, written=file.stat().st_mtime)
+        readers = {path: [one for one in held if not dead(one)] for path, held in table.get("read", {}).items()}
+        writers = {path: holder for path, holder in table.get("write", {}).items() if not dead(holder)}
         kept = {"read": {path: held for path, held in readers.items() if held}, "write": writers}
         kept = {mode: paths for mode, paths in kept.items() if paths}
         if kept != table:
             file.write_text(json.dumps(kept), encoding="utf-8")
 
 
-def is_zombie(holder: dict[str, Any]) -> bool:
-    """Whether the process of an entry has ended and its parent has not read its exit status."""
+def is_dead(holder: dict[str, Any], written: float) -> bool:
+    """Whether the process of an entry in a table that was written then has ended, which DVC does not see."""
     try:
-        return bool(psutil.Process(int(holder["pid"])).status() == psutil.STATUS_ZOMBIE)
+        process = psutil.Process(int(holder["pid"]))
+        # It is another process of that number, if it began afterwards. The system reads that time to a second.
+        return bool(process.create_time() > written + 2.0 or process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False  # DVC drops it, and says so.

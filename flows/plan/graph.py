@@ -30,7 +30,7 @@ from flows.dvc_repo.internals import (
     locked_repo,
     run_cache_entry,
 )
-from flows.dvc_repo.lock_file import LOCK_FILE, REMEDY
+from flows.dvc_repo.lock_file import remedy
 from flows.plan.changes import Reason, check_deps, code_folders, reasons_to_run, unnoticed_code, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
@@ -133,8 +133,7 @@ def make_plan(
             secrets = frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets)
             return Plan(tuple(_plan(repo, stages, force)), secrets, tuple(changed_unnoticed(repo, known)))
     except DvcException as error:
-        damaged = f"{LOCK_FILE}'" in str(error)
-        raise UserError(f"dvc: {error}{f'; {REMEDY}' if damaged else ''}") from None
+        raise UserError(f"dvc: {error}{remedy(error)}") from None
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:

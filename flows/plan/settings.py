@@ -13,6 +13,7 @@ import importlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,8 @@ def check_params(path: Path = PARAMS_FILE) -> None:
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path)
     others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
+    if others:
+        others -= set(_sections_of_all_stages())
     faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]
     for name, model in models.items():
         if name not in values:
@@ -105,6 +108,18 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
     for entry in entries:
         keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
         yield from (str(key).split(".")[0] for key in keys)
+
+
+def _sections_of_all_stages() -> Iterator[str]:
+    """The sections that DVC finds, also of a stage with a `wdir` and in other folders; it takes half a second."""
+    from dvc.dependency.param import ParamsDependency
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    with suppress(DvcException), Repo() as repo:  # the plan says what is wrong with a dvc.yaml
+        for dep in (dep for stage in repo.index.stages for dep in stage.deps):
+            if isinstance(dep, ParamsDependency) and Path(dep.fs_path) == PARAMS_FILE.absolute():
+                yield from (key.split(".")[0] for key in dep.params)
 
 
 class FlowSetting(BaseModel):

@@ -8,46 +8,21 @@ An entry names the record in dvc.lock that it belongs to. It is written before t
 two leaves no accepted stage without a reason; once the stage really runs, the record is another and the entry goes.
 """
 
-import hashlib
-import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
 from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import locked_repo, record_inputs
 from flows.dvc_repo.lock_file import forget, recorded_all
 from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
+from stages.formats.accepted import ACCEPTED, Accepted, accepted_text, read_accepted, record_sha256
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-
-LEDGER = Path("accepted.yaml")
-LEDGER_HEAD = (
-    "# Stages declared up to date without a run, and why: written by `parrotflow accept`, shown by the model card.\n"
-)
-EMPTY_LEDGER = f"{LEDGER_HEAD}[]\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """One entry of the ledger."""
-
-    stage: str
-    because: str
-    changes: list[str]
-    """What had changed, as the plan says it."""
-    by: str
-    """git's user.name."""
-    date: str
-    """UTC, YYYY-MM-DD."""
-    record: str = ""
-    """The sha256 of the stage's entry in dvc.lock that was accepted, 16 hex digits."""
 
 
 def accept(name: str, because: str) -> Accepted:
@@ -73,13 +48,16 @@ def accept(name: str, because: str) -> Accepted:
             raise UserError(f"{name}: it takes a second: run `dvc repro {name}`")
         if found.frozen:  # of what it reads the plan names no change, so neither would the ledger
             raise UserError(f"{name} is frozen: `dvc unfreeze {name}`, and accept what has changed then")
+        if any(Path(dep.fs_path) == ACCEPTED.absolute() for dep in found.deps):
+            raise UserError(f"{name} reads {ACCEPTED}, so what is accepted makes it run: run it")
         expect_code(found)
 
     def enter(record: dict[str, Any]) -> None:
-        own = {"record": record_sha256(record)}
         # What was accepted of it before still counts, for the new record too.
-        earlier = [before | own for before in read_ledger() if before["stage"] == name]
-        write_ledger([*read_ledger(), *earlier, asdict(entry) | own])
+        ledger = read_accepted()
+        of_stage = [*(before for before in ledger if before.stage == name), entry]
+        own = {"record": record_sha256(record)}
+        write_ledger([*ledger, *(each.model_copy(update=own) for each in of_stage)])
 
     drop_expired()
     record_inputs(name, prepare, before_writing=enter)
@@ -89,9 +67,10 @@ def accept(name: str, because: str) -> Accepted:
 
 def undo(name: str) -> None:
     """Take back what was accepted of a stage: it has to run again. Raises UserError where nothing is accepted."""
-    others = [entry for entry in read_ledger() if entry["stage"] != name]
-    if len(others) == len(read_ledger()):
-        raise UserError(f"{name}: nothing is accepted; {LEDGER} has the stages for which something is")
+    ledger = read_accepted()
+    others = [entry for entry in ledger if entry.stage != name]
+    if len(others) == len(ledger):
+        raise UserError(f"{name}: nothing is accepted; {ACCEPTED} has the stages for which something is")
     # In this order: a kill between the two leaves an entry that belongs to no record, and goes with the next run.
     with locked_repo():  # a stage that ends now writes dvc.lock too
         forget(name)
@@ -100,16 +79,17 @@ def undo(name: str) -> None:
 
 def drop_expired() -> None:
     """Remove the entries of stages that really ran since: their record in dvc.lock is another by now."""
-    if not read_ledger():
+    ledger = read_accepted()
+    if not ledger:
         return
     with locked_repo():  # plain `dvc repro` empties dvc.lock before it writes it
-        there = recorded_all(entry["stage"] for entry in read_ledger())
-    _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(there.get(entry["stage"])))
+        there = recorded_all(entry.stage for entry in ledger)
+    _keep(lambda entry: entry.fits(there.get(entry.stage)))
 
 
 def drop_entries(name: str) -> None:
     """Remove the entries of a stage that has just run."""
-    _keep(lambda entry: entry["stage"] != name)
+    _keep(lambda entry: entry.stage != name)
 
 
 def require_acceptable(stage: PlannedStage) -> None:
@@ -127,29 +107,13 @@ def require_acceptable(stage: PlannedStage) -> None:
             raise UserError(f"{stage.name}: {reason.what} is not up to date; run or accept that first")
 
 
-def record_sha256(record: dict[str, Any] | None) -> str:
-    """A name for a stage's entry in dvc.lock."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def read_ledger() -> list[dict[str, Any]]:
-    """The entries so far, as plain values. Raises UserError where the file is not as `write_ledger` leaves it."""
-    try:
-        entries = (yaml.safe_load(LEDGER.read_text(encoding="utf-8")) or []) if LEDGER.exists() else []
-    except yaml.YAMLError:
-        entries = None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in entries):
-        raise UserError(f"{LEDGER}: not a list of entries with a `stage` each, maybe after a merge by git: correct it")
-    return entries
-
-
-def write_ledger(entries: list[dict[str, Any]]) -> None:
+def write_ledger(entries: list[Accepted]) -> None:
     """Replace the ledger."""
-    atomic_write(LEDGER, LEDGER_HEAD + yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
+    atomic_write(ACCEPTED, accepted_text(entries))
 
 
-def _keep(wanted: Callable[[dict[str, Any]], bool]) -> None:
-    entries = read_ledger()
+def _keep(wanted: Callable[[Accepted], bool]) -> None:
+    entries = read_accepted()
     kept = [entry for entry in entries if wanted(entry)]
     if len(kept) < len(entries):
         write_ledger(kept)

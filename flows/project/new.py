@@ -13,8 +13,8 @@ from contextlib import chdir
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.project.accept import EMPTY_LEDGER, LEDGER
 from flows.project.compose import composed_with_dial
+from stages.formats.accepted import ACCEPTED, accepted_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -115,7 +115,7 @@ def write_files(folder: Path) -> None:
         else:
             shutil.copyfile(beside / name, target)
     # Not a copy: what was accepted here says nothing of another project's results.
-    atomic_write(folder / LEDGER, EMPTY_LEDGER)
+    atomic_write(folder / ACCEPTED, accepted_text([]))
 
 
 def write_own(folder: Path, words: Sequence[str]) -> None:

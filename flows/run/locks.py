@@ -38,6 +38,9 @@ print_at_once = partial(print, flush=True)
 ENDING_SECONDS = 120.0
 """How long the next run waits for the stage of one that was killed: it saves what it has, and ends by itself."""
 
+START_SLACK_SECONDS = 2.0
+"""By how much two readings of one process's start may differ, where the clock was set meanwhile."""
+
 _KILLED = "was killed; waiting until its stage has saved and ended"
 
 _held: dict[Path, int] = {}
@@ -85,7 +88,9 @@ def run_lock(
         if Holder.named_in(left).flow_run:
             _killed.append(left)
         file.truncate(0)
-        file.write(json.dumps({"name": name, "pid": os.getpid(), "since": datetime.now(UTC).isoformat("T", "seconds")}))
+        since = datetime.now(UTC).isoformat("T", "seconds")
+        own = {"name": name, "pid": os.getpid(), "since": since, "started": psutil.Process().create_time()}
+        file.write(json.dumps(own))
         file.flush()
         _held[path] = file.fileno()
         try:
@@ -101,26 +106,35 @@ def run_lock(
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def note_flow_run(flow_run: str) -> list[str]:
-    """Let the locks that this process holds name its flow run of Prefect; those of killed runs that held them before.
+def note_flow_run(flow_run: str) -> "list[Holder]":
+    """Let the locks that this process holds name its flow run of Prefect; the killed runs that held them before.
 
     A run that ends in order leaves no name.
     """
-    for path in _held:
-        text = path.read_text(encoding="utf-8")
-        path.write_text(json.dumps(json.loads(text) | {"flow_run": flow_run}), encoding="utf-8")
-    killed = [Holder.named_in(text).flow_run for text in _killed]
+    _note("flow_run", flow_run)
+    killed = [Holder.named_in(text) for text in _killed]
     _killed.clear()
     return killed
 
 
-def killed_run(folder: Path = Path()) -> str:
-    """The flow run of the last run in a folder, if that was killed and none came after it; else nothing."""
+def note_end(state: str) -> None:
+    """Let the locks that this process holds name the state in which its run has ended, for the next run to tell it."""
+    _note("ended", state)
+
+
+def _note(key: str, value: str) -> None:
+    for path in _held:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(json.dumps(json.loads(text) | {key: value}), encoding="utf-8")
+
+
+def killed_runs(folder: Path = Path()) -> "list[Holder]":
+    """The last run in a folder, if Prefect knows it, it was killed, and none came after it."""
     try:
         holder = Holder.named_in((folder / LOCK).read_text(encoding="utf-8"))
     except OSError:
-        return ""
-    return "" if holder.is_alive() else holder.flow_run
+        return []
+    return [holder] if holder.flow_run and not holder.is_alive() else []
 
 
 def held_locks() -> list[int]:
@@ -145,6 +159,10 @@ class Holder:
     """None where the file says nothing."""
     flow_run: str = ""
     """Prefect's id of it, where it has one."""
+    ended: str = ""
+    """The state in which it has ended, where it could not tell Prefect."""
+    started: float | None = None
+    """When its process began, seconds since 1970; None where the file does not say."""
 
     @classmethod
     def named_in(cls, text: str) -> "Holder":
@@ -152,7 +170,7 @@ class Holder:
         try:
             run = json.loads(text)
             shown = f"the run {run['name']} (process {run['pid']}, since {run['since']})"
-            return cls(shown, int(run["pid"]), run.get("flow_run", ""))
+            return cls(shown, int(run["pid"]), run.get("flow_run", ""), run.get("ended", ""), run.get("started"))
         except (ValueError, KeyError, TypeError):
             return cls("another run", None)
 
@@ -161,8 +179,14 @@ class Holder:
 
     def is_alive(self) -> bool:
         """Whether its process is running; True where that is not known."""
+        if self.process is None:
+            return True
         try:
-            return self.process is None or psutil.Process(self.process).status() != psutil.STATUS_ZOMBIE
+            found = psutil.Process(self.process)
+            began = found.create_time()
+            # The system gives a number anew. It reads the time of a start to a second.
+            same = abs(began - (self.started or began)) < START_SLACK_SECONDS
+            return bool(same and found.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import select
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +23,12 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.input import RunInput
-from prefect.runtime import flow_run
-from prefect.states import Crashed
+from prefect.runtime import task_run
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.run.locks import Holder
 from flows.run.outcome import Artifact, slug
 
 APPROVAL_SECONDS = 24 * 3600
@@ -144,7 +147,7 @@ class StagePages:
                     wait_for_input=Approval.with_initial_data(description=f"Run {self.stage}?"),
                     timeout=APPROVAL_SECONDS + 3600,  # at its end Prefect itself would fail the run
                     poll_interval=1,
-                    key=f"approve-{slug(self.stage)}-{flow_run.run_count}",
+                    key=str(task_run.id),  # two pauses of one key are one pause, with one answer
                 )
                 answers.append(answer.value)
 
@@ -171,6 +174,7 @@ def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
         if given_up():
             return no_answer(stage)
     try:
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
         print(f"{stage} waits for approval: run it? [y/N]", flush=True)
         while not given_up() and time.monotonic() < deadline:
             if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
@@ -212,12 +216,19 @@ def watch_for_cancellation(id_: UUID, stop: Callable[[], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_killed_runs(flow_runs: Iterable[str]) -> None:
+def end_killed_runs(killed: Iterable[Holder]) -> None:
     """Tell Prefect of runs that could not do so themselves."""
-    for killed in flow_runs:
+    for run in killed:
         # A server may not know it, or be away: that is no fault of this run.
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(killed)).state
+            state = client.read_flow_run(UUID(run.flow_run)).state
             if state is None or not state.is_final():
-                message = "the run was killed; the next one continues"
-                client.set_flow_run_state(killed, Crashed(message=message), force=True)
+                client.set_flow_run_state(run.flow_run, last_state(run), force=True)
+
+
+def last_state(run: Holder) -> State[Any]:
+    """How a run has ended that could not tell Prefect."""
+    if not run.ended:
+        return Crashed(message="the run was killed; the next one continues")
+    kind = {"Failed": Failed, "Cancelled": Cancelled}.get(run.ended, Completed)
+    return kind(name=run.ended, message="Prefect's server was away at the run's end")

@@ -159,7 +159,8 @@ def server(port: int) -> Iterator[Server]:
     if api := os.environ.get("PREFECT_API_URL"):
         yield Server(api, os.environ.get("PREFECT_API_AUTH_STRING", ""))
         return
-    if running := own_server():
+    # One that was killed leaves its file, and its process's number may be another's by now.
+    if (running := own_server()) and running.answers():
         raise UserError(f"the project's server is up already: {running.pages} (process {running.pid})")
     reach_loopback()
     address = f"http://127.0.0.1:{port}"

@@ -31,6 +31,7 @@ from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.runtime.code import OWN_FOLDERS, read_module
 from stages.runtime.credentials import PARTS, credentials
+from stages.runtime.entry import UserError
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
@@ -341,15 +342,20 @@ def committed(path: str) -> bytes | None:
 
 
 def run_git(*arguments: str) -> str | None:
-    """What git prints, as text; None if it fails or is not installed."""
+    """What git prints, as text; None if it fails."""
     output = git_output(*arguments)
     return None if output is None else output.decode("utf-8", "surrogateescape")
 
 
 def git_output(*arguments: str) -> bytes | None:
-    """What git prints; None if it fails or is not installed."""
+    """What git prints; None if it fails. Raises UserError where it is not installed."""
     try:
         # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
         return subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True).stdout
+    except FileNotFoundError:
+        raise UserError(
+            "git: not found, which says what code ran and what files a folder has: the record would be wrong; install "
+            "it and run the same command again"
+        ) from None
     except (OSError, subprocess.CalledProcessError):
         return None

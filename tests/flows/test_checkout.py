@@ -85,9 +85,10 @@ def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: 
 
 
 def test_what_was_accepted_stays_with_its_record_and_an_entry_that_has_expired_is_committed(source: Path) -> None:
+    of_theirs = "{stage: one, because: a comment, changes: [], by: Ada, date: '2026-01-02', record: of theirs}"
     folder, work = checkout(source), source.parent / "work"
     commit(folder, dvc_lock=lock("ours\n" + "same\n" * 8))
-    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), accepted_yaml="- {stage: one, record: of theirs}\n")
+    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), accepted_yaml=f"[{of_theirs}]\n")
     git(work, "push", "-q", "origin", "main")
 
     bring_up_to_date(folder, str(source), "main", "results")

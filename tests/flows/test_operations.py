@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import psutil
@@ -83,6 +84,34 @@ def test_a_stage_that_needs_approval_waits_for_a_person(server: Operated, tmp_pa
     assert process.returncode == 0, said
     assert (folder / "out.txt").exists() == answer
     assert ("not approved" in said) != answer
+
+
+ALIKE = """\
+stages:
+  publish:
+    foreach: [a.b, a_b]
+    do: {cmd: "echo 1 > ${item}", outs: ["${item}"], meta: {flow: {approval: true}}}
+"""
+
+
+def test_stages_of_similar_names_are_approved_each_by_itself(server: Operated, tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", ALIKE)
+    process = start(server, folder)
+    asked: set[str] = set()
+
+    def paused() -> dict[str, Any] | None:
+        found = server.flow_runs("pipeline")[-1:]
+        return next((each for each in found if each["state_type"] == "PAUSED" and each["state_id"] not in asked), None)
+
+    for answer in (True, False):
+        waiting = wait_until(paused, 180)
+        asked.add(waiting["state_id"])
+        server.post(f"flow_runs/{waiting['id']}/resume", run_input={"value": answer})
+
+    said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    assert said.count(" waits for approval: resume this flow run") == 2
+    assert [(folder / name).exists() for name in ("a.b", "a_b")].count(True) == 1
 
 
 def test_a_server_that_is_restarted_during_a_run_does_not_lose_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from stages.publish.source import files_of_dvc, observe_git, public_url
+from stages.runtime.entry import UserError
 from tests.publish.repository import commit_all, git, pretend_to_push, write
 
 
@@ -38,6 +39,16 @@ def test_outside_a_repository_and_before_the_first_commit_there_is_no_commit(fol
     assert observe_git([]) is None
     git("init", "-q")
     assert observe_git([]) is None
+
+
+def test_without_git_no_record_is_made_that_takes_data_for_edited(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"data/a": "1"})
+    monkeypatch.setenv("PATH", str(folder))
+
+    with pytest.raises(UserError, match=r"git: not found, which says .* install it"):
+        files_of_dvc(Path("data"))
 
 
 def test_a_commit_is_on_the_remote_only_if_this_clone_has_seen_it_there(folder: Path) -> None:

@@ -128,6 +128,23 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -m stages.toy",
+        ".venv/bin/python -u -m stages.toy --fast",
+        "[mkdir -p made, python -m stages.toy]",
+        '"python -m stages.toy.more && python -m stages.toy"',
+    ],
+)
+def test_a_stage_is_found_by_its_module_however_its_command_calls_python(project: Path, command: str) -> None:
+    replace(project / "dvc.yaml", "cmd: python -m stages.toy", f"cmd: {command}")
+
+    code, said = run(project, lambda: (project / "source.txt").write_text("2"))
+
+    assert (code, said[:47]) == (65, "error: toy: inputs changed while it ran: source")
+
+
 def test_code_that_was_edited_and_put_back_while_the_stage_ran_may_have_been_loaded(project: Path) -> None:
     def edit_and_take_back() -> None:
         code = project / "stages/toy/used.py"

@@ -80,13 +80,14 @@ class Mirror:
         with self._reading():
             return self._names()
 
-    def identities(self) -> list[bytes]:
-        """What the runs there are. Raises as `pull` does."""
+    def identities(self) -> dict[str, bytes]:
+        """Fingerprint -> what that run is, of the runs there. Raises as `pull` does."""
         if self._files is None:
-            return []
+            return {}
         with self._reading():
             files = sorted(self._files.glob(f"{self._root}/*/{IDENTITY}"))
-            return list(self._files.cat(files).values()) if files else []  # at once, where the file system can
+            contents = self._files.cat(files) if files else {}  # at once, where the file system can
+            return {file.split("/")[-2]: content for file, content in contents.items()}
 
     def pull_export(self, files: Mapping[str, str], folder: Path) -> None:
         """Download a model of `export_steps`: the hashes of its files by their names. Raises as `pull` does."""

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,25 +79,26 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def why_afresh(folder: Path, values: dict[str, Any], mirrored: Sequence[bytes] = ()) -> list[str]:
+def why_afresh(folder: Path, values: dict[str, Any], mirrored: Mapping[str, bytes]) -> list[str]:
     """Where other runs have checkpoints but this one has none: what differs, a line each.
 
     From the newest of them here, or from one of those in a mirror, by their identities, if less differs from it.
     """
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
-    found = [changes_since(newest, values)] if newest else []
-    found += [differences(one, values, f"an {IDENTITY} in the mirror") for one in mirrored]
+    found = {newest.parent.name: changes_since(newest, values)} if newest else {}
+    for name, identity in mirrored.items():
+        found.setdefault(name, differences(identity, values, f"{name}/{IDENTITY} in the mirror"))
     if not found:
         return []
-    changes = min(found, key=len)
+    nearest, changes = min(found.items(), key=lambda run: len(run[1]))
     keys = [change.split(":")[0] for change in changes]
     if keys == ["train.max_steps"]:
         changes.append("every step's learning rate depends on max_steps; schedules constant and wsd can be extended")
     if keys == ["train.precision"]:
         changes.append("auto is what this hardware multiplies fast; the other value in params.yaml continues that run")
-    if keys == ["code"] and newest and changes is found[0]:
-        changes.append(f"where the change is none to the weights, {CONTINUE}={newest.parent.name} continues that run")
+    if keys == ["code"]:
+        changes.append(f"where the change is none to the weights, {CONTINUE}={nearest} continues that run")
     return changes
 
 
@@ -203,24 +204,29 @@ def earlier_run(checkpoints: Checkpoints, run: dict[str, Any]) -> Checkpoints | 
     if name in ("", checkpoints.folder.name):
         return None
     folder = checkpoints.folder.parent / Path(name).name
-    on_main(checkpoints.accelerator, lambda: _check_only_code_differs(folder, name, run))
-    return Checkpoints(folder, checkpoints.accelerator, checkpoints.params, Mirror(folder.name))
+    mirror = Mirror(folder.name)
+    on_main(checkpoints.accelerator, lambda: _check_only_code_differs(folder, mirror, name, run))
+    return Checkpoints(folder, checkpoints.accelerator, checkpoints.params, mirror)
 
 
-def _check_only_code_differs(folder: Path, name: str, run: dict[str, Any]) -> None:
+def _check_only_code_differs(folder: Path, mirror: Mirror, name: str, run: dict[str, Any]) -> None:
+    here = {path.parent.name: path.read_bytes() for path in folder.parent.glob(f"*/{IDENTITY}")}
+    known = here if folder.name in here else mirror.identities() | here
+    recorded = known.get(folder.name, b"")
     try:
-        recorded = json.loads((folder / IDENTITY).read_bytes())
-        same = recorded | {"code": None} == json.loads(json.dumps(run)) | {"code": None}
-    except (OSError, ValueError, TypeError):
-        known = sorted(path.parent.name for path in folder.parent.glob(f"*/{IDENTITY}"))
+        same = json.loads(recorded) | {"code": None} == json.loads(json.dumps(run)) | {"code": None}
+    except (ValueError, TypeError):
+        where = f"{folder.parent}{f' and {mirror.url}' if mirror.url else ''}"
         raise UserError(
-            f"{CONTINUE}={name}: no such training in {folder.parent}; there are {', '.join(known) or 'none'}"
+            f"{CONTINUE}={name}: no such training in {where}; there are {', '.join(sorted(known)) or 'none'}"
         ) from None
     if not same:
         raise UserError(
             f"{CONTINUE}={name}: more than the code differs from that training "
-            f"({'; '.join(changes_since(folder / IDENTITY, run))}); unset it to start afresh, or undo these changes"
+            f"({'; '.join(differences(recorded, run, name))}); unset it to start afresh, or undo these changes"
         )
+    if folder.name not in here:  # the checkpoint comes from the mirror, and is continued without it too
+        atomic_write(folder / IDENTITY, recorded)
 
 
 def take_exports(earlier: Checkpoints, checkpoints: Checkpoints, step: int) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -7,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+import psutil
 import pytest
 import yaml
 from dvc.utils.serialize import _yaml, modify_yaml
@@ -17,7 +19,7 @@ from flows.dvc_repo.lock_file import (
     LOCK_FILE,
     blocks_of,
     forget,
-    forget_zombies,
+    forget_dead,
     guard,
     is_torn,
     keep_order,
@@ -171,6 +173,25 @@ def test_a_stage_that_is_forgotten_counts_as_never_run(tmp_path: Path, monkeypat
     dvc(folder, "status", "-q", "first")
 
 
+def test_a_stage_with_a_long_name_is_forgotten_and_placed_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "cell" * 40
+    names = {long: "one.txt", "two": "two.txt"}
+    stages = (f"  {name}: {{cmd: echo 1 > {out}, outs: [{out}]}}\n" for name, out in names.items())
+    folder = make_toy(tmp_path / "toy", f"stages:\n{''.join(stages)}")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    assert f"  ? {long}\n  : cmd: " in Path(LOCK_FILE).read_text()
+
+    assert list(blocks_of(Path(LOCK_FILE).read_text())[1]) == [long, "two"]
+    forget(long)
+
+    assert recorded(long) is None
+    assert recorded("two")
+    dvc(folder, "status", "-q", "two")
+
+
 @pytest.mark.parametrize("tail", ["", "datasets: []\n"])
 def test_dvc_reads_what_is_left_where_the_only_stage_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
@@ -238,6 +259,24 @@ def test_a_lock_that_a_kill_of_plain_dvc_has_emptied_costs_nothing(tmp_path: Pat
     assert (folder / LOCK_FILE).read_bytes() == whole
 
 
+@pytest.mark.parametrize("with_git", [True, False])
+def test_so_does_one_in_a_folder_and_what_git_ignores_is_let_alone(tmp_path: Path, with_git: bool) -> None:
+    folder = make_toy(tmp_path / "toy")
+    (folder / ".gitignore").write_text("/data/\n")
+    if not with_git:
+        shutil.rmtree(folder / ".git")
+    deep = Path("more/still/more") if with_git else Path("more")
+    for place in (deep, Path("data/clone")):
+        (folder / place).mkdir(parents=True)
+        (folder / place / LOCK_FILE).touch()
+
+    (said,) = repair_after_kill(folder)
+
+    assert said.startswith(f"{folder / deep / LOCK_FILE} was emptied by a kill: removed")
+    assert not (folder / deep / LOCK_FILE).exists()
+    assert (folder / "data/clone" / LOCK_FILE).exists()
+
+
 def test_a_lock_that_plain_dvc_is_just_writing_stays(tmp_path: Path) -> None:
     folder = make_toy(tmp_path / "toy")
     repro(folder)
@@ -255,16 +294,19 @@ def test_a_lock_that_plain_dvc_is_just_writing_stays(tmp_path: Path) -> None:
     assert lock.read_text() == text
 
 
-def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["stages: [", "schema: '2.0'\nstages:\n  one:\n    cm"])
+@pytest.mark.parametrize("place", ["dvc.lock", "more/dvc.lock"])
+def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path, place: str, text: str) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
-    for text in ("stages: [", "schema: '2.0'\nstages:\n  one:\n    cm"):
-        (folder / LOCK_FILE).write_text(text)
+    (folder / "more").mkdir()
+    (folder / "more/dvc.yaml").write_text(MORE)
+    (folder / place).write_text(text)
 
-        done = run(folder)
+    done = run(folder)
 
-        assert done.returncode == 2
-        assert "git checkout dvc.lock" in done.stderr
-        assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    assert f"; `git checkout {place}` brings" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 ONE = "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"
@@ -323,12 +365,27 @@ def test_a_process_that_ended_and_was_not_asked_about_blocks_no_run(tmp_path: Pa
     assert (project / "one.txt").read_text() == "1\n"
 
 
+def test_a_process_that_was_given_the_number_of_one_that_died_blocks_no_run(tmp_path: Path) -> None:
+    project = toy(tmp_path / "toy", ONE)
+    held = {"pid": os.getpid(), "cmd": "dvc repro"}
+    (project / DVC_TMP / "rwlock").write_text(json.dumps({"write": {str(project / "one.txt"): held}}))
+    with pytest.raises(subprocess.CalledProcessError):
+        repro(project)
+    before_this_process = psutil.Process().create_time() - 60
+    os.utime(project / DVC_TMP / "rwlock", (before_this_process, before_this_process))
+
+    done = run(project)
+
+    assert done.returncode == 0, done.stdout
+    assert (project / "one.txt").read_text() == "1\n"
+
+
 def test_what_a_living_process_holds_stays(tmp_path: Path) -> None:
     project = toy(tmp_path / "toy", ONE)
     held = {"pid": os.getpid(), "cmd": "dvc repro"}
     table = {"read": {"/a": [held]}, "write": {"/b": held}}
     (project / DVC_TMP / "rwlock").write_text(json.dumps(table))
 
-    forget_zombies(project)
+    forget_dead(project)
 
     assert json.loads((project / DVC_TMP / "rwlock").read_text()) == table

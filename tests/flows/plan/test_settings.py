@@ -5,6 +5,7 @@ import pytest
 from flows.plan import settings
 from flows.plan.settings import check_params
 from stages.runtime.entry import UserError
+from tests.flows.toy import make_toy
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,6 +75,24 @@ def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monk
     with pytest.raises(UserError) as refused:
         check_params(tmp_path / "params.yaml")
     assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["elsewhere", "nonesuch"]
+
+
+def test_so_does_one_of_a_stage_in_another_folder_or_with_a_folder_of_its_own_to_work_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "stages:\n  own: {cmd: 'true', wdir: more, params: [../params.yaml: [own]], outs: [out]}\n"
+    folder = make_toy(tmp_path / "toy", own)
+    (folder / "more/deep").mkdir(parents=True)
+    (folder / "more/deep/dvc.yaml").write_text(own.replace("wdir: more", "wdir: ..").replace("[own]", "[deep.rate]"))
+    (folder / "stages").symlink_to(ROOT / "stages")
+    text = (ROOT / "params.yaml").read_text() + "\nown: 1\ndeep: {rate: 1}\n"
+    (folder / "params.yaml").write_text(text)
+    monkeypatch.chdir(folder)
+    check_params()
+
+    (folder / "params.yaml").write_text(f"{text}nonesuch: 1\n")
+    with pytest.raises(UserError, match=r"^params\.yaml: nonesuch: no stage has such a section$"):
+        check_params()
 
 
 def test_a_project_without_our_stages_needs_no_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

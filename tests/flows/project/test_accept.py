@@ -13,7 +13,8 @@ import yaml
 from flows.dvc_repo.lock_file import guard
 from flows.plan.graph import make_plan
 from flows.project import accept as accepting
-from flows.project.accept import accept, drop_entries, drop_expired, read_ledger, undo
+from flows.project.accept import accept, drop_entries, drop_expired, undo
+from stages.formats.accepted import read_accepted
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy, repro
 
@@ -71,7 +72,7 @@ def test_an_accepted_stage_is_up_to_date_and_the_ledger_says_why(project: Path) 
     (project / "make.py").write_text(CODE.replace("1", "1 "))
     accept("make", "a judgement")
     drop_expired()
-    assert [entry["because"] for entry in read_ledger()] == ["a comment", "a judgement"]  # the result rests on both
+    assert [entry.because for entry in read_accepted()] == ["a comment", "a judgement"]  # the result rests on both
 
 
 def test_what_cannot_be_accepted_is_refused(project: Path) -> None:
@@ -104,6 +105,17 @@ def test_a_frozen_stage_is_not_accepted_since_the_plan_leaves_out_its_changes(pr
     assert not (project / "accepted.yaml").exists()
 
 
+def test_a_stage_that_reads_the_ledger_is_not_accepted_since_its_entry_would_make_it_run(project: Path) -> None:
+    (project / "accepted.yaml").write_text("[]\n")
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("deps: [made.txt]", "deps: [made.txt, accepted.yaml]"))
+    repro(project)
+    (project / "dvc.yaml").write_text((project / "dvc.yaml").read_text().replace("cp made.txt", "cp  made.txt"))
+
+    with pytest.raises(UserError, match=r"^use reads accepted\.yaml, so what is accepted makes it run: run it$"):
+        accept("use", "two spaces")
+    assert read_accepted() == []
+
+
 CHANGED = CODE.replace("1", "1 ")
 
 
@@ -114,7 +126,7 @@ def test_what_was_accepted_is_taken_back(project: Path) -> None:
     said = subprocess.check_output([sys.executable, "-m", "flows.cli", "accept", "make", "--undo"], text=True)
 
     assert said.startswith("make is no longer accepted as up to date")
-    assert read_ledger() == []
+    assert read_accepted() == []
     assert "Running stage 'make'" in repro(project)
     assert (project / "used.txt").read_text() == "1 "
     with pytest.raises(UserError, match="make: nothing is accepted"):
@@ -128,7 +140,7 @@ def test_what_was_accepted_is_taken_back_also_where_dvc_lock_is_gone(project: Pa
 
     undo("make")
 
-    assert read_ledger() == []
+    assert read_accepted() == []
 
 
 def test_what_was_accepted_is_never_restored_as_if_it_was_computed(project: Path) -> None:
@@ -146,19 +158,19 @@ def test_an_entry_goes_when_the_stage_really_runs(project: Path) -> None:
     (project / "make.py").write_text(CHANGED)
     accept("make", "a judgement")
     drop_expired()
-    assert len(read_ledger()) == 1
+    assert len(read_accepted()) == 1
 
     (project / "make.py").write_text(CODE.replace("1", "2"))
     repro(project)
     drop_expired()
-    assert read_ledger() == []
+    assert read_accepted() == []
 
     (project / "make.py").write_text(CODE.replace("1", "2") + "# more\n")
     accept("make", "a comment")
     drop_entries("use")
-    assert len(read_ledger()) == 1
+    assert len(read_accepted()) == 1
     drop_entries("make")
-    assert read_ledger() == []
+    assert read_accepted() == []
 
 
 def test_a_kill_between_ledger_and_lock_leaves_nothing_accepted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +183,10 @@ def test_a_kill_between_ledger_and_lock_leaves_nothing_accepted(project: Path, m
     with pytest.raises(KeyboardInterrupt):
         accept("make", "a judgement")
 
-    assert read_ledger()[0]["because"] == "a judgement"
+    assert read_accepted()[0].because == "a judgement"
     assert reason_to_run() == "make.py modified"
     drop_expired()
-    assert read_ledger() == []
+    assert read_accepted() == []
 
 
 def test_a_later_stage_of_the_same_run_finds_the_entry_gone(project: Path) -> None:
@@ -187,7 +199,7 @@ def test_a_later_stage_of_the_same_run_finds_the_entry_gone(project: Path) -> No
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a judgement" not in (project / "used.txt").read_text()
-    assert read_ledger() == []
+    assert read_accepted() == []
 
 
 def test_a_later_stage_finds_the_entry_gone_where_a_computed_result_is_restored(project: Path) -> None:
@@ -246,4 +258,4 @@ def test_dvc_lock_is_read_and_changed_only_while_no_dvc_writes_it(project: Path,
     thread.join()
 
     assert "use:" in (project / "dvc.lock").read_text()
-    assert bool(read_ledger()) == ("make:" in (project / "dvc.lock").read_text())
+    assert bool(read_accepted()) == ("make:" in (project / "dvc.lock").read_text())

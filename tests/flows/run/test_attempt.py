@@ -370,7 +370,7 @@ def test_an_approval_is_asked_for_in_the_terminal_and_ctrl_c_ends_it(
 ) -> None:
     folder = toy(tmp_path / "toy", APPROVED)
 
-    said, code = in_terminal(folder, typed)
+    said, code = in_terminal(folder, typed, early=b"\n")
 
     assert "run it? [y/N]" in said
     assert (folder / "out.txt").exists() == published
@@ -417,13 +417,17 @@ def test_a_result_that_is_damaged_in_the_cache_is_computed_only_with_approval(tm
     assert not (folder / "out.txt").exists()
 
 
-def in_terminal(folder: Path, typed: bytes) -> tuple[str, int]:
-    """A run in a terminal of its own, in which something is typed once it asks; what it printed, and its exit code."""
+def in_terminal(folder: Path, typed: bytes, early: bytes = b"") -> tuple[str, int]:
+    """A run in a terminal of its own, in which something is typed once it asks; what it printed, and its exit code.
+
+    `early`: what was typed before that.
+    """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
         os.execv(sys.executable, [sys.executable, "-m", "flows.cli", "run"])
     said = b""
+    os.write(terminal, early)
     while chunk := _read(terminal):
         said += chunk
         if typed and b"[y/N]" in said:

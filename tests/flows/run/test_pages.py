@@ -18,7 +18,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from flows.pipeline_run import Before, run_artifacts, with_before
+from flows.pipeline_run import Before, read_before, run_artifacts, with_before
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
@@ -227,6 +227,18 @@ def test_a_server_that_goes_away_for_good_costs_one_line_and_a_bounded_time(tmp_
     assert "warning: Prefect's server went away; every result is kept, its pages lack the end" in said
     assert "s in total" in said
     assert time.monotonic() - began < 180
+    assert [(found["name"], found["type"]) for found in states_after_the_next_run(folder, tmp_path / "home")] == [
+        ("Completed", "COMPLETED")
+    ] * 2
+
+
+def states_after_the_next_run(folder: Path, home: Path) -> list[dict[str, Any]]:
+    """The states of all runs that a server with this home knows, once another one has ended there."""
+    with operated(home) as back:
+        done = run_forked(PARROTFLOW, ["run", "--force"], folder, back.environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        wait_until(lambda: all(found["end_time"] for found in back.flow_runs("pipeline")), 180)
+        return [found["state"] for found in back.flow_runs("pipeline")]
 
 
 def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outlives_a_run(tmp_path: Path) -> None:
@@ -240,6 +252,8 @@ def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outli
     assert not (tmp_path / "home/.prefect").exists()
     status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
     assert ".parrotflow" not in status.stdout
+    killed = {"api": f"http://127.0.0.1:{free_port()}/api", "pid": os.getpid()}
+    (folder / ".parrotflow/server.json").write_text(json.dumps(killed))
     command = [sys.executable, "-m", "flows.cli", "ui", "--port", str(port)]
     pages = subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
     try:
@@ -294,6 +308,30 @@ def test_a_card_is_shown_whole_without_its_metadata(metadata: str, tmp_path: Pat
     *_, shown = run_artifacts(plan, {"train": StageOutcome("train", "ran")}, Before({}, {}))
 
     assert shown.data == f"`{card}`\n\n{text}"
+
+
+def test_metrics_of_files_that_are_called_alike_are_told_apart_by_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"a/loss.json": 1, "b/loss.json": 2, "speed.json": 3}
+    for file, value in files.items():
+        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).write_text(json.dumps({"mean": value}))
+    first, second = (
+        PlannedStage(name, "run", (), (), metrics=metrics)
+        for name, metrics in (("first", ("a/loss.json", "speed.json")), ("second", ("b/loss.json",)))
+    )
+    plan = Plan((first, second))
+    before = read_before(plan)
+    Path("a/loss.json").write_text('{"mean": 1.5}')
+
+    _, shown = run_artifacts(plan, {"first": StageOutcome("first", "ran")}, before)
+
+    assert [(row["metric"], row["before"], row["now"]) for row in shown.data] == [
+        ("a/loss.mean", 1, 1.5),
+        ("speed.mean", 3, 3),
+    ]
 
 
 def test_they_are_drawn_in_grey() -> None:

@@ -108,6 +108,27 @@ def test_it_continues_with_the_weights_of_an_undisturbed_run_and_record_and_segm
     assert plan(project / TRAIN_EXECUTION, checkpoints, 6, 9).first == 6
 
 
+def test_of_a_machine_that_lost_its_disk_it_continues_from_the_mirror_alone(
+    inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mirror = {"PARROTFLOW_MIRROR": (tmp_path / "mirror").as_uri()}
+    write_params(project, **CONSTANT, max_steps=7)
+    run_workers(project, 1, **mirror)
+    earlier, other = run_so_far(project), copy_of(inputs, tmp_path / "other")
+    write_params(project, **CONSTANT, max_steps=9)
+    write_params(other, **CONSTANT, max_steps=9)
+    capfd.readouterr()
+    run_workers(other, 1, main_of_other_code, expected_code=2, **mirror, **{CONTINUE: "0" * 16})
+    run_workers(other, 1, main_of_other_code, **mirror, **{CONTINUE: earlier})
+    run_workers(project, 1)
+
+    said = capfd.readouterr().out
+    assert f"no such training in .parrotflow/checkpoints and {mirror['PARROTFLOW_MIRROR']}; there are {earlier}" in said
+    assert "continuing at step 7 of 9" in said
+    assert weights_sha256(other / "model") == weights_sha256(project / "model")
+    run_workers(other, 1, main_of_other_code, **{CONTINUE: earlier})  # once it is here the mirror is not needed
+
+
 def test_a_finished_run_that_other_code_takes_over_is_on_record_as_the_work_of_the_code_before(project: Path) -> None:
     earlier = run_so_far(project)
     run_workers(project, 1, main_of_other_code, **{CONTINUE: earlier})
@@ -236,7 +257,7 @@ def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / IDENTITY).write_bytes(b'{"train": \xff')
 
-    assert why_afresh(tmp_path / "own", {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]
+    assert why_afresh(tmp_path / "own", {}, {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]
 
 
 def test_a_process_alone_in_a_group_of_gpus_saves_what_one_without_a_group_saves(inputs: Path, tmp_path: Path) -> None:

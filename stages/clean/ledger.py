@@ -7,7 +7,8 @@ are written to which split, a shard for a shard.
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -21,7 +22,7 @@ from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.splits import SPLITS
 from stages.runtime.cache import cache_key, map_cached, map_cached_parts, shard_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, first_line
 
 FEATURES = "features.arrow"
 """In an entry of the cache. Its key has the name too, since of code the filter's alone counts there."""
@@ -54,18 +55,36 @@ def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> p
     `shard` with the shard's name. One edited document costs one shard, a new filter its columns."""
     parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures}
     entries = map_cached_parts("features", shards, _key_of, parts, partial(_measure_shard, measures))
-    tables = list(map(_columns, entries))
-    ledger: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    tables = {name: [feather.read_table(entry[name] / FEATURES) for entry in entries] for name in parts}
+    ledger: pd.DataFrame = _columns({name: _joined(name, found) for name, found in tables.items()}).to_pandas()
     names = pd.Series([shard.name for shard in shards])
-    return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
+    return ledger.assign(shard=names.repeat(list(map(len, tables[FACTS]))).to_numpy())
 
 
 def _key_of(shard: Path) -> str:
     return cache_key(FEATURES, shard_sha256(shard))
 
 
-def _columns(entries: Mapping[str, Path]) -> pa.Table:
-    tables = {name: feather.read_table(entry / FEATURES) for name, entry in entries.items()}
+def _joined(name: str, tables: Sequence[pa.Table]) -> pa.Table:
+    with one_kind_of_row(name, (table.column_names for table in tables)):
+        return pa.concat_tables(tables, promote_options="permissive")
+
+
+@contextmanager
+def one_kind_of_row(name: str, columns: Iterable[Collection[str]]) -> Iterator[None]:
+    """Raise UserError that names a filter where its columns, or the types of their values, are not everywhere alike."""
+    what = f"clean.filters: {name.partition(' ')[0]}"
+    remedy = "let `measure` give each document the same columns, and a column values of one type"
+    if len(found := {frozenset(names) for names in columns}) > 1:
+        differing = sorted(frozenset.union(*found) - frozenset.intersection(*found))
+        raise UserError(f"{what} measures `{differing[0]}` of some documents only: {remedy}")
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise UserError(f"{what}: values of several types in a column ({first_line(error)}): {remedy}") from None
+
+
+def _columns(tables: dict[str, pa.Table]) -> pa.Table:
     facts = tables.pop(FACTS)
     columns: dict[str, pa.ChunkedArray] = dict(zip(facts.column_names, facts.columns, strict=True))
     for name, table in tables.items():
@@ -92,7 +111,7 @@ def _measure_shard(
             rows[FACTS].append(facts_of(document, text))
         for name, measure in found.items():
             rows[name].append(measure(text))
-    return {name: partial(_write, part) for name, part in rows.items()}
+    return {name: partial(_write, name, part) for name, part in rows.items()}
 
 
 def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
@@ -119,9 +138,11 @@ def _without_space(text: DocumentText) -> bytes:
     return "".join(text.text.split()).encode("utf-8")
 
 
-def _write(rows: list[dict[str, Feature]], folder: Path) -> None:
+def _write(name: str, rows: list[dict[str, Feature]], folder: Path) -> None:
+    with one_kind_of_row(name, rows):
+        table = pa.Table.from_pylist(rows)
     # Not Parquet, which takes several times as long for so little; the cache has checksums of its own.
-    feather.write_feather(pa.Table.from_pylist(rows), folder / FEATURES, compression="uncompressed")
+    feather.write_feather(table, folder / FEATURES, compression="uncompressed")
 
 
 def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:

@@ -40,6 +40,8 @@ def main(part: str = WHOLE) -> None:
         noticed = [place for place in places if "://" in place and place in inputs.deps]
         for line in unnoticed(places, inputs) if is_first(part) else ():
             print(line, flush=True)
+    for source in () if is_first(part) else params.sources:
+        source.repeat()
     before = versions(noticed)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:

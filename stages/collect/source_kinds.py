@@ -13,11 +13,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
 from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, visible
 from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
 
 if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
@@ -85,6 +85,12 @@ class SourceKind(Section):
 
     notable: ClassVar[tuple[str, ...]] = ()
     """Reasons to leave something out that point to a mistake in the parameters: a run prints how often it had them."""
+
+    _is_repeated: bool = PrivateAttr(default=False)
+
+    def repeat(self) -> None:
+        """Print no notes: the first part of a corpus has read the same and printed them."""
+        self._is_repeated = True
 
     @property
     def libraries(self) -> list[str]:
@@ -192,9 +198,9 @@ class RowSource(NamedSource):
                 yield number, values
         finally:
             # With a misspelt `license` each row has that of the source.
-            for field in absent if any_row else ():
+            for field in absent if any_row and not self._is_repeated else ():
                 note = f"note: params.yaml: collect.sources: fields: no row of {where} has `{field}`"
-                print(note.encode("utf-8", "backslashreplace").decode("utf-8"), flush=True)  # names need not be UTF-8
+                print(visible(note), flush=True)
 
     def row(self, values: Mapping[str, Any], row_name: str) -> SourceItem:
         """A row with its own facts, or the source's. Raises UserError if it has no field with the text."""

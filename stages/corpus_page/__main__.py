@@ -14,7 +14,7 @@ from stages.formats.pages import filled_template
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import run_stage
+from stages.runtime.entry import run_stage, visible
 
 CORPUS_PAGE = Path("data/corpus.html")
 
@@ -63,7 +63,7 @@ def html_report(
     manifest = next(iter(manifests.values()))
     return filled_template(
         TEMPLATE,
-        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": visible},
+        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": shown},
         sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
         total=size("together", kept, list(manifests.values())),
         vocabulary_size=manifest.vocab_size,
@@ -93,12 +93,9 @@ def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
     )
 
 
-def visible(text: str) -> str:
-    """A text of the corpus with every character that is not shown, or changes how others are shown, as an escape."""
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text.replace("\r\n", "\n")
-    )
+def shown(text: str) -> str:
+    """A text of the corpus, with its lines."""
+    return visible(text.replace("\r\n", "\n"), kept="\n\t")
 
 
 def in_words(number: int) -> str:

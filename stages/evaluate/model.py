@@ -17,7 +17,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from stages.formats.model_folder import weight_files
+from stages.formats.model_folder import MODEL, TRAINING_RUN, weight_files
+from stages.formats.reports import read_json
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key
 from stages.runtime.entry import UserError, first_line
@@ -114,9 +115,25 @@ def products_in(precision: Literal["fp32", "tf32"]) -> Iterator[None]:
         setting.fp32_precision = before
 
 
-def content_key(folder: Path) -> str:
-    """Changes with any file of a model folder: the weights, and all else that an answer may depend on."""
-    return cache_key(*(f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file()))
+def answers_key(folder: Path) -> str:
+    """Changes with any file of a model folder, and with the kind of device: all else that an answer may depend on."""
+    files = (f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file())
+    return cache_key(torch.device(inference_device()).type, *files)
+
+
+def note_untrained_positions(length: int, remedy: str) -> None:
+    """Print a line where the trained model reads more tokens at once than a sequence of its training had.
+
+    `remedy` says what to do about it.
+    """
+    record = MODEL / TRAINING_RUN
+    trained = read_json(record)["sequence_length"] if record.is_file() else length
+    if length > trained:
+        print(
+            f"note: {MODEL} is scored in windows of {length} tokens, and its training's sequences had {trained} "
+            f"(train.sequence_length): it may know nothing of later positions; {remedy}",
+            flush=True,
+        )
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:

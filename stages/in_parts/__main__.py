@@ -70,6 +70,7 @@ def main() -> None:
         clear()
         stores = assemble(entries, inputs.params)
         keep_entries(PARTS, entries)
+        inputs.require_unchanged_urls()
     print(*(f"{split}: {store.tokens:,} tokens of {len(parts)} parts" for split, store in stores.items()), sep="\n")
 
 
@@ -90,10 +91,11 @@ def run_lock() -> Iterator[None]:
 
 
 def clear() -> None:
-    """Delete the text and tokens of a part, and the table that describes one part alone."""
+    """Delete the text and tokens of a part, the table about one part alone, and a page about an earlier corpus."""
     for folder in (DOCUMENTS, CLEAN, TOKENS):
         shutil.rmtree(folder, ignore_errors=True)
-    (REPORTS / "clean_drops.csv").unlink(missing_ok=True)
+    for about_one in (REPORTS / "clean_drops.csv", Path("data/corpus.html")):
+        about_one.unlink(missing_ok=True)
 
 
 def assemble_tokenizer(first: Path) -> None:

@@ -54,11 +54,15 @@ def run_on_part(module: str, part: str = "") -> None:
     """Run a stage. Ends this process as the stage ended where it failed, which has said why."""
     # Its shards are of no use to the next part, and there is no room for them.
     environment = {LIMIT_VARIABLE: "0"} | os.environ | {WHO_ASKS: "stages.in_parts"}
-    command = [sys.executable, "-m", module, *([OPTION, part] if part else [])]
+    _run([module, *([OPTION, part] if part else [])], env=environment)
+
+
+def _run(module: list[str], **options: Any) -> str:
     # Should this process be killed, who takes its lock next waits for the stage too.
-    ended = subprocess.run(command, env=environment, close_fds=False, check=False).returncode
-    if ended:
-        raise SystemExit(ended if ended > 0 else 128 - ended)
+    ended = subprocess.run([sys.executable, "-m", *module], close_fds=False, check=False, text=True, **options)
+    if code := ended.returncode:
+        raise SystemExit(code if code > 0 else 128 - code)
+    return ended.stdout or ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class PartInputs:
     """For a key: the sections that count, and each file that they name with its hash."""
     of_stage: Inputs | None
     """What dvc.yaml lists, the code among it; None where it has no such stage."""
+    versions: str
+    """What servers say of the URLs among that."""
 
     @classmethod
     def observe(cls) -> Self:
@@ -81,7 +87,8 @@ class PartInputs:
                 "in_parts: tokenizer.kind = characters: the characters of all parts would have to be known before the "
                 "first one is encoded; use bpe or existing"
             )
-        return cls(params, _facts_of(params), inputs_of_this_stage())
+        of_stage = inputs_of_this_stage()
+        return cls(params, _facts_of(params), of_stage, _versions(params, of_stage))
 
     def require_unchanged(self) -> None:
         """Raise InputsChangedError where something differs by now: the stages of a part have read it anew."""
@@ -92,6 +99,24 @@ class PartInputs:
                 "in_parts: params.yaml, or a file that it names, changed meanwhile; the part is not kept: run the same "
                 "command again"
             )
+
+    def require_unchanged_urls(self) -> None:
+        """Raise InputsChangedError where a server has another version of a URL than when the run began.
+
+        DVC asks for the versions only now, and would record a new one with the old text.
+        """
+        if _versions(self.params, self.of_stage) != self.versions:
+            raise InputsChangedError(
+                "in_parts: a URL of the sources changed meanwhile: run the same command again, which keeps the parts "
+                "that are as before"
+            )
+
+
+def _versions(params: Mapping[str, Any], of_stage: Inputs | None) -> str:
+    """What servers say now, as the stage asks them that reads the sources."""
+    listed = of_stage.deps if of_stage else ()
+    urls = sorted(text for text in set(_texts(params.get("collect"))).intersection(listed) if "://" in text)
+    return _run(["stages.collect.remote", *urls], stdout=subprocess.PIPE) if urls else ""
 
 
 def part_entry(part: str, inputs: PartInputs) -> Path:

@@ -136,9 +136,13 @@ def atomic_write(place: Path, content: str | bytes) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own: of two runs at once the last one's file stays, whole.
     partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    flush_to_disk(partial)
-    partial.replace(place)
+    try:
+        partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+        flush_to_disk(partial)
+        partial.replace(place)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     flush_to_disk(place.parent)
 
 

@@ -76,6 +76,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def visible(text: str, kept: str = "") -> str:
+    """A text whose characters that are not shown, or that a terminal would obey, are escapes, but for those kept."""
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
+
+
 def run_stage(main: Callable[[], None]) -> None:
     """Run `main` and exit with the code that says how it ended.
 
@@ -158,5 +163,5 @@ def parsed_whole_number(shown: str, text: str, minimum: int = 1) -> int:
 
 def fail(message: str, code: int) -> None:
     """Print one line `error: ...` to standard error and leave with `code`."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print("error:", visible(message, kept="\n\t"), file=sys.stderr, flush=True)
     raise SystemExit(code)

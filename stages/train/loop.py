@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, visible
 from stages.runtime.supervision import stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
@@ -218,7 +218,7 @@ def documents(trainer: Trainer, step: int) -> str:
     rows = trainer.order.rows_of_step(step)
     starts = [segment.start for row in rows for segment in trainer.order.index.segments(int(row))]
     numbers = sorted({trainer.store.document_at(start) for start in starts})
-    names = [f"{info['source']}:{info['path']}" for info in map(trainer.store.document_info, numbers[:8])]
+    names = [visible(f"{info['source']}:{info['path']}") for info in map(trainer.store.document_info, numbers[:8])]
     return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")
 
 

@@ -94,7 +94,7 @@ def main() -> None:
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)
-    tasks.resume(start.progress.step)
+    tasks.resume(start.progress.step, start.checkpoint)
     try:
         progress = train(trainer, validation, checkpoints, reporter, tasks, start.progress, segment)
     except StoppedError as stopped:

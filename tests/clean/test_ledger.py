@@ -166,6 +166,31 @@ def test_a_filter_cannot_measure_a_column_that_the_ledger_gets_afterwards(
         measure_shards([Path("b.parquet")], {"filters.own.Own 1": numbered})
 
 
+def marked(text: DocumentText) -> dict[str, Feature]:
+    marks: dict[str, dict[str, Feature]] = {
+        "number": {"mark": 1},
+        "text": {"mark": "x"},
+        "none": {},
+        "large": {"mark": 2**70},
+    }
+    return marks[text.text]
+
+
+@pytest.mark.parametrize("other", ["text", "none", "large"])
+@pytest.mark.parametrize("of_one_shard", [True, False])
+def test_a_filter_whose_columns_differ_between_documents_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, of_one_shard: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    documents = sorted((document(text, "s", f"{text}.py") for text in ("number", other)), key=lambda one: one.sort_key)
+    shards = [documents] if of_one_shard else [[one] for one in documents]
+    for number, shard in enumerate(shards):
+        write_shard(Path(f"b{number}.parquet"), shard)
+
+    with pytest.raises(UserError, match=r"^clean\.filters: filters\.own\.Own.*: let `measure` give each document the"):
+        measure_shards(sorted(tmp_path.glob("*.parquet")), {"filters.own.Own 1": marked})
+
+
 def test_what_a_version_with_another_format_has_measured_is_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,17 @@ from stages.runtime.entry import EXIT_DISK_FULL, EXIT_INPUTS_CHANGED, EXIT_USER_
 from tests.flows.small_pipeline import environment, make_pipeline, outs, repro
 from tests.flows.small_pipeline import run as run_in_pipeline
 from tests.forked import PARROTFLOW, run_forked
-from tests.small_project import DATA_STAGES, FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
+from tests.small_project import (
+    DATA_STAGES,
+    FILES_SOURCE,
+    ROOT,
+    SECTIONS,
+    folder_bytes,
+    write_corpus,
+    write_params,
+    write_project,
+)
+from tests.versioned_server import Server
 
 LEFT_TO_THE_PARTS = ("documents/", "clean/train/", "clean/preview", "clean/report", "clean/contaminated.csv")
 LEFT_TO_THE_PARTS += ("clean/duplicates.csv", "clean/evaluation_items.csv")
@@ -90,6 +101,8 @@ def project(tmp_path: Path) -> Path:
 def test_parts_give_the_bytes_of_the_whole_and_an_edit_encodes_its_part_alone(project: Path) -> None:
     expected = at_once(project)
     shutil.rmtree(project / "data")
+    (project / "data").mkdir()
+    (project / "data/corpus.html").write_text("of the stages before")
 
     first = run(project, "stages.in_parts", "4")
     found = in_parts(project)
@@ -254,3 +267,30 @@ def test_dvc_and_training_take_parts_as_any_token_store(tmp_path: Path) -> None:
     assert re.search(r"in_parts +run +corpus modified", why), why
     assert repro(folder, "in_parts") == ["in_parts"]
     assert outs(folder)["data/tokens/train"] != first
+
+
+def test_a_url_that_changes_while_the_last_part_is_cleaned_ends_the_run(tmp_path: Path) -> None:
+    """DVC asks for its version only then, and would record the new one with the old text."""
+    folder, server = make_pipeline(tmp_path / "project"), Server()
+    use_parts(folder)
+    url = f"{server.address}/a.txt"
+    web = FILES_SOURCE | {"name": "web", "globs": [url]}
+    write_params(folder, *SECTIONS, collect__sources=[FILES_SOURCE, web])
+    content = yaml.safe_load((folder / "dvc.yaml").read_text())
+    content["stages"]["in_parts"]["deps"].append(url)
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    run_in_pipeline([sys.executable, "-m", "stages.code"], folder)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        process = stage(folder, "stages.in_parts", "2", **environment(folder))
+        assert process.stdout is not None
+        lines: Iterator[str] = iter(process.stdout)
+        assert any(line.startswith("part 2 of 2") for line in lines)
+        assert any(line.startswith("collected") for line in lines)
+        server.version = '"2"'
+        output = process.communicate()[0]
+    finally:
+        server.shutdown()
+
+    assert process.returncode == EXIT_INPUTS_CHANGED, output
+    assert "error: in_parts: a URL of the sources changed meanwhile" in output

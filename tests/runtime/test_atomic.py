@@ -1,4 +1,5 @@
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -161,6 +162,19 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
     assert place.read_bytes() == "né\n".encode()
     assert [path.name for path in place.parent.iterdir()] == ["metrics.json"]
+
+
+def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            atomic_write(tmp_path / "report.json", "new" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"report.json": "old"}
 
 
 WRITES_A_FILE = """

@@ -22,6 +22,16 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "error: params.yaml: train.steps = -1: must be positive\n"
 
 
+def test_a_name_in_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise UserError("a\x1b]0;title\x07\r.py: naïve →\nsecond line")
+
+    with pytest.raises(SystemExit):
+        run_stage(main)
+
+    assert capsys.readouterr().err == "error: a\\x1b]0;title\\x07\\r.py: naïve →\nsecond line\n"
+
+
 def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> None:
         raise UnavailableError("s3://bucket: does not answer")

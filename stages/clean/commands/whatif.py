@@ -22,7 +22,7 @@ from stages.clean.params import CleanParams
 from stages.formats.cleaning import KEPT
 from stages.formats.documents import DOCUMENTS, require_documents
 from stages.formats.splits import SPLITS
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError, run_stage, visible
 from stages.runtime.section import check_section, read_params_file, read_value
 
 COMMAND = "data whatif"
@@ -91,7 +91,7 @@ def _table(title: str, rows: "pd.Series[bool]", judged: Judgement) -> Table:
     for row in np.argsort(-changed["bytes"].to_numpy(), kind="stable")[:EXAMPLES]:
         document = changed.iloc[row]
         name = f"{document['source']} {document['path']}{_resembled(judged, int(changed.index[row]))}"
-        table.add_row(escape(name), "", f"{document['bytes']:,}")
+        table.add_row(escape(visible(name)), "", f"{document['bytes']:,}")
     return table
 
 

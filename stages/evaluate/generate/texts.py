@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
 from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
-from stages.evaluate.model import content_key, open_config, open_model, open_tokenizer, position_limit
+from stages.evaluate.model import answers_key, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.rows import after, stop_at
 from stages.evaluate.side_by_side import run_in_processes
 from stages.formats.evaluation.generation import Completion, Ended, Sample
@@ -166,7 +166,7 @@ def written_texts(
     # Where a text ends follows from the parameters, the problems, the headers and from this code.
     ends = [params.model_dump_json(), problems_sha256(problem for one in sets for problem in one.problems)]
     ends += [*(header.signature for header in headers), code_key(problem_requests)]
-    log = ResultLog(TEXTS, cache_key(content_key(MODEL), *prompts, *ends))
+    log = ResultLog(TEXTS, cache_key(answers_key(MODEL), *prompts, *ends))
     finished = log.read()
     missing = [number for number in range(len(requests)) if str(number) not in finished]
     if missing:

@@ -27,9 +27,11 @@ def main() -> None:
     # lm-eval and torch take seconds to import.
     from stages.evaluate.harness.scoring import open_language_model, sample_rows, score, summarise
     from stages.evaluate.harness.tasks import index_tasks, loaded
+    from stages.evaluate.model import note_untrained_positions
 
     index = index_tasks(params.tasks)
     model = open_language_model()
+    note_untrained_positions(model.lm.max_length, "lm-eval reads them all, so train longer sequences")
     results = []
     for name in params.tasks:
         with loaded(name, index, params) as tasks:

@@ -24,7 +24,7 @@ from lm_eval.tasks.manager import TaskDict
 from stages.evaluate.bootstrap import interval_95
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.libraries import BARS
-from stages.evaluate.model import content_key, open_model, open_tokenizer
+from stages.evaluate.model import answers_key, open_model, open_tokenizer
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases, significant
@@ -83,7 +83,7 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
         for name in DRAWING_BARS:
             setattr(lm, name, without_bars(getattr(lm, name)))
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
-    key = cache_key(content_key(folder), code_key(open_language_model), *versions)
+    key = cache_key(answers_key(folder), code_key(open_language_model), *versions)
     return LanguageModel(lm, weights_sha256(folder), key)
 
 

@@ -24,9 +24,6 @@ TASK_FILES = Path("tasks")
 LOCAL_FORMATS = ("arrow", "csv", "json", "parquet", "text")
 """What `dataset_path` says where `data_files` are files."""
 
-ORIGIN_KEYS = ("class", "custom_dataset", "dataset_path")
-"""Of these a task has the one that says where its data comes from; the first two are code, which may read anything."""
-
 
 def index_tasks(names: tuple[str, ...]) -> TaskManager:
     """An index of the project's task files, with lm-eval's own where a name needs one.
@@ -133,10 +130,8 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     Raises UserError for a task whose file is wrong or whose data or library is missing, UnavailableError where the Hub
     does not answer.
     """
-    found = [config for _, config in configs(name, manager.task_index)]
-    # An inline group, and a task with other keys than its own file, say nothing of the data.
-    origins = {config.get("dataset_path") for config in found if not config.keys().isdisjoint(ORIGIN_KEYS)}
-    local = not origins.isdisjoint(LOCAL_FORMATS)
+    origins = {str(config.get("dataset_path")) for _, config in configs(name, manager.task_index)}
+    local = any(origin in LOCAL_FORMATS or Path(origin).is_dir() for origin in origins)
     sys.dont_write_bytecode = True  # next to a task file DVC would take it for a change of the folder
     with fresh_cache() if local else nullcontext():
         try:

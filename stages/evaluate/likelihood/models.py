@@ -12,10 +12,9 @@ from pathlib import Path
 
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
 from stages.evaluate.likelihood.windows import WindowSizes
-from stages.evaluate.model import open_config, open_tokenizer, position_limit
+from stages.evaluate.model import note_untrained_positions, open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
-from stages.formats.model_folder import MODEL, TOKENIZER_FILES, TRAINING_RUN, weights_sha256
-from stages.formats.reports import read_json
+from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import UserError
@@ -85,23 +84,11 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
         raise UserError(f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens")
-    if (trained := trained_length()) is not None and context_length > trained:
-        print(
-            f"note: {MODEL} is scored in windows of {context_length} tokens, and its training's sequences had "
-            f"{trained} (train.sequence_length): it may know nothing of later positions; "
-            f"evaluate.context_length: {trained} leaves them out",
-            flush=True,
-        )
+    note_untrained_positions(context_length, "a shorter evaluate.context_length leaves them out")
     stride = params.stride or default_stride(context_length)
     if stride > context_length:
         raise UserError(f"evaluate.stride = {stride}: more than the context of {context_length} tokens would skip text")
     return ScoredModel(str(MODEL), MODEL, WindowSizes(context_length, stride), config.vocab_size)
-
-
-def trained_length() -> int | None:
-    """Tokens in a sequence of the model's training; None where the model does not say."""
-    record = MODEL / TRAINING_RUN
-    return read_json(record)["sequence_length"] if record.is_file() else None
 
 
 def default_stride(context_length: int) -> int:

@@ -86,7 +86,8 @@ class Scores:
     def lengths(self) -> list[str]:
         """The bucket of each document's length: powers of two of tokens, written so that they sort as numbers do."""
         lower = [2 ** (int(tokens).bit_length() - 1) for tokens in self.tokens]
-        return [f"{first:06d}-{2 * first - 1:06d}" for first in lower]
+        digits = max(6, len(str(max(lower, default=0))))
+        return [f"{first:0{digits}d}-{2 * first - 1:0{digits}d}" for first in lower]
 
 
 @dataclass(frozen=True)

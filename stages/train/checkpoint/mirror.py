@@ -48,7 +48,8 @@ class Mirror:
     def push(self, path: Path, exports: Mapping[str, Path]) -> None:
         """Upload a checkpoint, then remove the earlier ones there. If that fails, the run continues without.
 
-        `exports`: by their hashes, the files of models that the checkpoint names; those that are there stay.
+        `exports`: by their hashes, the files of models that the checkpoint names; those that are there are not sent
+        again, and others go with the checkpoints that named them.
 
         Later ones stay, as they do in the run's folder: of a run that had come further, or of one of another length.
         """
@@ -68,6 +69,10 @@ class Mirror:
             for old in self._names():
                 if old < path.name:
                     self._files.rm(f"{self._run}/{old}", recursive=True)
+            if self._names() == [path.name]:  # later ones may name other exports
+                for there in self._files.glob(f"{self._run}/exports/*"):
+                    if there.rsplit("/", 1)[-1] not in exports:
+                        self._files.rm(there)
         except Exception as error:  # each file system fails in its own way
             print(
                 f"warning: {MIRROR}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True

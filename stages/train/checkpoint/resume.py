@@ -125,6 +125,8 @@ class Start:
     """Where a run starts."""
 
     progress: TrainingProgress
+    checkpoint: Path | None = None
+    """What it continues from; None at step 0."""
     continued_from: str | None = None
     """The fingerprint of the run with other code whose checkpoint it is."""
 
@@ -169,7 +171,7 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
     if accelerator.is_main_process:
         checkpoints.name_exports(progress.step)
         checkpoints.curves.restore(path, progress.step, params)
-    return Start(progress, crossed.folder.name if crossed else None)
+    return Start(progress, path, crossed.folder.name if crossed else None)
 
 
 def why_not(progress: CheckpointManifest, own: Checkpoints, of: Checkpoints) -> str:

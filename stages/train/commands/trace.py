@@ -19,7 +19,7 @@ from stages.formats.revision.provenance import MAIN, PROVENANCE, REVISIONS, Prov
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError, run_stage, visible
 from stages.runtime.section import read_params_file, read_section
 from stages.train.data.batches import DataOrder, batch_size
 from stages.train.data.order import RowOrder, open_order, shares_in
@@ -61,9 +61,10 @@ def main() -> None:
     for origin in origins(store, order, arguments.step):
         if arguments.row in (None, origin.row):
             of = f" ({origin.license})" if origin.license else ""
-            print(f"row {origin.row:>3}  {origin.source}:{origin.path}{of}  tokens {origin.first}..{origin.stop}")
+            where = f"{origin.source}:{origin.path}{of}"
+            print(f"row {origin.row:>3}  {visible(where)}  tokens {origin.first}..{origin.stop}")
     for line in shares(order, arguments.step):
-        print(line)
+        print(visible(line))
 
 
 def revision_folder(given: str) -> Path:

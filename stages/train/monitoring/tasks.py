@@ -47,6 +47,9 @@ OF_WORKERS = (
 )
 """How the names of variables begin that make a process one of the training's."""
 
+TASK_SCORES = "tasks.tsv"
+"""Their file. A checkpoint has a copy, as of the curves."""
+
 COLUMNS = ("step", "task", "metric", "value", "stderr")
 
 
@@ -75,19 +78,25 @@ class TaskEvaluation:
     vocabulary: Manifest
     is_stopping: Callable[[], bool]
 
-    def resume(self, step: int) -> None:
-        """Take up what a run that continues after `step` has: later steps are computed again.
+    def resume(self, step: int, checkpoint: Path | None = None) -> None:
+        """Take up what a run that continues after `step` has, here and in its checkpoint, which may be of another
+        machine; later steps are computed again.
 
         Also where this start scores none: a later one may, and would take their scores for those of its own steps.
         """
-        asked = self.params.evaluate_tasks.tasks
-        if not self.accelerator.is_main_process or not (asked or self._file.exists()):
+        if not self.accelerator.is_main_process:
+            return
+        asked, here = self.params.evaluate_tasks.tasks, _rows_in(self._file)
+        there = _rows_in(checkpoint / TASK_SCORES) if checkpoint else []
+        if not (asked or here or there):
             return
         try:
             for waiting in self._waiting():
                 if _step(waiting) > step:
                     shutil.rmtree(waiting)
-            self._write([row for row in self._rows() if int(row[0]) <= step])
+            known = {row[0] for row in there}
+            rows = [*there, *(row for row in here if row[0] not in known)]
+            self._write([row for row in rows if int(row[0]) <= step])
             if asked:
                 self._score()
         except OSError as error:
@@ -133,7 +142,7 @@ class TaskEvaluation:
             for task, values in scores.metrics.items()
             for metric, value in values.items()
         ]
-        self._write([*(row for row in self._rows() if int(row[0]) != step), *rows])
+        self._write([*(row for row in _rows_in(self._file) if int(row[0]) != step), *rows])
         numbers = {f"tasks/{task}/{metric}": float(value) for _, task, metric, value, _ in rows if value}
         self.accelerator.log(numbers, step=step)
         shown = ", ".join(f"{name.removeprefix('tasks/')} {value:.4g}" for name, value in numbers.items())
@@ -146,18 +155,19 @@ class TaskEvaluation:
     def _waiting(self) -> list[Path]:
         return sorted((self.folder / "tasks").glob("step-*"))
 
-    def _rows(self) -> list[tuple[str, ...]]:
-        with suppress(FileNotFoundError):
-            return [tuple(line.split("\t")) for line in self._file.read_text(encoding="utf-8").splitlines()[1:]]
-        return []
-
     def _write(self, rows: list[tuple[str, ...]]) -> None:
         rows.sort(key=lambda row: int(row[0]))
         atomic_write(self._file, "".join("\t".join(row) + "\n" for row in [COLUMNS, *rows]))
 
     @property
     def _file(self) -> Path:
-        return self.folder / "tasks.tsv"
+        return self.folder / TASK_SCORES
+
+
+def _rows_in(file: Path) -> list[tuple[str, ...]]:
+    with suppress(FileNotFoundError):
+        return [tuple(line.split("\t")) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    return []
 
 
 def _step(waiting: Path) -> int:

@@ -14,12 +14,13 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from stages.evaluate.harness.__main__ import main
+from stages.evaluate.model import answers_key
 from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import UserError
 from tests.evaluate.harness.conftest import ANSWERS, TEXTS, write_task
 from tests.small_project import ROOT
-from tests.trained_project import write_model, write_sections
+from tests.trained_project import CONTEXT_LENGTH, write_model, write_sections
 
 OUTS = ("reports/harness.json", "data/harness.jsonl")
 
@@ -290,3 +291,18 @@ def test_a_parameter_out_of_range_is_refused(project: Path, changes: dict[str, A
 
     with pytest.raises(UserError, match=re.escape(message)):
         main()
+
+
+def test_positions_that_were_not_trained_are_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "model/training.json").write_text('{"sequence_length": 16}')
+
+    main()
+
+    assert f"windows of {CONTEXT_LENGTH} tokens, and its training's sequences had 16" in capsys.readouterr().out
+
+
+def test_answers_of_another_kind_of_device_are_asked_for_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = answers_key(project / "model")
+    monkeypatch.setattr("stages.evaluate.model.inference_device", lambda: "cuda:1")
+
+    assert answers_key(project / "model") != on_cpu

@@ -53,30 +53,31 @@ def test_a_task_file_of_ones_own_is_loaded_with_the_functions_next_to_it(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "group"),
+    ("name", "group", "task"),
     [
-        ("own", "group: other\ntask: [own]\n"),
-        ("mine", "group: mine\ntask: [{task: own, num_fewshot: 1}]\n"),
-        ("mine", "group: mine\ntask: [{group: inner, task: [own]}]\n"),
-        ("mine", "group: mine\ntask: [own, as_on_the_hub]\n"),
+        ("own", "group: other\ntask: [own]\n", "own"),
+        ("mine", "group: mine\ntask: [{task: own, num_fewshot: 1}]\n", "own"),
+        ("mine", "group: mine\ntask: [{group: inner, task: [own]}]\n", "own"),
+        ("mine", "group: mine\ntask: [own, as_on_the_hub]\n", "own"),
+        ("as_on_the_hub", "group: other\ntask: [own]\n", "as_on_the_hub"),
     ],
 )
 def test_data_that_was_changed_is_read_anew_although_its_time_is_the_same(
-    tmp_path: Path, name: str, group: str
+    tmp_path: Path, name: str, group: str, task: str
 ) -> None:
     write_task()
     write_task("as_on_the_hub", dataset_path="repository", dataset_kwargs={})
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository/test.jsonl").write_text('{"question": "a", "answer": "b"}\n')
     (tmp_path / "tasks/group.yaml").write_text(group)
-    data = tmp_path / "tasks/answers.jsonl"
+    data = tmp_path / {"own": "tasks/answers.jsonl", "as_on_the_hub": "repository/test.jsonl"}[task]
     manager = index_tasks((name,))
     answers = []
     for text in ('{"question": "a", "answer": "b"}\n', '{"question": "c", "answer": "d"}\n'):
         data.write_text(text)
         os.utime(data, (1, 1))
         with loaded(name, manager, params(name)) as tasks:
-            answers.append(tasks["tasks"]["own"].eval_docs[0]["answer"])
+            answers.append(tasks["tasks"][task].eval_docs[0]["answer"])
 
     assert answers == ["b", "d"]
 

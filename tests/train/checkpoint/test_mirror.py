@@ -285,3 +285,22 @@ def test_a_mirror_whose_url_holds_a_password_is_refused_without_repeating_it(mon
     with pytest.raises(UserError, match="PARROTFLOW_MIRROR: the URL holds a password") as refused:
         Mirror("run")
     assert "s3cr3t" not in str(refused.value)
+
+
+def test_exports_that_no_checkpoint_in_the_mirror_names_any_more_are_removed(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where their steps were computed again with other last bits, or are not exported any more."""
+    monkeypatch.setenv("PARROTFLOW_MIRROR", (stopped.parent / "mirror").as_uri())
+    earlier, later = sorted(stopped.glob(".parrotflow/checkpoints/*/step-*"))
+    (tmp_path / "weights").write_text("of a step")
+    mirror = Mirror(later.parent.name)
+
+    def exports() -> list[str]:
+        return sorted(path.name for path in (stopped.parent / "mirror").glob("*/exports/*"))
+
+    mirror.push(earlier, {"first": tmp_path / "weights"})
+    mirror.push(earlier, {"again": tmp_path / "weights"})
+    assert exports() == ["again", "first"], "the later checkpoint there may name them"
+    mirror.push(later, {"again": tmp_path / "weights"})
+    assert exports() == ["again"]

@@ -53,6 +53,17 @@ def test_it_prints_a_line_for_each_span(
     assert all(line.startswith("row   1  s:f") and "tokens " in line for line in lines)
 
 
+def test_a_name_of_a_document_cannot_command_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(write_project(tmp_path / "project", source_of=lambda number: "s\x1b[31m\n"))
+    monkeypatch.setattr("sys.argv", ["trace", "--step", "2", "--row", "1"])
+
+    main()
+
+    assert all(line.startswith("row   1  s\\x1b[31m\\n:f") for line in capsys.readouterr().out.splitlines())
+
+
 def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
     params = trained_order()
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):

@@ -1,6 +1,7 @@
 """`train.evaluate_tasks`: benchmarks of the weights so far, by lm-evaluation-harness in a process of its own."""
 
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,20 @@ def test_weights_whose_scoring_a_stop_cut_short_are_scored_when_the_run_continue
     assert {step for step, _, _ in rows(project)} == scored
     assert read_json(project / "reports/train_speed.json")["tokens_per_second"] > 0
     assert not list((project / ".parrotflow/checkpoints").glob("*/tasks/step-*"))
+
+
+def test_another_machine_that_goes_on_from_the_mirror_has_the_scores_of_the_steps_before(
+    project: Path, tmp_path: Path
+) -> None:
+    mirror, constant = (tmp_path / "mirror").as_uri(), {"schedule__name": "constant"}
+    write_params(project, **constant, max_steps=2, evaluate_tasks=own_task(every_steps=2))
+    run_workers(project, 1, PARROTFLOW_MIRROR=mirror)
+    before = rows(project)
+    shutil.rmtree(project / ".parrotflow")
+    write_params(project, **constant, max_steps=3, evaluate_tasks=own_task(every_steps=2))
+    run_workers(project, 1, PARROTFLOW_MIRROR=mirror)
+    assert {step for step, _, _ in rows(project)} == {2, 3}
+    assert rows(project).items() > before.items()
 
 
 def test_a_task_that_fails_later_costs_its_numbers_and_not_the_run(

@@ -188,10 +188,8 @@ def params(*words: str, yes: bool = False) -> None:
         console.print("params.yaml says so already.")
         return
     if compose.changes_training(before, after):
-        console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
-    if compose.chooses_model(before, after):
-        console.print("\nThe tensors of the model, and which optimizer trains them:")
-        console.print(compose.ask(compose.GROUPS, after), markup=False, end="")
+        groups = ["--groups"] if compose.chooses_model(before, after) else []
+        console.print(f"\n{compose.ask(compose.FORECAST, after, *groups)}", markup=False, end="")
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     atomic_write(PARAMS_FILE, after)

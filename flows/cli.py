@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 app = cyclopts.App(
     name="parrotflow",
     help="Train causal language models from scratch; only what changed reruns.",
+    default_parameter=cyclopts.Parameter(negative=""),  # no --no-dry
     suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
 )
 
@@ -44,9 +45,9 @@ app.command(data)
 
 @app.command
 def run(
-    options: Annotated[RunOptions, cyclopts.Parameter(name="*", negative="", show_default=False)] = RunOptions(),  # noqa: B008
+    options: Annotated[RunOptions, cyclopts.Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
     *,
-    dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    dry: bool = False,
 ) -> None:
     """Bring the pipeline, or the targets with what they need, up to date.
 
@@ -84,8 +85,8 @@ def why(
     *targets: str,
     force: bool = False,
     downstream: bool = False,
-    read_all: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    as_json: Annotated[bool, cyclopts.Parameter(name="--json", negative="")] = False,
+    read_all: bool = False,
+    as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
     """Show which stages would run, and why. Nothing is changed.
 
@@ -132,7 +133,7 @@ def why(
 
 
 @app.command
-def accept(stage: str, *, because: str = "", undo: Annotated[bool, cyclopts.Parameter(negative="")] = False) -> None:
+def accept(stage: str, *, because: str = "", undo: bool = False) -> None:
     """Declare a stage up to date without a run, with the reason in accepted.yaml, which the model card shows.
 
     Parameters
@@ -189,10 +190,8 @@ def params(*words: str, yes: bool = False) -> None:
         console.print("params.yaml says so already.")
         return
     if compose.changes_training(before, after):
-        console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
-    if compose.chooses_model(before, after):
-        console.print("\nThe tensors of the model, and which optimizer trains them:")
-        console.print(compose.ask(compose.GROUPS, after), markup=False, end="")
+        groups = ["--groups"] if compose.chooses_model(before, after) else []
+        console.print(f"\n{compose.ask(compose.FORECAST, after, *groups)}", markup=False, end="")
     if not yes and not confirmed():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     atomic_write(PARAMS_FILE, after)
@@ -205,9 +204,7 @@ def confirmed(question: str = "write params.yaml?") -> bool:
 
 
 @app.command
-def new(
-    folder: Path, *words: str, update: Annotated[bool, cyclopts.Parameter(negative="")] = False, yes: bool = False
-) -> None:
+def new(folder: Path, *words: str, update: bool = False, yes: bool = False) -> None:
     """Make a project of your own in a new folder, as a git repository with its first commit.
 
     Parameters
@@ -252,12 +249,7 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
 
 
 @app.command
-def table(
-    name: str,
-    *,
-    size: Literal["small", "full"] = "small",
-    check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-) -> None:
+def table(name: str, *, size: Literal["small", "full"] = "small", check: bool = False) -> None:
     """Make an experiment's tables and figures from the runs that there are, and check its claims.
 
     Parameters
@@ -284,12 +276,12 @@ def sweep(
     name: str,
     *,
     size: Literal["small", "full"] = "small",
-    retry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    retry: bool = False,
     pool: str | None = None,
-    check: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    dry: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    wait: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    new: Annotated[bool, cyclopts.Parameter(negative="")] = False,
+    check: bool = False,
+    dry: bool = False,
+    wait: bool = False,
+    new: bool = False,
 ) -> None:
     """Run the cells of an experiment that have no current result, side by side, and make its tables and figures.
 
@@ -406,13 +398,7 @@ def print_results(name: str, size: Literal["small", "full"]) -> None:
 
 
 @app.command
-def search(
-    name: str,
-    *,
-    pool: str | None = None,
-    show: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-    new: Annotated[bool, cyclopts.Parameter(negative="")] = False,
-) -> None:
+def search(name: str, *, pool: str | None = None, show: bool = False, new: bool = False) -> None:
     """Search params.yaml for the best run, at random or from the results so far, until a budget is spent.
 
     Each run becomes a DVC experiment. The same command continues after Ctrl-C or a kill.

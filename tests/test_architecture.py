@@ -298,6 +298,11 @@ def test_no_module_is_dust() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in paths if lines_of(path) < 25} == set(WITH_FEW_LINES)
 
 
+def test_a_package_has_an_init_only_where_its_import_runs_something() -> None:
+    for package in ("flows", "stages", "tests", "benchmarks", "docsite"):
+        assert [path for path in modules(package) if path.name == "__init__.py" and meaningful(path) == "pass"] == []
+
+
 def lines_of(path: Path) -> int:
     """Those that are not empty."""
     return sum(bool(line.strip()) for line in path.read_text(encoding="utf-8").splitlines())

@@ -41,9 +41,6 @@ FORECAST = "*/commands/forecast.py"
 """The stage's command that builds a model without weights and says what its training costs, below the package of
 stages."""
 
-GROUPS = "*/commands/groups.py"
-"""The one that lists the tensors of a model."""
-
 REPLACED_WHOLE = "replaced_whole.yaml"
 """In conf/: the values that a chosen file replaces, as null; all others are merged."""
 

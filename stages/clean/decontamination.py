@@ -15,7 +15,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
-from stages.formats.reports import parse_json
+from stages.formats.reports import json_object
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
@@ -120,13 +120,12 @@ def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
 
 
 def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
+    where = f"clean.decontamination: {path}: line {number}"
+    row = json_object(line, where)
     try:
-        row = parse_json(line)
         return "\n".join(str(row[field]) for field in fields)
     except KeyError as error:
-        raise UserError(f"clean.decontamination: {path}: line {number} has no field {error}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"clean.decontamination: {path}: line {number} is not a JSON object ({error})") from None
+        raise UserError(f"{where} has no field {error}") from None
 
 
 def _find(passages: Passages, kind: WordKind, shard: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ much as everything here.
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -72,10 +72,10 @@ def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
     kinds = KINDS if kind == "unicode" else None
     for batch in _batches(texts):
         documents = [_composed(document) for document in batch] if kind == "unicode" else batch
-        data = b"\0" * PADDING + b"\0".join(documents) + b"\0" * PADDING
-        begins = np.cumsum([PADDING, *(len(document) + 1 for document in documents)])
+        data = b"\0".join([b"", *documents, b""])
+        begins = np.cumsum([1, *(len(document) + 1 for document in documents)])
         starts, ends = word_spans(data, ASCII_KINDS, kinds)
-        hashes = fxhash(data, starts, ends)
+        hashes = hashed(data, starts, ends)
         for start, stop in pairwise(np.searchsorted(starts, begins).tolist()):
             yield _distinct(hashes[start:stop])
 
@@ -189,83 +189,35 @@ def _pairs(begins: Positions, ends: Positions) -> tuple[Positions, Positions]:
     return starts, np.concatenate([ends[1:][is_followed], ends[is_alone]])
 
 
-PADDING = 16
-"""Bytes that the text must have before its first word and after its last one: words are read 8 bytes at a time."""
+HASHED_AT_ONCE = 2**13
+"""Words, so that what is computed of them stays in the processor's cache."""
 
-HASHED_AT_ONCE = 2**16
-"""Words, so that a large document takes no more memory than others."""
-
-LONGEST = 1024
-"""Bytes of a word that is hashed here. A longer one is data, and rare."""
-
-SEED_1, SEED_2 = np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344)
-NO_ZERO = np.uint64(0xA4093822299F31D0)
-FACTOR = np.uint64(0xF1357AEA2E62A9C5)
-HALF, LOW_HALF = np.uint64(32), np.uint64(0xFFFFFFFF)
+BASE = 0xF1357AEA2E62A9C5
+MIXER = np.uint64(0xD6E8FEB86659FD93)
+"""Odd numbers, so that to multiply by them loses nothing."""
 
 
-def _by_length(of_1: int, of_2_and_3: int, of_4_to_7: int, of_8_to_16: int) -> WordHashes:
-    return np.array([0, of_1, *[of_2_and_3] * 2, *[of_4_to_7] * 4, *[of_8_to_16] * 9], dtype=np.uint64)
+def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
+    """A 64-bit hash of each word data[start:end], none of which has a byte of 0.
 
-
-# A word of 8 to 16 bytes is hashed by its first and last 8, one of 4 to 7 by its first and last 4, a shorter one by
-# its first, its last and its middle byte.
-FIRST = _by_length(0xFF, 0xFF, 0xFFFFFFFF, 2**64 - 1)
-"""Bits that count of the 8 bytes from the first one on."""
-LAST_SHIFT = _by_length(56, 56, 32, 0)
-"""Bits that do not count of the 8 bytes up to the last one."""
-LAST_PLACE = _by_length(8, 8, 0, 0)
-MIDDLE_SHIFT = _by_length(0, 8, 0, 0)
-MIDDLE = _by_length(0xFF, 0xFF, 0, 0)
-
-
-def fxhash(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
-    """FxHash of each word data[start:end], none of them empty: the hash of the library rensa.
-
-    The algorithm is that of the Rust crate rustc-hash 2.1: the first and last 8 bytes of a word, each with a constant
-    mixed in, are multiplied to 128 bits, whose halves are combined.
+    It is the polynomial of the word's bytes in BASE, modulo 2**64, as of Karp and Rabin (1987): the difference of two
+    sums over the text's bytes, times a power that takes the word's place away. Then its bits are mixed: short words
+    that differ in one byte would be an arithmetic progression, to which MinHash is not fair.
     """
     hashes = np.empty(len(starts), dtype=np.uint64)
     for first in range(0, len(starts), HASHED_AT_ONCE):
         block = slice(first, first + HASHED_AT_ONCE)
-        hashes[block] = _hashes(data, starts[block], ends[block])
-    return hashes
+        begin, end = int(starts[first]), int(ends[block].max())
+        powers, inverses = _powers(1 << (end - begin).bit_length())
+        sums = np.cumulative_sum(np.frombuffer(data, np.uint8)[begin:end] * powers[: end - begin], include_initial=True)
+        hashes[block] = (sums[ends[block] - begin] - sums[starts[block] - begin]) * inverses[starts[block] - begin]
+    hashes = (hashes ^ (hashes >> np.uint64(32))) * MIXER
+    return hashes ^ (hashes >> np.uint64(32))
 
 
-def _hashes(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
-    eight_bytes: WordHashes = np.ndarray(len(data) - 7, dtype="<u8", buffer=data, strides=(1,))
-    lengths = ends - starts
-    row = np.minimum(lengths, 16)
-    first, last = eight_bytes[starts], eight_bytes[ends - 8]
-    low = SEED_1 ^ (first & FIRST[row])
-    high = SEED_2 ^ (((last >> LAST_SHIFT[row]) << LAST_PLACE[row]) | ((first >> MIDDLE_SHIFT[row]) & MIDDLE[row]))
-    long = np.flatnonzero((lengths > 16) & (lengths <= LONGEST))
-    low[long], high[long] = _long(eight_bytes, starts[long], ends[long] - 16)
-    hashes = (_mixed(low, high) ^ lengths.astype(np.uint64)) * FACTOR
-    hashes = (hashes << np.uint64(26)) | (hashes >> np.uint64(38))
-    for word in np.flatnonzero(lengths > LONGEST).tolist():
-        hashes[word] = RMinHash.hash_token_sets([[data[starts[word] : ends[word]]]])[0][0]
-    return hashes
-
-
-def _long(eight_bytes: WordHashes, positions: Positions, last: Positions) -> tuple[WordHashes, WordHashes]:
-    """What is multiplied of words of more than 16 bytes: 16 bytes after 16, then the last 16."""
-    low, high = np.full(len(last), SEED_1), np.full(len(last), SEED_2)
-    is_open = np.arange(len(last))
-    while len(is_open):
-        here = positions[is_open]
-        mixed = _mixed(low[is_open] ^ eight_bytes[here], NO_ZERO ^ eight_bytes[here + 8])
-        low[is_open], high[is_open] = high[is_open], mixed
-        positions[is_open] += 16
-        is_open = is_open[positions[is_open] < last[is_open]]
-    return low ^ eight_bytes[last], high ^ eight_bytes[last + 8]
-
-
-def _mixed(first: WordHashes, second: WordHashes) -> WordHashes:
-    """The upper half of each product of 128 bits, combined with the lower half: schoolbook by halves of 32 bits."""
-    low, high = first & LOW_HALF, first >> HALF
-    other_low, other_high = second & LOW_HALF, second >> HALF
-    left = high * other_low + ((low * other_low) >> HALF)
-    right = low * other_high + (left & LOW_HALF)
-    upper: WordHashes = high * other_high + (left >> HALF) + (right >> HALF)
-    return upper ^ (first * second)
+@lru_cache(maxsize=4)
+def _powers(count: int) -> tuple[WordHashes, WordHashes]:
+    """The first powers of BASE, and of the number that takes them back."""
+    factors = (BASE, pow(BASE, -1, 2**64))
+    powers, inverses = (np.cumprod(np.full(count, factor, np.uint64), dtype=np.uint64) for factor in factors)
+    return powers, inverses

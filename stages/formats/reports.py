@@ -199,6 +199,17 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=_keys_once)
 
 
+def json_object(line: str | bytes, where: str) -> dict[str, Any]:
+    """The object in a line that people wrote. Raises UserError that begins with `where` if it is none."""
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid JSON ({error}); correct or remove it") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is not a JSON object but {type(row).__name__}; correct or remove it")
+    return row
+
+
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):

@@ -27,6 +27,7 @@ from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_se
 from stages.train.data.order import RowOrder
 from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
+from stages.train.model.validation import Validation
 from stages.train.monitoring.profile import profiled
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.tasks import TaskEvaluation
@@ -35,7 +36,6 @@ from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import clip, count, gradient_sum, norm
 from stages.train.params import TrainParams
 from stages.train.spikes import SpikeMonitor
-from stages.train.validation import Validation
 
 
 class StopSignal:

@@ -42,6 +42,7 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import mask_documents_where_needed, register_unmasked
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
+from stages.train.model.validation import Validation
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
@@ -59,7 +60,6 @@ from stages.train.parallel import (
 )
 from stages.train.params import TrainParams
 from stages.train.spikes import SpikeMonitor
-from stages.train.validation import Validation
 
 
 def main() -> None:

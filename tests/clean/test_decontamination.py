@@ -190,7 +190,7 @@ def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
         ),
         ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1 has no field 'nosuch'"),
         ({"ngram_size": 90, "minimum_words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
-        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not a JSON object"),
+        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
         ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
         ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),
         ({"files": ["corpus"]}, "clean.decontamination: corpus cannot be read (Is a directory)"),

@@ -5,10 +5,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rensa import RMinHash
 
-from stages.clean import words
-from stages.clean.words import LONGEST, PADDING, WordKind, fxhash, word_hashes, word_list
+from stages.clean import words as words_module
+from stages.clean.words import WordHashes, WordKind, hashed, word_hashes, word_list
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"
@@ -49,16 +48,16 @@ def test_both_kinds_cut_ascii_alike(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["unicode", "ascii"])
 @given(chunks=st.lists(st.lists(MIXED_TEXT)), skipped=st.integers(0, 3), batch_bytes=st.sampled_from([1, 20, 2**20]))
-def test_the_hashes_of_a_column_are_rensas_of_the_words_of_its_texts(
+def test_each_text_of_a_column_has_the_hashes_of_its_distinct_words(
     kind: WordKind, chunks: list[list[str]], skipped: int, batch_bytes: int
 ) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()).slice(skipped) for chunk in chunks], pa.string())
-    expected = RMinHash.hash_token_sets([set(word_list(text, kind)) for text in column.to_pylist()])
+    expected = [sorted(set(hashes_of(word_list(text, kind)).tolist())) for text in column.to_pylist()]
 
-    with patch.object(words, "BATCH_BYTES", batch_bytes):
+    with patch.object(words_module, "BATCH_BYTES", batch_bytes):
         hashes = [hashes.tolist() for hashes in word_hashes(column, kind)]
 
-    assert hashes == list(map(sorted, expected))
+    assert hashes == expected
 
 
 def test_a_word_of_a_megabyte_is_one_word() -> None:
@@ -66,16 +65,31 @@ def test_a_word_of_a_megabyte_is_one_word() -> None:
 
     (hashes,) = word_hashes(pa.chunked_array([[text]]), "unicode")
 
-    assert hashes.tolist() == sorted(RMinHash.hash_token_sets([text.encode().split()])[0])
+    assert hashes.tolist() == sorted(hashes_of(text.encode().split()).tolist())
 
 
-@given(
-    words=st.lists(st.one_of(st.binary(min_size=1, max_size=80), st.binary(min_size=LONGEST - 2, max_size=LONGEST + 2)))
-)
-def test_words_have_the_hashes_that_rensa_gives_them(words: list[bytes]) -> None:
-    ends = PADDING + np.cumsum(np.array(list(map(len, words)), dtype=np.int64))
-    starts = ends - np.array(list(map(len, words)), dtype=np.int64)
+NO_ZERO = st.binary(min_size=1, max_size=80).map(lambda word: word.replace(b"\0", b"1"))
+SHORT = st.text("ab", min_size=1, max_size=3).map(str.encode)
 
-    hashes = fxhash(bytes(PADDING) + b"".join(words) + bytes(PADDING), starts, ends)
 
-    assert hashes.tolist() == RMinHash.hash_token_sets([words])[0]
+@given(words=st.lists(st.one_of(NO_ZERO, SHORT)), at_once=st.sampled_from([1, 3, 2**16]))
+def test_words_have_the_same_hash_where_they_are_the_same(words: list[bytes], at_once: int) -> None:
+    with patch.object(words_module, "HASHED_AT_ONCE", at_once):
+        hashes = hashes_of(words).tolist()
+
+    assert [hashes.index(one) for one in hashes] == [words.index(word) for word in words]
+
+
+def test_hashes_of_words_that_differ_in_a_few_bytes_are_spread_evenly() -> None:
+    hashes = hashes_of([str(number).encode() for number in range(1_000_000)])
+
+    assert len(np.unique(hashes)) == len(hashes)
+    for shift in (0, 16, 32, 48):
+        counts = np.bincount((hashes >> np.uint64(shift)) & np.uint64(0xFF), minlength=256)
+        assert counts.std() < 1.3 * np.sqrt(counts.mean())
+
+
+def hashes_of(words: list[bytes]) -> WordHashes:
+    """Of words one after the other."""
+    ends = np.cumsum(np.array(list(map(len, words)), dtype=np.int64))
+    return hashed(b"".join(words), ends - np.array(list(map(len, words)), dtype=np.int64), ends)

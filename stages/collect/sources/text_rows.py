@@ -5,11 +5,11 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast
 
 from stages.collect.located import LocatedFile, decompressed
 from stages.collect.source_kinds import TOO_LARGE, FileSource, RowSource, SourceItem
-from stages.formats.reports import parse_json
+from stages.formats.reports import json_object
 from stages.runtime.entry import UserError
 
 ESCAPED_BYTES = 6
@@ -25,7 +25,7 @@ class Jsonl(FileSource, RowSource):
         """Each line. Raises UserError that names a line that is not a JSON object with the text field."""
         with decompressed(file) as stream:
             rows = (
-                (number, None if line is None else _json_object(file.name, number, line))
+                (number, None if line is None else json_object(line, f"{file.name}: line {number}"))
                 for number, line in enumerate(lines(stream, longest_line(limit)), start=1)
                 if line is None or line.strip()
             )
@@ -69,16 +69,6 @@ def lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
             while line and not line.endswith(b"\n"):
                 line = reader.readline(limit)
             yield None
-
-
-def _json_object(name: str, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = parse_json(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name}: line {number} is not valid JSON ({error}); correct or remove it") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{name}: line {number} is not a JSON object but {type(row).__name__}")
-    return row
 
 
 def _csv_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[dict[str, str]]:

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from stages.formats.reports import first_fault, parse_json, read_lines, read_rows, write_lines
+from stages.formats.reports import first_fault, json_object, read_lines, read_rows, write_lines
 from stages.runtime.entry import UserError
 
 PROBLEMS = Path("data/problems.jsonl")
@@ -72,8 +72,8 @@ def read_problems(path: Path, language: str = "python") -> list[Problem]:
 
     Raises UserError that names the line and the field where one is missing or wrong, or a task_id that occurs twice.
     """
-    rows = [(f"{path}: line {number}", _json(path, number, line)) for number, line in read_lines(path)]
-    return require_unique([as_problem(row, where, language) for where, row in rows], str(path))
+    lines = [(f"{path}: line {number}", line) for number, line in read_lines(path)]
+    return require_unique([as_problem(json_object(line, where), where, language) for where, line in lines], str(path))
 
 
 def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
@@ -177,13 +177,3 @@ def _text(problems: Iterable[Problem]) -> str:
 def read_written_problems() -> list[Problem]:
     """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
     return read_rows(PROBLEMS, Problem, "run `dvc repro generate`")
-
-
-def _json(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = parse_json(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: line {number} is not valid JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise UserError(f"{path}: line {number} is not a JSON object but {type(row).__name__}")
-    return row

@@ -22,8 +22,7 @@ from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.commands.forecast import launch, vocabulary
 from stages.train.data.order import open_order
-from stages.train.dial.law import LAW
-from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of
+from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.forecast import duration, make_forecast, scaled
 from stages.train.model.attention import use_unmasked
 from stages.train.model.build import flops_per_token, model_without_weights

@@ -27,9 +27,9 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
 from stages.train.data.batches import rows_before
+from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import SPEED_CURVE, SpeedCurve, Throughput, Uptime
 from stages.train.params import TrainParams
-from stages.train.validation import ValidationResult
 
 LOG_SECONDS = 10.0
 """Between two lines in a log."""

@@ -33,9 +33,9 @@ from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
+from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import Uptime, device_name, remember_speed
 from stages.train.parallel import uses_fsdp
-from stages.train.validation import ValidationResult
 
 METRICS = Path("reports/train.json")
 

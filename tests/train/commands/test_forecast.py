@@ -15,9 +15,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.train import forecast
-from stages.train.commands import groups
-from stages.train.commands.forecast import main, mixture_lines
-from stages.train.commands.groups import lines
+from stages.train.commands.forecast import group_lines, main, mixture_lines
 from stages.train.forecast import MEMORY_CHECK
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
@@ -183,7 +181,7 @@ def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_
 
 def test_a_line_for_each_kind_of_tensor_says_its_optimizer_and_decay() -> None:
     values = TrainParams.model_validate(params(model=MODELS["mixtral"]))
-    found = [line.split() for line in lines(values, vocabulary())]
+    found = [line.split() for line in group_lines(values, vocabulary())]
     assert ["muon", "0.1", "experts", "2", "6,144", "model.layers.*.mlp.experts.gate_up_proj"] in found
     assert ["adamw", "0.1", "router", "2", "128", "model.layers.*.mlp.gate.weight"] in found
     assert ["adamw", "0.1", "head", "1", "5,120", "lm_head.weight"] in found
@@ -198,8 +196,8 @@ def test_an_existing_tokenizers_vocabulary_counts_not_the_size_that_only_a_train
     values["tokenizer"] = {"kind": "existing", "vocabulary_size": 50_000}
     (small / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     size = TokenStore(small / "data/tokens/train").manifest.vocab_size
-    monkeypatch.setattr(sys, "argv", ["groups"])
-    groups.main()
+    monkeypatch.setattr(sys, "argv", ["forecast", "--groups"])
+    main()
 
     (embedding,) = (line.split() for line in capsys.readouterr().out.splitlines() if ".wte." in line)
     assert int(embedding[4].replace(",", "")) < 2 * size * values["train"]["model"]["n_embd"]

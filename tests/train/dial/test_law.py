@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.train.dial.law import LAW, effective_tokens
+from stages.train.dial import LAW, effective_tokens
 from tests.small_project import ROOT
 
 FIT = json.loads((ROOT / "experiments/dial/small/fits.json").read_text(encoding="utf-8"))["valley"]

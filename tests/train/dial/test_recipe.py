@@ -13,8 +13,7 @@ from flows.experiments.experiment import read_experiment
 from flows.project.compose import put
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
-from stages.train.dial.law import LAW
-from stages.train.dial.recipe import LEAST_STEPS, Counted, Recipe, best_recipe, model_of, recipe_of, widths
+from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of, recipe_of, widths
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 from tests.small_project import ROOT

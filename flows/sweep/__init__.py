@@ -1,1 +1,0 @@
-"""Cells of an experiment, run side by side in one flow run."""

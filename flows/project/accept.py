@@ -17,7 +17,7 @@ from typing import Any
 from dvc.stage import PipelineStage
 
 from flows.dvc_repo.internals import locked_repo, record_inputs
-from flows.dvc_repo.lock_file import forget, recorded_all
+from flows.dvc_repo.lock_file import forget, recorded, recorded_all
 from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
 from stages.formats.accepted import ACCEPTED, Accepted, accepted_text, read_accepted, record_sha256
@@ -66,14 +66,18 @@ def accept(name: str, because: str) -> Accepted:
 
 
 def undo(name: str) -> None:
-    """Take back what was accepted of a stage: it has to run again. Raises UserError where nothing is accepted."""
+    """Take back what was accepted of a stage: it has to run again, unless it has really run since.
+
+    Raises UserError where nothing is accepted.
+    """
     ledger = read_accepted()
     others = [entry for entry in ledger if entry.stage != name]
     if len(others) == len(ledger):
         raise UserError(f"{name}: nothing is accepted; {ACCEPTED} has the stages for which something is")
     # In this order: a kill between the two leaves an entry that belongs to no record, and goes with the next run.
     with locked_repo():  # a stage that ends now writes dvc.lock too
-        forget(name)
+        if any(entry.fits(recorded(name)) for entry in ledger if entry.stage == name):
+            forget(name)
     write_ledger(others)
 
 

@@ -143,6 +143,18 @@ def test_what_was_accepted_is_taken_back_also_where_dvc_lock_is_gone(project: Pa
     assert read_accepted() == []
 
 
+def test_a_result_that_was_really_computed_since_outlives_the_undoing_of_what_was_accepted(project: Path) -> None:
+    (project / "make.py").write_text(CHANGED)
+    accept("make", "a judgement")
+    (project / "make.py").write_text(CODE.replace("1", "2"))
+    repro(project)
+
+    undo("make")
+
+    assert read_accepted() == []
+    assert not make_plan().to_do
+
+
 def test_what_was_accepted_is_never_restored_as_if_it_was_computed(project: Path) -> None:
     (project / "make.py").write_text(CHANGED)
     accept("make", "a judgement")

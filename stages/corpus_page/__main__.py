@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stages.formats.cleaning import KEPT, Preview, read_ledger
+from stages.formats.cleaning import CORPUS_PAGE, KEPT, Preview, read_ledger
 from stages.formats.pages import filled_template
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import run_stage, visible
-
-CORPUS_PAGE = Path("data/corpus.html")
 
 TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
 

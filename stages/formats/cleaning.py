@@ -18,6 +18,8 @@ from stages.runtime.entry import UserError
 
 LEDGER = Path("data/clean/ledger")
 
+CORPUS_PAGE = Path("data/corpus.html")
+
 KEPT = "kept"
 """The verdict on a document that nothing dropped."""
 

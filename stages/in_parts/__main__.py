@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stages.formats.cleaning import LEDGER
+from stages.formats.cleaning import CORPUS_PAGE, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, corpus_id, read_table, shard_paths
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.parts import bits_of_parts
@@ -94,7 +94,7 @@ def clear() -> None:
     """Delete the text and tokens of a part, the table about one part alone, and a page about an earlier corpus."""
     for folder in (DOCUMENTS, CLEAN, TOKENS):
         shutil.rmtree(folder, ignore_errors=True)
-    for about_one in (REPORTS / "clean_drops.csv", Path("data/corpus.html")):
+    for about_one in (REPORTS / "clean_drops.csv", CORPUS_PAGE):
         about_one.unlink(missing_ok=True)
 
 

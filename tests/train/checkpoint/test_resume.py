@@ -243,6 +243,7 @@ def test_a_checkpoint_that_could_not_be_written_is_in_no_record(
     monkeypatch.setattr(checkpoints, "content_sha256", lambda folder: "hash")
     monkeypatch.setattr(checkpoints, "write_manifest", full)
     run = SimpleNamespace(
+        folder=tmp_path,
         accelerator=SimpleNamespace(is_main_process=True),
         curves=SimpleNamespace(copy_to=lambda folder: None),
         history=History(),

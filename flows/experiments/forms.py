@@ -4,7 +4,7 @@ Figures are for print: one column wide, fonts embedded, told apart without colou
 """
 
 import re
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
@@ -166,6 +166,14 @@ LOOKS = (
 )
 """Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
 
+
+def _looks() -> "Iterator[tuple[str, Any, str]]":
+    """One for each level. After the last colour they begin anew, each with another line and marker than before."""
+    for number, (colour, *_) in enumerate(cycle(LOOKS)):
+        _, line, marker = LOOKS[(number + number // len(LOOKS)) % len(LOOKS)]
+        yield colour, line, marker
+
+
 MEAN, RUN = "mean over seeds, 95 % interval", "a run"
 
 METADATA: Mapping[str, dict[str, Any]] = {
@@ -244,7 +252,8 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
     """The mean over seeds, and a band from the lowest to the highest one."""
     curve = data.experiment.curves[figure.curve]
     drawn = False
-    for (level, rows), (colour, line, _) in zip(data.frame.groupby(LEVELS, sort=False), cycle(LOOKS), strict=False):
+    by_level = data.frame.groupby(LEVELS, sort=False)
+    for (level, rows), (colour, line, marker) in zip(by_level, _looks(), strict=False):
         own = [
             dict(found[figure.curve]) for cell in rows["cell"] if figure.curve in (found := data.curves.get(cell, {}))
         ]
@@ -255,7 +264,8 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
         values = np.array([[points[step] for step in steps] for points in own])
         of_all = f" of {len(rows)}" if len(own) < len(rows) else ""
         seeds = f" ({len(own)}{of_all} seeds)" if len(own) > 1 or of_all else " (1 seed)"
-        axes.plot(steps, values.mean(axis=0), color=colour, linestyle=line, label=_label(level) + seeds)
+        look = {"color": colour, "linestyle": line, "marker": marker if len(steps) == 1 else ""}  # else no line is seen
+        axes.plot(steps, values.mean(axis=0), **look, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
     axes.set(xlabel=_label(curve.x_label), ylabel=_label(curve.heading))
@@ -268,8 +278,9 @@ def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
     for place, (level, rows) in enumerate(data.frame.groupby(LEVELS, sort=False)):
         axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
         values = rows[figure.x].dropna().tolist()
-        names.append(_counted(level, values, rows))
-        if not values:
+        shown = _shown(rows, figure)[figure.x].tolist()
+        names.append(_counted(level, shown, rows))
+        if not shown:
             continue
         mean = estimate(values)
         if mean.low is not None and mean.high is not None:
@@ -277,30 +288,30 @@ def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
             axes.errorbar(
                 [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
             )
-        axes.plot(values, [place] * len(values), "o", color="#000000", markerfacecolor="none", label=RUN)
+        axes.plot(shown, [place] * len(shown), "o", color="#000000", markerfacecolor="none", label=RUN)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
     axes.set(xlabel=_heading(data, figure.x))
-    return bool(data.frame[figure.x].notna().any())
+    return bool(len(_shown(data.frame, figure)))
 
 
 def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
     """A marker for each run, the lines that they are to be below, and the fit with its band, if it has one."""
     by_level = data.frame.groupby(figure.by, observed=True)
-    for (level, rows), (colour, _, marker) in zip(by_level, cycle(LOOKS), strict=False):
-        own = rows.dropna(subset=[figure.x, figure.y])
+    for (level, rows), (colour, _, marker) in zip(by_level, _looks(), strict=False):
+        own = _shown(rows, figure)
         label = _counted(level, own, rows)
         axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
     for name, (_, line, _) in zip(figure.lines, cycle(LOOKS[1:]), strict=False):
         for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
             axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))
-    known = data.frame.dropna(subset=[figure.x, figure.y])
+    known = _shown(data.frame, figure)
     ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
     if len(ends) and law is not None:
         x = np.geomspace(ends.min(), ends.max(), 100)
         offset = f" + {law.c:.3g}" if law.c else ""
-        label = f"{law.a:.3g} x$^{{-{law.b:.3g}}}${offset}"
+        label = f"{law.a:.3g} x$^{{{-law.b:.3g}}}${offset}"
         band = law.band(x)
         if band is not None:
             label += ", 95 % interval"
@@ -310,6 +321,15 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)
     axes.set(xlabel=_heading(data, figure.x), ylabel=_heading(data, figure.y))
     return bool(len(known))
+
+
+def _shown(rows: pd.DataFrame, figure: "LevelsFigure | PointsFigure") -> pd.DataFrame:
+    """The runs that have a place in the figure: a logarithmic axis has none for 0."""
+    metrics = {"x": figure.x} | ({"y": figure.y} if figure.kind == "points" else {})
+    kept = rows.dropna(subset=[*metrics.values()])
+    for axis in figure.log:
+        kept = kept[kept[metrics[axis]] > 0]
+    return kept
 
 
 def _heading(data: Tidy, metric: str) -> str:

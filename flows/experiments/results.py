@@ -153,7 +153,7 @@ def _in_words(law: PowerLaw | Valley) -> str:
     if isinstance(law, Valley):
         return f"lowest at z = {law.best(1):.4g} x^{law.b:.4g}, {interval}"
     offset = f" + {law.c:.4g}" if law.c else ""
-    return f"{law.a:.4g} x^-{law.b:.4g}{offset}, {interval}"
+    return f"{law.a:.4g} x^{-law.b:.4g}{offset}, {interval}"
 
 
 def runs_behind(table: Table, entry: Entry) -> list[str]:

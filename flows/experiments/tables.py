@@ -297,7 +297,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
         pd.concat([own, against]),
         metric,
         text=number(found.mean, decimals_of(data, metric), signed=True) if found.n else "",
-        extra=f"({100 * found.mean / mean:+.1f} %)" if found.n and mean else "",
+        extra=f"({100 * found.mean / abs(mean):+.1f} %)" if found.n and mean else "",
         expected=len({*own["seed"], *against["seed"]}),
     )
     return entry, found.p
@@ -313,8 +313,16 @@ def _with_interval(data: Tidy, entry: Entry, level: float | None) -> Entry:
 
 
 def _p_entry(difference: Entry, p: float | None) -> Entry:
-    text = "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
     # The entry of the difference says what is missing.
     return replace(
-        difference, text=text, extra="", is_p=True, value=p, low=None, high=None, sd=None, expected=difference.n
+        difference, text=_p_text(p), extra="", is_p=True, value=p, low=None, high=None, sd=None, expected=difference.n
     )
+
+
+def _p_text(p: float | None) -> str:
+    """Three decimals, and as many more as show on which side of the threshold it is: 0.0498 and not 0.050."""
+    if p is None:
+        return ""
+    texts = (f"{p:.{decimals}f}" for decimals in range(3, 18))
+    on_its_side = next(text for text in texts if (float(text) < SIGNIFICANT) == (p < SIGNIFICANT))
+    return "<0.001" if p < 0.001 else on_its_side

@@ -161,10 +161,7 @@ class Terminal(Follower):
             self.console.print(table)
             done = f"{time.perf_counter() - self.began:.0f} s in total."
         shown = up_to_date(self.plan, outcomes)
-        metrics = ", ".join(
-            f"{name} {value:,.4g}" if value < 1e4 else f"{name} {value:,.0f}"
-            for name, value in shown_metrics(shown).items()
-        )
+        metrics = ", ".join(f"{name} {in_digits(value)}" for name, value in shown_metrics(shown).items())
         self.say(f"\n{done} {metrics}".rstrip())
         for outcome in outcomes.values():
             if outcome.result in ("failed", "refused"):
@@ -205,6 +202,11 @@ class Terminal(Follower):
     def _print(self, name: str, markup: str) -> None:
         with self._lock:
             self.console.print(f"[blue]{escape(name):>9}[/] │ {markup}")
+
+
+def in_digits(value: float) -> str:
+    """At least four significant digits, thousands with commas."""
+    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
 
 
 def quoted(value: str) -> str:

@@ -19,6 +19,7 @@ from stages.evaluate.likelihood.report import (
     evaluation,
     evaluation_receipt,
     held_out_metrics,
+    unknown_text,
     write_document_losses,
 )
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
@@ -49,7 +50,10 @@ def main() -> None:
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
     write_metrics("evaluate", held_out)
-    evaluation_receipt(ours, models, bootstrap, params.precision).write()
+    notes = unknown_text(scored)
+    for note in notes:
+        print(f"note: {note}", flush=True)
+    evaluation_receipt(ours, models, bootstrap, params.precision, notes).write()
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

@@ -94,7 +94,8 @@ def main() -> None:
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)
-    tasks.resume(start.progress.step, start.checkpoint)
+    with trainer.throughput.aside("evaluation"):
+        tasks.resume(start.progress.step, start.checkpoint)
     try:
         progress = train(trainer, validation, checkpoints, reporter, tasks, start.progress, segment)
     except StoppedError as stopped:
@@ -102,7 +103,9 @@ def main() -> None:
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        write_results(trainer, progress, validation.measure(), checkpoints, uptime)
+        with trainer.throughput.aside("evaluation"):
+            measured = validation.measure()
+        write_results(trainer, progress, measured, checkpoints, uptime)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     if tasks.were_cut_short():

@@ -222,7 +222,7 @@ def generation(
     """The report. `prompts_cut` is how many prompts were longer than the model reads."""
     return Generation(
         samples=SampleCounts(
-            functions=len(samples),
+            functions=sum(sample.parses is not None for sample in samples),
             parsed=sum(bool(sample.parses) for sample in samples),
             parsed_share=mean(sample.parses for sample in samples),
             cut_off=sum(not sample.finished for sample in samples),

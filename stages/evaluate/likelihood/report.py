@@ -170,10 +170,27 @@ def compress(texts: Iterable[str]) -> dict[str, float]:
     return {"gzip_9": 8 * gzip_bytes / text_bytes, "xz_9": 8 * xz_bytes / text_bytes}
 
 
+def unknown_text(scored: Iterable[ScoredSet]) -> list[str]:
+    """A sentence for each set with text that a model's tokenizer does not know."""
+    return [
+        f"{count:,} of {one.scores.tokens.sum():,} tokens of {one.held_out.name} stand for text that the tokenizer of "
+        f"{one.model.name} does not know: which text it is costs no bits, so its bits per byte are too few."
+        for one in scored
+        if (count := one.unknown_tokens)
+    ]
+
+
 def evaluation_receipt(
-    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, precision: str
+    scored: Sequence[ScoredSet],
+    models: Sequence[ScoredModel],
+    bootstrap: Bootstrap,
+    precision: str,
+    notes: Sequence[str] = (),
 ) -> EvaluationReceipt:
-    """Of each set as the trained model has scored it, and of all models, the trained one first."""
+    """Of each set as the trained model has scored it, and of all models, the trained one first.
+
+    `notes` are said with the convention.
+    """
     sets = {
         one.held_out.name: SetReceipt(
             path=one.held_out.path.as_posix(),
@@ -193,7 +210,7 @@ def evaluation_receipt(
         for model in models
     }
     return EvaluationReceipt(
-        convention=convention(models[0], bootstrap.resamples, precision),
+        convention=" ".join([convention(models[0], bootstrap.resamples, precision), *notes]),
         sets=sets,
         models=receipts,
         versions=releases(),

@@ -108,6 +108,12 @@ class ScoredSet:
         return Scores(nats, self.plan.tokens.lengths, facts["bytes"].to_numpy(), facts["source"].tolist())
 
     @property
+    def unknown_tokens(self) -> int:
+        """How many of its tokens stand for text that the model's tokenizer does not know."""
+        unknown = self.model.unknown_id
+        return 0 if unknown is None else int(np.count_nonzero(self.plan.tokens.ids == unknown))
+
+    @property
     def by_position(self) -> list[tuple[int, int, float]]:
         """First position, scored tokens and nats per token of each bucket of positions in which a token was scored."""
         nats, tokens = self.plan.position_losses(self.losses)

@@ -128,9 +128,10 @@ class SampleCounts(BaseModel, frozen=True, extra="forbid"):
     """How many completions of held-out headers parse."""
 
     functions: int
+    """Those in a language with a grammar; paragraphs of text have none."""
     parsed: int
     parsed_share: float | None
-    """Null where no header was completed, or the language has no grammar."""
+    """Of the functions; null where there are none."""
     cut_off: int
     """Completions that had left neither the function nor the document after `max_new_tokens`."""
 

@@ -52,7 +52,7 @@ class TrainingReport(BaseModel):
     """As trained: the vocabulary is padded."""
     steps: int
     tokens: int
-    """Trained on; a token that is read in two epochs counts twice."""
+    """Trained on; a token that is read in two epochs counts twice, and what pads a row counts as tokens."""
     model_flops: float
     """Floating-point operations of the model for these tokens, forward and backward, by `flops_per_token`. Held-out
     evaluation, the optimizer and what is computed again to save memory do not count."""
@@ -72,6 +72,7 @@ def write_results(
 
     Raises UserError where the model of one of `export_steps` is missing.
     """
+    facts = speed(trainer, uptime)  # before the model is written, which is no part of the training
     model = full_model(trainer.eager, trainer.accelerator, trainer.store.manifest)
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
@@ -107,7 +108,6 @@ def write_results(
                 shutil.copytree(path, folder / f"step-{step:08d}")
     weights, history = weights_sha256(MODEL), checkpoints.history
     sessions = history.sessions_until(progress.step)
-    facts = speed(trainer, uptime)
     # Where no step was left to compute, what is known of those that did is the better report.
     if trainer.throughput.tokens or not is_timed(weights):
         computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions if session.has_steps]

@@ -15,6 +15,7 @@ which also knows the sessions that died before they had saved anything.
 
 import json
 import platform
+import re
 import resource
 import sys
 import time
@@ -36,17 +37,23 @@ from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
 
 GPU_PEAK_FLOPS: dict[str, dict[str, float]] = {
+    "H200 NVL": {"bf16": 835e12, "fp32": 60e12},
     "H200": {"bf16": 989e12, "fp32": 67e12},
+    "GH200": {"bf16": 989e12, "fp32": 67e12},
     "H100 NVL": {"bf16": 835e12, "fp32": 60e12},
     "H100 PCIe": {"bf16": 756e12, "fp32": 51e12},
     "H100": {"bf16": 989e12, "fp32": 67e12},
     "A100": {"bf16": 312e12, "fp32": 19.5e12},
     "L40S": {"bf16": 362e12, "fp32": 91.6e12},
     "4090": {"bf16": 165e12, "fp32": 82.6e12},
+    "V100-PCIE": {"fp32": 14e12},
     "V100": {"fp32": 15.7e12},
 }
 """Dense peaks by the vendors' data sheets, floating-point operations per second: bf16 with sums in fp32 on the matrix
-units, fp32 next to them (TF32 is not used). The first name that a GPU's own holds counts."""
+units, fp32 next to them (TF32 is not used). The first that is a word of a GPU's name counts."""
+
+LESS_THAN_WHOLE = re.compile(r"\bMIG\b|\bLaptop\b|\b4090 D\b")
+"""In the names of a part of a GPU, and of smaller chips that are sold under the same number."""
 
 
 @dataclass
@@ -126,7 +133,10 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
     Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peaks.get(precision) for known, peaks in GPU_PEAK_FLOPS.items() if known in name), None)
+    if LESS_THAN_WHOLE.search(name):
+        return None
+    found = (peaks for known, peaks in GPU_PEAK_FLOPS.items() if re.search(rf"\b{known}\b", name))
+    return next(found, {}).get(precision)
 
 
 SPEEDS = STATE_DIR / "speeds.json"

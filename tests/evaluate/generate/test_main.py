@@ -320,3 +320,6 @@ def test_of_mixed_files_code_is_completed_by_functions_and_text_by_paragraphs(pr
     assert of_text
     assert all(one["parses"] is None for one in of_text)
     assert "Held-out headers and paragraphs" in (project / "data/samples.html").read_text()
+    counts = Generation.read().samples
+    assert counts.functions == len(of_code)
+    assert counts.parsed_share == pytest.approx(counts.parsed / counts.functions, abs=1e-6)

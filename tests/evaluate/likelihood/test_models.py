@@ -20,7 +20,7 @@ from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
-from stages.formats.documents import read_table
+from stages.formats.documents import read_documents, read_table
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
@@ -91,6 +91,32 @@ def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same
         "weights_sha256": weights_sha256(project / "bytes"),
     }
     assert receipt["model"]["weights_sha256"] == weights_sha256(project / "model")
+
+
+def test_text_that_a_tokenizer_does_not_know_is_said_with_the_bits_that_it_costs_too_few(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = {token: number for number, token in enumerate(["<end>", "<unknown>", "e", " "])}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="<unknown>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    named = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", unk_token="<unknown>")
+    named.save_pretrained(str(project / "letters"))
+    size = {"vocab_size": len(known), "n_positions": 20, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(project / "letters")
+
+    evaluated(project, evaluate__baselines=["letters"])
+
+    texts = [document.text for document in read_documents(project / "data/clean/validation")]
+    characters = sum(map(len, texts))
+    unknown = characters - sum(text.count("e") + text.count(" ") for text in texts)
+    said = (
+        f"{unknown:,} of {characters + len(texts):,} tokens of validation stand for text that the tokenizer of letters "
+        "does not know: which text it is costs no bits, so its bits per byte are too few."
+    )
+    assert f"note: {said}\n" in capsys.readouterr().out
+    assert read_json(project / "reports/evaluate_receipt.json")["convention"].endswith(said)
+    evaluated(project)
+    assert "does not know" not in capsys.readouterr().out
 
 
 def test_what_was_published_before_is_compared_by_the_revision_that_the_link_leads_to(project: Path) -> None:

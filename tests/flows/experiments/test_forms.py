@@ -2,15 +2,17 @@
 
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_rgb
 
 from flows.experiments.claims import fit_of
-from flows.experiments.forms import COLUMN_INCHES, LOOKS, write_figure
-from flows.experiments.rows import Tidy
+from flows.experiments.forms import COLUMN_INCHES, LOOKS, _looks, write_figure
+from flows.experiments.rows import CurvePoints, Tidy
 from tests.flows.experiments.some_runs import some_data
 
 
@@ -99,6 +101,52 @@ def test_a_metric_to_be_beaten_is_a_line_across_the_figure(tmp_path: Path) -> No
     data.experiment.figures["points"] = data.experiment.figures["points"].model_copy(update={"lines": ["cost"]})
     assert svg().count("<!-- cost -->") == without.count("<!-- cost -->") + 1  # in the legend
     assert svg().count("#777777") == without.count("#777777") + 2  # across, and in the legend
+
+
+def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.frame.loc[0, "loss"] = 0.0  # w1, a, seed 0
+    levels = data.experiment.figures["levels"]
+
+    def shown(name: str) -> list[str]:
+        return re.findall(r"<!-- (w1.*?) -->", write_figure(tmp_path, data, name, {})[1].read_text())
+
+    assert shown("points") == ["w1 (5 of 6 runs)"]
+    assert shown("levels")[0] == "w1, a"
+    data.experiment.figures["levels"] = levels.model_copy(update={"log": ["x"]})
+    assert shown("levels")[0] == "w1, a (2 of 3 runs)"
+    data.frame["loss"] = 0.0
+    assert write_figure(tmp_path, data, "points", {}) == write_figure(tmp_path, data, "levels", {}) == []
+
+
+def test_a_curve_of_one_point_is_a_marker(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    one_point = {cell: {name: points[:1] for name, points in own.items()} for cell, own in data.curves.items()}
+
+    def markers(curves: Mapping[str, Mapping[str, CurvePoints]]) -> int:
+        svg = write_figure(tmp_path, replace(data, curves=curves), "curves", {})[1].read_text()
+        return len(re.findall('<use xlink:href="#m[^>]*style="fill: #0072b2; stroke', svg))
+
+    assert markers(data.curves) == 0
+    assert markers(one_point) == 2  # of the second level: in the figure and in the legend
+
+
+def test_more_levels_than_colours_are_told_apart_by_line_and_marker() -> None:
+    first, again = LOOKS, list(islice(_looks(), 7 * len(LOOKS)))
+
+    assert tuple(again[: len(LOOKS)]) == first
+    assert (
+        len({(colour, line) for colour, line, _ in again}) == len({(colour, m) for colour, _, m in again}) == len(again)
+    )
+
+
+def test_a_law_that_rises_is_written_with_one_sign(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.frame["loss"] = data.frame["cost"] ** 0.25
+
+    svg = write_figure(tmp_path, data, "points", {"law": fit_of(data, "law")})[1].read_text()
+
+    assert "1 x$^{0.25}$" in svg
 
 
 def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:

@@ -81,6 +81,33 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
     assert "Holm-corrected for the 4 differences" in table.footnotes[0]
 
 
+@pytest.mark.parametrize(
+    ("p", "text"), [(0.0004, "<0.001"), (0.0124, "0.012"), (0.04996, "0.04996"), (0.0496, "0.0496"), (0.0504, "0.050")]
+)
+def test_a_p_value_is_never_rounded_to_the_other_side_of_the_threshold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p: float, text: str
+) -> None:
+    data = some_data(tmp_path)
+    # Two pairs whose differences have this p: of one degree of freedom, t = cot(p pi / 2).
+    spread = 1 / math.tan(p * math.pi / 2)
+    rows = data.frame[data.frame["size"].eq("w1") & data.frame["seed"].lt(2)].copy()
+    rows["size"] = rows["size"].cat.remove_unused_categories()
+    rows["loss"] = [5.0, 5.0, 5.0 + (spread + 1) / 100, 5.0 + (spread - 1) / 100]
+
+    table = differences_table(replace(data, frame=rows), "recipes")
+
+    assert table.find("w1, b", "p of")[2].text == text
+
+
+def test_a_difference_in_percent_of_a_negative_baseline_has_the_differences_sign(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    frame = data.frame.assign(loss=[-2.0 if recipe == "a" else -1.9 for recipe in data.frame["recipe"]])
+
+    table = differences_table(replace(data, frame=frame), "recipes")
+
+    assert printed(table.find("w2, b", "Δ")[2]) == "+0.10 [+0.10, +0.10] (+5.0 %)"
+
+
 def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     data.frame.loc[0, "cost"] = math.nan

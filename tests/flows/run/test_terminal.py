@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from flows.run.server import KEY, key
-from flows.run.terminal import columns, one_line, quoted
+from flows.run.terminal import columns, in_digits, one_line, quoted
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:
@@ -22,6 +22,14 @@ def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> 
     assert heading.split() == ["stage", "state", "seconds", "why"]
     assert line.startswith("train  running  3 of about 5  a reason a reason")
     assert line.rstrip().endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.39695, "1.397"), (9999.4, "9,999"), (9999.7, "10,000"), (14_191.2, "14,191"), (-2e4, "-20,000")],
+)
+def test_a_metric_has_four_digits_and_no_exponent_where_it_is_large(value: float, text: str) -> None:
+    assert in_digits(value) == text
 
 
 @pytest.mark.parametrize("prompt", ["def fibonacci(", "Es war's", 'er sagte: "$5!"', "a\\b `c`", "zwei\nZeilen", ""])

@@ -106,6 +106,22 @@ def test_the_flops_of_a_hybrid_are_what_torch_counts_of_its_matrices_and_those_o
     assert flops_per_token(model, 32) - 6 * (vectors + kernels) == matrices / 32
 
 
+def test_recurrent_layers_have_no_products_that_grow_with_the_sequence() -> None:
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    linear = {
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    fields = {"hidden_size": 32, "num_hidden_layers": 3, "layer_types": kinds, "shared_expert_intermediate_size": 8}
+    model = tiny(model_type="qwen3_next", **fields, **heads, **linear, **experts)
+
+    assert flops_per_token(model, 64) - flops_per_token(model, 32) == 12 * 1 * (2 * 16) * 32
+
+
 def test_a_model_without_attention_has_none_of_its_products() -> None:
     fields = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
     assert flops_per_token(tiny(**fields), 32) == flops_per_token(tiny(**fields), 64)

@@ -8,8 +8,6 @@ An entry names the record in dvc.lock that it belongs to. It is written before t
 two leaves no accepted stage without a reason; once the stage really runs, the record is another and the entry goes.
 """
 
-import hashlib
-import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,6 +22,7 @@ from flows.dvc_repo.internals import locked_repo, record_inputs
 from flows.dvc_repo.lock_file import forget, recorded_all
 from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
+from stages.formats.revision.lock import entry_sha256
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -76,7 +75,7 @@ def accept(name: str, because: str) -> Accepted:
         expect_code(found)
 
     def enter(record: dict[str, Any]) -> None:
-        own = {"record": record_sha256(record)}
+        own = {"record": entry_sha256(record)}
         # What was accepted of it before still counts, for the new record too.
         earlier = [before | own for before in read_ledger() if before["stage"] == name]
         write_ledger([*read_ledger(), *earlier, asdict(entry) | own])
@@ -104,7 +103,7 @@ def drop_expired() -> None:
         return
     with locked_repo():  # plain `dvc repro` empties dvc.lock before it writes it
         there = recorded_all(entry["stage"] for entry in read_ledger())
-    _keep(lambda entry: not entry.get("record") or entry["record"] == record_sha256(there.get(entry["stage"])))
+    _keep(lambda entry: not entry.get("record") or entry["record"] == entry_sha256(there.get(entry["stage"])))
 
 
 def drop_entries(name: str) -> None:
@@ -125,11 +124,6 @@ def require_acceptable(stage: PlannedStage) -> None:
             raise UserError(f"{stage.name}: {reason}: its result is not the one that was computed; `dvc checkout` it")
         if reason.kind == "upstream":
             raise UserError(f"{stage.name}: {reason.what} is not up to date; run or accept that first")
-
-
-def record_sha256(record: dict[str, Any] | None) -> str:
-    """A name for a stage's entry in dvc.lock."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_ledger() -> list[dict[str, Any]]:

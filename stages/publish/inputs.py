@@ -15,11 +15,19 @@ from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
-from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
+from stages.formats.revision.lock import Stages, entry_sha256, is_within, maker_of, makers_of
 from stages.formats.revision.model_index import is_taken, known_data_sets
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import ACCEPTED, LOCK, publish_deps, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import (
+    ACCEPTED,
+    LOCK,
+    ancestors,
+    publish_deps,
+    read_lock,
+    recorded_section,
+    recorded_versions,
+)
 from stages.publish.revision import training_execution
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
@@ -128,11 +136,21 @@ def read_inputs() -> CardInputs:
         harness=HarnessReport.read(),
         evaluation_receipt=EvaluationReceipt.read(),
         measurements=read_measurements(),
-        accepted=(yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else [],
+        accepted=accepted(ancestors(stages, map(Path.as_posix, paths_read()))),
     )
     require_measured(inputs, weights_sha256())
     require_declared(inputs.measurements, stages)
     return inputs
+
+
+def accepted(stages: Stages) -> list[dict[str, Any]]:
+    """The entries of accepted.yaml, without those of stages that really ran since.
+
+    `parrotflow run` removes these, plain `dvc repro` does not.
+    """
+    entries = (yaml.safe_load(ACCEPTED.read_text(encoding="utf-8")) or []) if ACCEPTED.exists() else []
+    records = {entry["stage"]: entry_sha256(stages[entry["stage"]]) for entry in entries if entry["stage"] in stages}
+    return [entry for entry in entries if not (own := entry.get("record")) or records.get(entry["stage"], own) == own]
 
 
 def paths_read() -> list[Path]:

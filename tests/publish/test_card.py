@@ -16,10 +16,12 @@ from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
+from stages.formats.revision.lock import entry_sha256
 from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
 from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
 from stages.publish.inputs import CardInputs, TextAmount, read_inputs
+from stages.publish.lock import read_lock
 from stages.publish.params import PublishParams
 from stages.publish.render_card import main as render
 from stages.publish.render_card import metadata
@@ -27,7 +29,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import StageCode
 from tests.formats.revision import records
-from tests.publish.repository import entry, write
+from tests.publish.repository import entry, stage, write, write_lock
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
@@ -39,7 +41,6 @@ LOCK: dict[str, dict[str, Any]] = {
         "params": {"params.yaml": {"clean": {"near_duplicates": {"similarity": 0.85}, "decontamination": None}}},
     },
     "train": {
-        "outs": [{"path": "model"}],
         "params": {"params.yaml": {"train": {"seed": 7, "optimizer": {"name": "muon", "betas": [0.9, 0.95]}}}},
     },
 }
@@ -128,7 +129,7 @@ def test_without_benchmarks_the_card_does_not_speak_of_them(project: Path) -> No
 def test_hyper_parameters_versions_and_cleaning_are_those_that_dvc_recorded(project: Path) -> None:
     code = Path("code/train.json")
     write({str(code): StageCode({}, {"torch": "2.13.0"}).text})
-    stages = LOCK | {"train": LOCK["train"] | {"deps": [entry(str(code))]}}
+    stages = LOCK | {"train": LOCK["train"] | {"deps": [entry(str(code))], "outs": [entry("model")]}}
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
 
     text = card()
@@ -237,6 +238,19 @@ def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
     Path("accepted.yaml").write_text(yaml.safe_dump([entry]))
 
     assert "| clean | stages/clean/verdicts.py modified | a comment | Ada, 2026-01-02 |" in card()
+
+
+def test_what_was_accepted_before_the_stage_really_ran_is_not_shown(project: Path) -> None:
+    write_lock({"clean": stage(["corpus"], ["data/clean", "reports/clean.json"])})
+    now = {"stage": "clean", "because": "a comment", "changes": ["a.py modified"], "by": "Ada", "date": "2026-01-02"}
+    now |= {"record": entry_sha256(read_lock()["clean"])}
+    before = now | {"because": "another comment", "record": "0" * 16}
+    Path("accepted.yaml").write_text(yaml.safe_dump([before, now]))
+
+    text = card()
+
+    assert "| clean | a.py modified | a comment | Ada, 2026-01-02 |" in text
+    assert "another comment" not in text
 
 
 def written(inputs: CardInputs, **changes: Any) -> str:
@@ -585,7 +599,8 @@ def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardI
 
 
 def test_sections_are_one_blank_line_apart(project: Path) -> None:
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
+    stages = LOCK | {"train": LOCK["train"] | {"outs": [entry("model")]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
     harness_report(documents=100).write()
 
     assert "\n\n\n" not in card()

@@ -20,7 +20,8 @@ from flows.dvc_repo.internals import locked_repo, record_inputs
 from flows.dvc_repo.lock_file import forget, recorded, recorded_all
 from flows.plan.changes import expect_code, writes_code
 from flows.plan.graph import PlannedStage, make_plan
-from stages.formats.accepted import ACCEPTED, Accepted, accepted_text, read_accepted, record_sha256
+from stages.formats.accepted import ACCEPTED, Accepted, accepted_text, read_accepted
+from stages.formats.revision.lock import entry_sha256
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -56,7 +57,7 @@ def accept(name: str, because: str) -> Accepted:
         # What was accepted of it before still counts, for the new record too.
         ledger = read_accepted()
         of_stage = [*(before for before in ledger if before.stage == name), entry]
-        own = {"record": record_sha256(record)}
+        own = {"record": entry_sha256(record)}
         write_ledger([*ledger, *(each.model_copy(update=own) for each in of_stage)])
 
     drop_expired()

@@ -110,12 +110,15 @@ def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> 
 
 
 def sections(card: str) -> dict[str, list[str]]:
-    """Heading -> lines of a card. A heading within a block of code is none."""
+    """Heading -> lines of a card. A heading within a block of code is none: what a model wrote may hold fences too."""
     found: dict[str, list[str]] = {}
-    heading, in_code = "head", False
+    heading, fence = "head", ""
     for line in card.splitlines():
-        in_code ^= line.startswith("```")
-        if line.startswith("## ") and not in_code:
+        if fence:
+            fence = "" if line == fence else fence
+        elif line.startswith("```"):
+            fence = "`" * (len(line) - len(line.lstrip("`")))
+        elif line.startswith("## "):
             heading = line.removeprefix("## ")
         found.setdefault(heading, []).append(line)
     return found

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,12 +22,14 @@ from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.consistency import code_read
 from stages.formats.revision.provenance import (
+    PROVENANCE,
     RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
+    printable,
 )
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.credentials import without_credentials
@@ -71,10 +73,10 @@ def check_out(revision: RecordedRevision, source: str | None) -> Path:
             if archive is None or not archive.whole:
                 fetch_commit(revision, partial, source)
             project = inside(partial, folder)
-            if archive is not None:  # what differed from the commit
-                unpack(revision.folder / SOURCE_ARCHIVE, project, f"{revision.asked}: {SOURCE_ARCHIVE}")
+            if archive is not None:  # what differed from the commit; a file may have become a folder
                 for path in archive.deleted:
-                    inside(project, path).unlink(missing_ok=True)
+                    remove(inside(project, path))
+                unpack(revision.folder / SOURCE_ARCHIVE, project, f"{revision.asked}: {SOURCE_ARCHIVE}", archive.files)
             if not project.is_dir():
                 raise UserError(
                     f"{revision.asked}: its commit has no folder {folder}, where the record has the project"
@@ -145,20 +147,21 @@ def fetch_commit(revision: RecordedRevision, checkout: Path, source: str | None)
     )
 
 
-def unpack(archive: Path, folder: Path, asked: str) -> None:
+def unpack(archive: Path, folder: Path, asked: str, listed: Collection[str]) -> None:
     """Unpack a .tar.gz; links and paths that lead out of the folder are not written.
 
-    Raises UserError where it is damaged, or holds more than it may: that is checked before each file is written.
+    Raises UserError where it is damaged, holds more than it may, or other files than are `listed`, by which the user
+    is asked whether they may run: that is checked before each file is written.
     """
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, members=bounded(packed, archive, asked), filter="data")
+            packed.extractall(folder, members=bounded(packed, archive, asked, listed), filter="data")
     except NOT_UNPACKED as error:
         raise UserError(f"{asked}: no .tar.gz that can be unpacked ({first_line(error)})") from None
 
 
-def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfile.TarInfo]:
-    """The members in their order, until they are too many or too large together."""
+def bounded(items: tarfile.TarFile, archive: Path, asked: str, listed: Collection[str]) -> Iterator[tarfile.TarInfo]:
+    """The members in their order, until they are too many or too large together, or one is not listed."""
     allowed, total = FREE_BYTES + MOST_RATIO * archive.stat().st_size, 0
     for number, item in enumerate(items, 1):
         total += item.size
@@ -169,6 +172,8 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
                 f"{asked}: has more than {MOST_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
                 "trust it, unpack it yourself"
             )
+        if printable(item.name) not in listed:
+            raise UserError(f"{asked}: holds {printable(item.name)}, which {PROVENANCE} does not list: it was changed")
         yield item
 
 

@@ -151,8 +151,8 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
     if is_own_code(revision, checkout):
         return
     git, archive = revision.provenance.git, revision.provenance.source
-    origin = (git.origin if git else None) or "of unknown origin"
-    commit = f"commit {git.commit}" if git else "no commit"
+    origin = (git and as_recorded(git.origin)) or "of unknown origin"
+    commit = f"commit {as_recorded(git.commit)}" if git else "no commit"
     own = f" with {len(archive.files)} files from the revision itself" if archive and archive.files else ""
     whose = f"{origin}, {commit}{own}; {signature}"
     print(f"\nThis runs the code of someone else on this machine: {whose}.", flush=True)
@@ -165,6 +165,11 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
         )
     if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
+
+
+def as_recorded(text: str | None) -> str | None:
+    """A word of the record, for a question: with other characters it is quoted, and cannot answer for the record."""
+    return text if text is None or re.fullmatch("[!-~]*", text) else ascii(text)
 
 
 def is_own_code(revision: "RecordedRevision", checkout: Path) -> bool:

@@ -99,16 +99,14 @@ def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
 
     Raises UserError where there is none: the locked libraries were built for that version.
     """
-    sessions = revision.execution.sessions if revision.execution else []
-    recorded = sessions[0].versions.get("python") if sessions else revision.provenance.published_from.get("python")
-    minor = re.match(r"\d+\.\d+", str(recorded))
+    minor = re.match(r"\d+\.\d+", revision.python or "")
     if minor is None or here.python.startswith(f"{minor[0]}."):
         return Path(sys.executable)
     if found := shutil.which(f"python{minor[0]}"):
         return Path(found)
     raise UserError(
-        f"{revision.asked}: was made with Python {recorded}; this is {here.python}, and PATH has no python{minor[0]}: "
-        "install it, or name one with --python; --this-environment uses the libraries that are here"
+        f"{revision.asked}: was made with Python {revision.python}; this is {here.python}, and PATH has no "
+        f"python{minor[0]}: install it, or name one with --python; --this-environment uses the libraries that are here"
     )
 
 

@@ -9,6 +9,7 @@ import csv
 import filecmp
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -34,8 +35,14 @@ ROUNDING = 1e-4
 NEXT_TO_ZERO = 1e-6
 """The same for a number near 0, such as a difference of two others."""
 
-VERSIONS = "versions"
-"""The key of a receipt under which it names the libraries that computed."""
+PYTHON = "python"
+
+VERSIONS = {"versions", PYTHON}
+"""The keys of a receipt under which it names the libraries, and the Python, that computed."""
+
+PREVIOUS = re.compile(r"(^|\.)(compared|models)\.previous\b")
+"""The key of what belongs to the model that `evaluate.previous` names: the one that was published before, which moves
+on and of which no record holds the weights."""
 
 NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
 """What reading a damaged file raises."""
@@ -107,11 +114,12 @@ def first_difference(recorded: Path, found: Path) -> Difference | None:
 def json_difference(recorded: Path, found: Path) -> Difference | None:
     """By key."""
     pairs = list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes())))
-    others = [pair for pair in pairs if VERSIONS not in pair[0].split(".")]
+    judged = [pair for pair in pairs if not PREVIOUS.search(pair[0])]
+    others = [pair for pair in judged if VERSIONS.isdisjoint(pair[0].split("."))]
     difference = of_pairs(pairs, "values")
     if difference is None or any(not is_rounding(left, right) for _, left, right in others):
         return difference
-    return replace(difference, weight="rounding" if len(others) == len(pairs) else "versions")
+    return replace(difference, weight="rounding" if len(others) == len(judged) else "versions")
 
 
 def is_rounding(left: object, right: object) -> bool:

@@ -23,6 +23,7 @@ from flows.reproduce.commands import failed, only_reproduction_in, require_conse
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import compute_segment, environment_of, find_segment, segment_lines
+from flows.reproduce.files import PYTHON
 from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
@@ -86,9 +87,16 @@ def reproduce(request: ReproduceOptions) -> int:
             return int(steps.verdict != "equal")
         run_stages(list(revision.stages), checkout, interpreter, environment)
         card = compared_card(revision, checkout, interpreter.python, environment)
-        verdict = judge(revision, checkout, restored, interpreter.different, notes, card)
+        different = interpreter.different | other_python(revision, interpreter)
+        verdict = judge(revision, checkout, restored, different, notes, card)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == NOT_REPRODUCED)
+
+
+def other_python(revision: RecordedRevision, interpreter: Interpreter) -> dict[str, tuple[str, str]]:
+    """Python, where its version is not the recorded one: receipts name it, and no lock does."""
+    recorded, here = revision.python, interpreter.machine.python
+    return {} if recorded in (None, here) else {PYTHON: (recorded, here)}
 
 
 def say(step: str, text: str) -> None:

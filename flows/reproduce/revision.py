@@ -74,6 +74,13 @@ class RecordedRevision:
         return any(overlaps(out, path) for out in self.makers)
 
     @property
+    def python(self) -> str | None:
+        """The version of Python that trained; where that is not recorded, the one that published."""
+        sessions = self.execution.sessions if self.execution else []
+        recorded = sessions[0].versions.get("python") if sessions else self.provenance.published_from.get("python")
+        return recorded if isinstance(recorded, str) else None
+
+    @property
     def training(self) -> str | None:
         """The stage that makes the weights."""
         return self.maker_of(MODEL.as_posix())
@@ -145,8 +152,8 @@ FETCHED = "revision"
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
 
-OF_THE_HUB = (".gitattributes", ".cache")
-"""What the Hub and its client add to the files of a revision."""
+OF_THE_HUB = (".gitattributes", ".cache", ".git")
+"""What the Hub, its client and a clone have next to the files of a revision. None of it is copied."""
 
 
 def work_folder(asked: str, found: Path, given: Path | None) -> Path:
@@ -166,7 +173,13 @@ def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
     kept = work / FETCHED
     if not kept.exists():
         with atomic_folder(kept) as partial:
-            shutil.copytree(found, partial, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            shutil.copytree(
+                found,
+                partial,
+                dirs_exist_ok=True,
+                copy_function=shutil.copyfile,
+                ignore=lambda folder, names: set(OF_THE_HUB).intersection(names) if Path(folder) == found else set(),
+            )
     elif (kept / PROVENANCE).read_bytes() != (found / PROVENANCE).read_bytes():
         raise UserError(
             f"{work}: another revision, or another publication of this one, is reproduced there; "
@@ -190,10 +203,14 @@ def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
 
 def require_intact(asked: str, folder: Path) -> None:
     """Raise UserError that names the files that are not as they were published."""
-    faults = verify_files(folder)
+    faults = verify_files(folder, besides=OF_THE_HUB)
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; fetch it again")
+        name, on_hub, again = Provenance.find(folder / PROVENANCE), HUB_NAME.fullmatch(asked), "fetch it again"
+        if name and on_hub and on_hub["revision"] != name.revision and not Path(asked).is_dir():
+            # Of main the Hub's pages edit the card, and it may have files of others.
+            again = f"as it was published it has a tag: {on_hub['repository']}@{name.revision}"
+        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; {again}")
 
 
 @contextmanager
@@ -215,9 +232,6 @@ def opened(asked: str) -> Iterator[Path]:
                     snapshot_download(repository, revision=revision, local_dir=folder)
             except UserError as error:
                 raise type(error)(f"{error}; and there is no such folder here") from None
-            for added in OF_THE_HUB:
-                shutil.rmtree(Path(folder, added), ignore_errors=True)
-                Path(folder, added).unlink(missing_ok=True)
             yield Path(folder)
     else:
         raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")

@@ -8,6 +8,8 @@ from typing import Literal
 
 from flows.reproduce.files import (
     CARD_STAGE,
+    PREVIOUS,
+    PYTHON,
     ROUNDING,
     Cause,
     CauseKind,
@@ -113,9 +115,20 @@ def compare_set(
     elif our_ends is None or their_ends is None:
         equal, reason = False, "other weights, and a single document has no interval to be within"
     else:
-        equal = our_ends[0] <= theirs <= our_ends[1] and their_ends[0] <= ours <= their_ends[1]
-        reason = "each within the other's interval" if equal else "not within each other's intervals"
+        far = [one for one in METRICS if not (is_within(published, found, one) and is_within(found, published, one))]
+        equal = not far
+        reason = f"{', '.join(far)} not within each other's intervals" if far else "each within the other's interval"
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
+
+
+METRICS = ("bits_per_byte", "loss", "perplexity")
+"""Of a set, those that the head of the card has."""
+
+
+def is_within(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
+    """Whether a metric of one evaluation is within its 95 % interval in the other."""
+    ends = getattr(other.interval_95, metric)
+    return bool(ends is not None and ends[0] <= getattr(one, metric) <= ends[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +157,9 @@ class ReproductionVerdict:
                 return f"every output of {computed or 'no stage'} was computed and has the bytes of the recorded one"
             case "equal within intervals":
                 return (
-                    "the bytes differ, and bits per byte agree with the published ones within 95 % intervals (of the "
-                    "same weights but for rounding); benchmarks of other weights are listed and not judged"
+                    "the bytes differ, and bits per byte, loss and perplexity agree with the published ones within 95 "
+                    "% intervals (of the same weights but for rounding); benchmarks of other weights are listed and "
+                    "not judged"
                 )
             case "not reproduced":
                 return "the result is not the published one"
@@ -212,15 +226,21 @@ def unexplained(
 ) -> Iterator[Difference]:
     """Where the weights are the same: differences that neither rounding nor other libraries explain.
 
-    Data that the revision does not hold is left out: it is known by its hash alone, and it led to the same weights.
+    Data that the revision does not hold is left out where it is known by its hash alone: it led to the same weights, or
+    it is also of the model that was published before.
     """
     explained = {"rounding", "versions"} if libraries else {"rounding"}
     for stage in stages:
-        left_out = bool(libraries) or stage.name in revision.data_stages
+        left_out = bool(libraries) or stage.name in revision.data_stages or compares_with_another(stage)
         for difference in stage.differences:
             judged = difference.file in revision.published.values() or not left_out
             if judged and difference.weight not in explained:
                 yield difference
+
+
+def compares_with_another(stage: ComparedStage) -> bool:
+    """Whether a stage found another model published before than the recorded one, or none."""
+    return any(PREVIOUS.search(difference.field) for difference in stage.differences)
 
 
 def find_causes(
@@ -235,13 +255,16 @@ def find_causes(
         said = f"the published file is not what the stage {first.name} made, {why}"
         return [Cause("publication", f"{file}: {said}") for file in files]
     found = list(first.different_inputs)
+    if compares_with_another(first):
+        found.append(Cause("data", "evaluate.previous: what was published before is another model here, or none"))
     named = {name for values in revision.stages[first.name].get("params", {}).values() for name in values}
+    is_trained = revision.training in (first.name, *ancestors(revision.stages, revision.makers, first.name))
     found += [
         Cause("library", f"{name}: locked {locked}, here {here}")
         for name, (locked, here) in sorted(libraries.items(), key=lambda item: item[0] not in named)
+        if name != PYTHON or not is_trained  # of Python the execution says it, after the hardware
     ]
-    before = ancestors(revision.stages, revision.makers, first.name)
-    if revision.training in (first.name, *before):
+    if is_trained:
         found += differing_execution(revision.execution, Execution.find(checkout / TRAIN_EXECUTION))
     return list(dict.fromkeys(found))
 

@@ -4,15 +4,13 @@ An entry names the record in dvc.lock that was accepted. Plain `dvc repro` leave
 has really run since it has an entry that fits no more: such an entry is not published, and goes with the next run.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from stages.formats.revision.lock import LockEntry, entry_sha256
 from stages.runtime.entry import UserError
 
 ACCEPTED = Path("accepted.yaml")
@@ -36,9 +34,9 @@ class Accepted(BaseModel):
     record: str = ""
     """The sha256 of the stage's entry in dvc.lock that was accepted, 16 hex digits."""
 
-    def fits(self, record: Mapping[str, Any] | None) -> bool:
+    def fits(self, record: LockEntry | None) -> bool:
         """Whether it belongs to this entry in dvc.lock."""
-        return self.record in ("", record_sha256(record))
+        return self.record in ("", entry_sha256(record))
 
 
 _ENTRIES = TypeAdapter(list[Accepted])
@@ -64,8 +62,3 @@ def read_accepted() -> list[Accepted]:
 def accepted_text(entries: Iterable[Accepted]) -> str:
     """What the file holds for these entries."""
     return HEAD + yaml.safe_dump([entry.model_dump() for entry in entries], sort_keys=False, allow_unicode=True)
-
-
-def record_sha256(record: Mapping[str, Any] | None) -> str:
-    """A name for a stage's entry in dvc.lock."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from pydantic import BaseModel, Field
 
 from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.reports import read_rows
 from stages.formats.revision.provenance import (
     EVALUATION,
     HISTORY,
@@ -115,9 +116,17 @@ def only_writer(location: Path) -> Iterator[None]:
 
 
 def main_of(location: Path) -> str | None:
-    """The name of the revision that `main` leads to, also where that was deleted; None where there is no `main`."""
+    """The name of the revision that `main` leads to, also where that was deleted; None where there is no `main`.
+
+    Raises UserError where it is no link: a copy of what is published did not keep it.
+    """
     main = location / MAIN
-    return main.resolve().name if main.is_symlink() or main.exists() else None
+    if main.exists() and not main.is_symlink():
+        raise UserError(
+            f"{main}: is no link, as a copy of {location} did not keep it (`cp -a` and `rsync -a` do): delete it, then "
+            "`parrotflow published promote REVISION` makes the link"
+        )
+    return main.resolve().name if main.is_symlink() else None
 
 
 def move_main(location: Path, name: str, why: Why) -> None:
@@ -206,8 +215,8 @@ def link(path: Path, target: Path) -> None:
 def read_moves(location: Path, main: str | None) -> list[Move]:
     """The moves up to the one that led `main` to where it leads now; empty where none is recorded."""
     path = location / HISTORY
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    moves = [Move.model_validate_json(line) for line in lines]
+    remedy = "delete the lines that were not written by publish; a rollback needs them, and nothing else"
+    moves = read_rows(path, Move, remedy) if path.exists() else []
     return moves[:-1] if moves and moves[-1].to != main else moves
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.lock import Stages, folder_md5, makers_of, outs_of
+from stages.formats.revision.lock import Stages, folder_md5, hash_of, makers_of
 from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
@@ -33,6 +33,7 @@ from stages.formats.revision.provenance import (
     Place,
     Provenance,
     Source,
+    printable,
     record_path,
 )
 from stages.formats.revision.verify import SIGNING_KEY, sign
@@ -49,7 +50,6 @@ from stages.publish.source import (
     find_secret,
     has_private_name,
     observe_git,
-    printable,
     public_url,
     tracked_files,
 )
@@ -74,7 +74,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
     execution = training_execution()
-    reports, edited_reports = reports_of(stages)
+    reports, folders = outputs_of(stages)
 
     contents = lock.settings(stages) | reports
     if source.archive:
@@ -92,7 +92,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     provenance = Provenance(
         revision=revision.name,
         files=revision.sha256 | {path: file_sha256(files[path]) for path in sorted(files)},
-        folders=dict(folders_of(stages)),
+        folders=folders,
         weights_sha256=weights_sha256(),
         git=state,
         source=source.archive,
@@ -100,7 +100,6 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
         not_recorded=[
             *([] if execution else ["how the training was executed"]),
             *(f"dvc.yaml as {stage} ran: it was edited since" for stage in lock.stages_of_another_pipeline(stages)),
-            *(f"{path} as its stage wrote it: it was edited since" for path in edited_reports),
         ],
         pipeline=[{"stage": name} | stage for name, stage in stages.items()],
         not_in_lock=lock.not_in_lock(everything, needed),
@@ -128,27 +127,29 @@ def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
     return found
 
 
-def reports_of(stages: Stages) -> tuple[dict[str, bytes], list[str]]:
-    """Path in the revision -> content, of the metrics and curves that the stages wrote; and those edited since."""
+def outputs_of(stages: Stages) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
+    """Path in the revision -> content, of the metrics and curves that the stages wrote; folder -> its files' md5.
+
+    Raises UserError where the model or a report is not what its stage made: every verification would refuse it.
+    """
     reports: dict[str, bytes] = {}
-    edited = []
-    for out in outs_of(stages):
+    folders: dict[str, dict[str, str]] = {}
+    for stage, out in ((stage, out) for stage, entry in stages.items() for out in entry.get("outs", [])):
         path = Path(out["path"])
-        if not path.is_relative_to(REPORTS) or out.get("size", 0) > LARGEST_REPORT:
+        if path != MODEL and not path.is_relative_to(REPORTS):
             continue
-        if md5_of_dvc(path) != out.get("md5"):
-            edited.append(out["path"])
-            continue
-        files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
-        reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
-    return reports, edited
-
-
-def folders_of(stages: Stages) -> Iterator[tuple[str, dict[str, str]]]:
-    """(folder, its files' md5) of those folders of the stages' outputs that a revision has files of."""
-    for path in (Path(out["path"]) for out in outs_of(stages)):
-        if path.is_dir() and (path == MODEL or path.is_relative_to(REPORTS)):
-            yield path.as_posix(), listing_of(path, hashes_of(path))
+        hashes = hashes_of(path)
+        if name_of(path, hashes) != hash_of(out):
+            raise UserError(
+                f"{path}: is not what the stage {stage} made, by {lock.LOCK}: run `dvc repro {stage}`, which makes it "
+                "again, then publish"
+            )
+        if path.is_dir():
+            folders[path.as_posix()] = listing_of(path, hashes)
+        if path != MODEL and out.get("size", 0) <= LARGEST_REPORT:
+            files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
+            reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+    return reports, folders
 
 
 def require_no_secret(files: dict[str, Path]) -> None:
@@ -300,13 +301,8 @@ def hashes_of(path: Path) -> dict[Path, str]:
     return {file: file_md5(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
 
 
-def md5_of_dvc(path: Path) -> str:
-    """What DVC names the content of a file or folder by."""
-    return name_of(path, hashes_of(path))
-
-
 def name_of(path: Path, hashes: Mapping[Path, str]) -> str:
-    """Of a file its md5, of a folder that of its listing."""
+    """What DVC names the content of a file or folder by: of a file its md5, of a folder that of its listing."""
     return hashes[path] if path in hashes else folder_md5(listing_of(path, hashes))
 
 

@@ -13,8 +13,10 @@ from pydantic import BaseModel
 from rich.filesize import decimal
 
 from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import Execution
+from stages.formats.revision.lock import Fault
 from stages.formats.revision.provenance import (
     EVALUATION,
     EXECUTION,
@@ -23,12 +25,15 @@ from stages.formats.revision.provenance import (
     REVISIONS,
     RUNS,
     Provenance,
+    is_shipped,
     record_path,
     run_name,
 )
+from stages.formats.revision.verify import verify_files
 from stages.publish.card import between
 from stages.publish.folder import main_of, read_moves
 from stages.publish.inputs import TRAIN_REPORT
+from stages.runtime.atomic import file_md5
 from stages.runtime.entry import UserError
 
 LEAST_DIGITS = 4
@@ -90,6 +95,35 @@ class Folder:
             return {}
         found = sorted((self.path / RUNS / run).glob("step-*"))
         return {int(path.name.removeprefix("step-")): path for path in found}
+
+    def faults(self, name: str) -> list[Fault]:
+        """What is wrong with a revision, with its name here, and with the exported steps of its run."""
+        folder = self.folder(name)
+        index = Provenance.find(folder / PROVENANCE)
+        another = f"it is that of {index.revision}" if index and index.revision != name else ""
+        misnamed = [Fault(PROVENANCE, "differs", another)] if another else []
+        return [*verify_files(folder), *misnamed, *self.wrong_steps(name)]
+
+    def wrong_steps(self, name: str) -> Iterator[Fault]:
+        """Files of the exported steps that neither the revision's training nor another one of its run has made.
+
+        The tokenizer's are those of the whole model.
+        """
+        run = self.run(name)
+        indices = {other: Provenance.find(self.folder(other) / PROVENANCE) for other in self.names()}
+        listings = {other: index.folders.get(MODEL.as_posix(), {}) for other, index in indices.items() if index}
+        made = [listing for other, listing in listings.items() if listing and self.run(other) == run]
+        if run is None or not made:
+            return
+        place = self.path / RUNS / run
+        there = {file.relative_to(place).as_posix(): file for file in files_below(self.steps(name).values())}
+        own = {path for path in listings.get(name, {}) if path.startswith("step-") and is_shipped(Path(path).name)}
+        for path in sorted(own | there.keys()):
+            known = {listing.get(path) or listing.get(Path(path).name) for listing in made} - {None}
+            if path not in there:
+                yield Fault(f"{RUNS}/{run}/{path}", "missing")
+            elif file_md5(there[path]) not in known:
+                yield Fault(f"{RUNS}/{run}/{path}", "differs" if known else "unlisted")
 
     def run(self, name: str) -> str | None:
         """The name of the run that a revision comes from; None where it is not recorded."""

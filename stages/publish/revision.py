@@ -16,6 +16,7 @@ from stages.formats.revision.provenance import (
     Provenance,
     is_observed,
     is_shipped,
+    is_undamaged,
     revision_name,
     run_name,
     step_name,
@@ -51,17 +52,18 @@ def name_revision(files: dict[str, Path]) -> Revision:
 
 
 def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
-    """The revision with the record that was published with it before; None where `folder` does not have it.
+    """The revision with the record that was published with it before; None where there is no `folder` yet.
 
     Raises UserError where a file of that record is not as it was published, or an older version wrote it.
     """
-    provenance = Provenance.find(folder / PROVENANCE)
-    if provenance is None or provenance.revision != revision.name:
+    if not folder.is_dir():
         return None
     again = f"delete {folder} and run `dvc repro -f -s publish`"
-    if not provenance.checksum:
+    provenance = Provenance.find(folder / PROVENANCE)
+    if provenance is None or provenance.revision != revision.name or not is_undamaged(folder / PROVENANCE, provenance):
         raise UserError(
-            f"{folder / PROVENANCE}: was written by an older version of parrotflow, without a checksum; {again}"
+            f"{folder / PROVENANCE}: is not as it was published, or an older version of parrotflow wrote it, without a "
+            f"checksum; {again}"
         )
     record = [path for path in provenance.files if is_observed(path)]
     for path in record:

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.formats.revision.lock import Stages, overlaps
-from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive
+from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, printable
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.runtime.code import OWN_FOLDERS, read_module
 from stages.runtime.credentials import PARTS, credentials
@@ -284,11 +284,6 @@ def remote_of(commit: str) -> tuple[str | None, bool]:
             found = run_git("for-each-ref", "--contains", commit, "--count=1", f"refs/remotes/{remote}")
             return url, bool(found)
     return None, False
-
-
-def printable(path: str) -> str:
-    """A path as JSON can hold it: bytes that are not UTF-8 are written out, e.g. `\\udce9`."""
-    return path.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def public_url(url: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.publish.record import md5_of_dvc
+from stages.publish.record import hashes_of, name_of
 
 IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
 
@@ -32,6 +32,11 @@ def write(files: dict[str, str]) -> None:
     for path, text in files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
+
+
+def md5_of_dvc(path: Path) -> str:
+    """What DVC names a file or folder by."""
+    return name_of(path, hashes_of(path))
 
 
 def entry(path: str) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from stages.formats.accepted import Accepted, accepted_text, record_sha256
+from stages.formats.accepted import Accepted, accepted_text
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
+from stages.formats.revision.lock import entry_sha256
 from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
 from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
@@ -40,7 +41,6 @@ LOCK: dict[str, dict[str, Any]] = {
         "params": {"params.yaml": {"clean": {"near_duplicates": {"similarity": 0.85}, "decontamination": None}}},
     },
     "train": {
-        "outs": [{"path": "model"}],
         "params": {"params.yaml": {"train": {"seed": 7, "optimizer": {"name": "muon", "betas": [0.9, 0.95]}}}},
     },
 }
@@ -129,7 +129,7 @@ def test_without_benchmarks_the_card_does_not_speak_of_them(project: Path) -> No
 def test_hyper_parameters_versions_and_cleaning_are_those_that_dvc_recorded(project: Path) -> None:
     code = Path("code/train.json")
     write({str(code): StageCode({}, {"torch": "2.13.0"}).text})
-    stages = LOCK | {"train": LOCK["train"] | {"deps": [entry(str(code))]}}
+    stages = LOCK | {"train": LOCK["train"] | {"deps": [entry(str(code))], "outs": [entry("model")]}}
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
 
     text = card()
@@ -228,7 +228,7 @@ def stop_with_the_card(revision: object, *_: object, **__: object) -> None:
 
 
 def accepted(stage: str, record: dict[str, Any]) -> Accepted:
-    changes, name = ["stages/clean/verdicts.py modified"], record_sha256(record)
+    changes, name = ["stages/clean/verdicts.py modified"], entry_sha256(record)
     return Accepted(stage=stage, because="a comment", changes=changes, by="Ada", date="2026-01-02", record=name)
 
 
@@ -613,7 +613,8 @@ def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardI
 
 
 def test_sections_are_one_blank_line_apart(project: Path) -> None:
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": LOCK}))
+    stages = LOCK | {"train": LOCK["train"] | {"outs": [entry("model")]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
     harness_report(documents=100).write()
 
     assert "\n\n\n" not in card()

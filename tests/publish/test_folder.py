@@ -251,6 +251,21 @@ def test_what_a_version_without_checksums_stored_is_replaced_as_the_error_says(p
     assert verify_files(kept) == []
 
 
+@pytest.mark.parametrize("edit", [None, {"versions": {"torch": "9.9.9"}}, {"revision": "0" * 16}])
+def test_an_index_that_was_changed_or_removed_is_not_published_again_as_if_intact(
+    project: Path, edit: dict[str, object] | None
+) -> None:
+    main()
+    index = MAIN.resolve() / "provenance.json"
+    values = json.loads(index.read_text())
+    index.unlink()
+    if edit:
+        index.write_text(json.dumps(values | edit))
+
+    with pytest.raises(UserError, match=rf"{index.name}: is not as it was published, or .*; delete published/tiny/rev"):
+        main()
+
+
 def test_each_move_of_main_is_recorded_once(project: Path) -> None:
     first, second = two_revisions()
     main()

@@ -149,6 +149,17 @@ def test_main_loses_files_of_the_revision_before_and_keeps_those_of_others(proje
     assert "NOTES.md" not in hub.repositories[NAME].tree(revision["revision"])
 
 
+def test_it_is_said_that_a_card_that_was_edited_on_the_hub_is_replaced(project: Path, hub: Hub) -> None:
+    published(hub)
+    hub.repositories[NAME].commit("main", {"README.md": b"# edited on the Hub's page"}, [], "by hand")
+    write_model(project, seed=1)
+
+    result = publish(hub)
+
+    assert result.returncode == 0, result.stderr
+    assert f"{NAME}: main had its own README.md: replaced, still in the repository's history\n" in result.stdout
+
+
 def test_the_first_publication_to_a_repository_with_files_keeps_them_and_says_what_it_replaces(hub: Hub) -> None:
     hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
     hub.repositories[NAME].commit("main", {"README.md": b"# mine", "paper.pdf": b"pdf"}, [], "by hand")

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from stages.publish.lock import lock_of, put, read_lock, settings, stages_of_another_pipeline
-from stages.publish.record import md5_of_dvc
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
-from tests.publish.repository import write
+from tests.publish.repository import md5_of_dvc, write
 
 PARAMS = """\
 # what to compute

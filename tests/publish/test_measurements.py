@@ -84,9 +84,7 @@ def test_a_verification_compares_the_card_with_it(project: Path, tmp_path: Path)
         (revision / name).write_bytes((MAIN / name).read_bytes())
     assert list(contradictions(revision, weights)) == []
 
-    assert list(contradictions(revision, "others")) == [
-        "record/reports/riddles_receipt.json was measured on other weights"
-    ]
+    assert "record/reports/riddles_receipt.json was measured on other weights" in contradictions(revision, "others")
     report = revision / "record" / REPORT
     values = json.loads(report.read_text())
     values["metrics"]["solved"]["value"] = 0.5

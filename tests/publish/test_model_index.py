@@ -33,13 +33,16 @@ def revision(project: Path, tmp_path: Path) -> Path:
     section()
     folder = tmp_path / "revision"
     folder.mkdir()
-    for name in ("README.md", "evaluation.json"):
+    for name in ("README.md", "evaluation.json", "evaluation_receipt.json"):
         shutil.copyfile(CARD.with_name(name), folder / name)
     shutil.copytree("reports", folder / "record/reports")
     return folder
 
 
 Result = dict[str, Any]
+
+OTHERS = ("generate", "score", "harness")
+"""Stages that have a receipt of what they measured."""
 
 
 def edit_card(folder: Path, kind: str, edit: Callable[[Result], object]) -> None:
@@ -99,6 +102,33 @@ def test_a_number_that_the_reports_have_elsewhere_is_a_contradiction(
     edit_card(revision, kind, edit)
 
     assert list(contradictions(revision, weights_sha256()))
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda card: f"\n {card}",
+        lambda card: f"\ufeff{card}",
+        lambda card: card.replace("---\n", "---\nlicense: mit\n---x: 1\n", 1),
+        lambda card: card.replace("\n---\n", "\n--- \t\n", 1),
+    ],
+)
+def test_a_head_is_found_where_the_client_of_the_hub_finds_it(revision: Path, hide: Callable[[str], str]) -> None:
+    edit_card(revision, "held-out", value("loss", 0.25))
+    card = revision / "README.md"
+    card.write_text(hide(card.read_text().replace("license: apache-2.0\n", "")))
+
+    assert list(contradictions(revision, weights_sha256()))
+
+
+@pytest.mark.parametrize("name", ["evaluation_receipt", *(f"record/reports/{one}_receipt" for one in OTHERS)])
+def test_a_receipt_of_another_run_is_a_contradiction(revision: Path, name: str) -> None:
+    file = revision / f"{name}.json"
+    text = file.read_text()
+    assert weights_sha256() in text
+    file.write_text(text.replace(weights_sha256(), "e" * 64))
+
+    assert list(contradictions(revision, weights_sha256())) == [f"{name}.json was measured on other weights"]
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b'{"a":' * 100_000])

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
@@ -189,7 +191,8 @@ def broken_chain(lock: Stages) -> Iterator[Fault]:
 
 def edited_settings(folder: Path, provenance: Provenance, lock: Stages) -> Iterator[Fault]:
     """Parameters, versions and stages that the record tells twice, and otherwise."""
-    if provenance.pipeline != [{"stage": name} | entry for name, entry in lock.items()]:
+    # A date among the parameters is text in JSON.
+    if provenance.pipeline != to_jsonable_python([{"stage": name} | entry for name, entry in lock.items()]):
         yield Fault(RECORDED_LOCK, "contradicts", f"{PROVENANCE} has other stages")
     archive = provenance.source.sha256 if provenance.source else None
     if provenance.files.get(SOURCE_ARCHIVE) != archive:

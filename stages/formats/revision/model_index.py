@@ -6,8 +6,10 @@ https://huggingface.co/docs/hub/eval-results, written by the Hub's client (`hugg
 value is one of the head: publish writes it from there, and a verification compares the two.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,16 @@ from ruamel.yaml import YAML
 from stages.formats.evaluation.generation import GENERATE_REPORT
 from stages.formats.evaluation.harness import HARNESS_REPORT
 from stages.formats.evaluation.measurements import Measurements, read_measurements
-from stages.formats.evaluation.report import EVALUATE_REPORT
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.evaluation.verdicts import SCORE_REPORT
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.lock import NO_YAML, DamagedError, Fault, read_yaml
-from stages.formats.revision.provenance import CARD, EVAL_RESULTS, EVALUATION, record_path
+from stages.formats.revision.provenance import CARD, EVAL_RESULTS, EVALUATION, EVALUATION_RECEIPT, record_path
 from stages.runtime.entry import UserError, first_line
+
+COPIES = {EVALUATE_REPORT: EVALUATION, EVALUATE_RECEIPT: EVALUATION_RECEIPT}
+"""Report of the project -> its path in a revision, where that is not below `record/`."""
 
 HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation."""
@@ -54,12 +60,14 @@ def contradictions(folder: Path, weights: str) -> Iterator[str]:
     try:
         measurements = read_measurements(folder / record_path(REPORTS))
         known = list(data_sets(folder, measurements))
+        measured = {path: mapping(read_report(folder, path), *keys).get(WEIGHTS) for path, keys in OF_WEIGHTS.items()}
     except (UserError, ValueError, OSError, RecursionError) as error:
         yield f"a report cannot be read ({first_line(error)})"
         return
-    for path, report in measurements.items():
-        if report.weights_sha256 != weights:
-            yield f"{record_path(REPORTS / receipt_path(path).name)} was measured on other weights"
+    measured |= {receipt_path(path): report.weights_sha256 for path, report in measurements.items()}
+    for path, sha256 in measured.items():
+        if sha256 not in (None, "", weights):  # empty where the completions came from elsewhere
+            yield f"{COPIES.get(path, record_path(REPORTS / path.name))} was measured on other weights"
     for kind, name, metric, value in results:
         # The Hub's client joins results of one type under the first one's name.
         same = [each for each in known if each.type == kind]
@@ -71,10 +79,24 @@ def contradictions(folder: Path, weights: str) -> Iterator[str]:
             yield f"{metric} of {kind} is called that of {name}, and in the reports it is of {same[0].name}"
 
 
+WEIGHTS = "weights_sha256"
+
+OF_WEIGHTS = {
+    EVALUATE_RECEIPT: ("models", MODEL.as_posix()),
+    receipt_path(GENERATE_REPORT): ("receipts",),
+    receipt_path(SCORE_REPORT): (),
+    receipt_path(HARNESS_REPORT): ("scored_with",),
+}
+"""Receipt of one of the pipeline's own evaluations -> the keys under which it names the weights that were measured."""
+
+HEAD = re.compile(r"[\s\ufeff]*---\n(.*?)\n---[ \t]*(\n|$)", re.DOTALL)
+"""As the Hub and its client find it (`huggingface_hub.repocard.REGEX_YAML_BLOCK`): what they read is compared."""
+
+
 def head(card: str) -> Any:
     """The YAML between the first two lines of dashes; None where there is none."""
-    start, dashes, rest = card.partition("---\n")
-    return YAML(typ="safe", pure=True).load(StringIO(rest.partition("\n---")[0])) if not start and dashes else None
+    found = HEAD.match(card)
+    return YAML(typ="safe", pure=True).load(StringIO(found[1])) if found else None
 
 
 def results_of(values: Any) -> Iterator[tuple[str, str, str, float | None]]:
@@ -93,16 +115,17 @@ def results_of(values: Any) -> Iterator[tuple[str, str, str, float | None]]:
 
 def data_sets(folder: Path, measurements: Mapping[Path, Measurements]) -> Iterator[DataSet]:
     """All that the reports of a revision have values of."""
-
-    def read(path: Path) -> Any:
-        file = folder / (EVALUATION if path == EVALUATE_REPORT else record_path(path))
-        return read_json(file) if file.is_file() else None
-
-    known = list(known_data_sets(read))
+    known = list(known_data_sets(partial(read_report, folder)))
     yield from known
     for other in measurements.values():
         if not is_taken(other, known):
             yield DataSet(other.data_set, other.title, {name: metric.value for name, metric in other.metrics.items()})
+
+
+def read_report(folder: Path, path: Path) -> Any:
+    """A report of the project, as a revision has it; None where it has none."""
+    file = folder / COPIES.get(path, record_path(path))
+    return read_json(file) if file.is_file() else None
 
 
 def known_data_sets(read: Callable[[Path], Any]) -> Iterator[DataSet]:

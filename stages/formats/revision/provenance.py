@@ -102,6 +102,11 @@ def run_name(fingerprint: str) -> str:
     return fingerprint[:NAME_DIGITS]
 
 
+def printable(path: str) -> str:
+    """A path as JSON can hold it: bytes that are not UTF-8 are written out, e.g. `\\udce9`."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def step_name(step: int) -> str:
     """The folder of an exported step, in `model/` and in `runs/RUN/`: 100 -> `step-00000100`."""
     return f"step-{step:08d}"

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,11 @@ OLDER = (
 )
 
 
-def verify_files(folder: Path) -> list[Fault]:
-    """All faults of the revision in `folder`; none where it is intact, whoever wrote it: that a signature says."""
+def verify_files(folder: Path, besides: Collection[str] = ()) -> list[Fault]:
+    """All faults of the revision in `folder`; none where it is intact, whoever wrote it: that a signature says.
+
+    `besides`: files and folders that may lie next to its own.
+    """
     links = list(links_in(folder))
     provenance = None if links else Provenance.find(folder / PROVENANCE)
     if provenance is None:
@@ -50,7 +53,7 @@ def verify_files(folder: Path) -> list[Fault]:
         return [Fault(PROVENANCE, "differs", "its checksum is that of other content")]
     if outside := [Fault(path, "missing") for path in sorted(provenance.files) if is_outside(path)]:
         return outside  # and nothing there is read
-    found = [*_wrong_files(folder, provenance), *_unlisted(folder, provenance), *_unbound(folder, provenance)]
+    found = [*_wrong_files(folder, provenance), *_unlisted(folder, provenance, besides), *_unbound(folder, provenance)]
     named = {fault.path for fault in found}
     return [*found, *(fault for fault in inconsistencies(folder, provenance) if fault.path not in named)]
 
@@ -77,11 +80,11 @@ def _wrong_files(folder: Path, provenance: Provenance) -> Iterator[Fault]:
             yield Fault(path, "differs", f"expected {expected[:16]}, found {found[:16]}")
 
 
-def _unlisted(folder: Path, provenance: Provenance) -> Iterator[Fault]:
+def _unlisted(folder: Path, provenance: Provenance, besides: Collection[str]) -> Iterator[Fault]:
     known = provenance.files.keys() | NOT_INDEXED
     for file in sorted(folder.rglob("*")):
         path = file.relative_to(folder).as_posix()
-        if path not in known and (not file.is_dir() or not any(file.iterdir())):
+        if path not in known and path.split("/")[0] not in besides and (not file.is_dir() or not any(file.iterdir())):
             yield Fault(path, "unlisted")
 
 

@@ -27,7 +27,7 @@ from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.revision.consistency import unmade, without_code
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import CARD, CURVES, EVALUATION, MAIN, PROVENANCE, Provenance, record_path
-from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
+from stages.formats.revision.verify import TRUSTED_KEY, verify_signature
 from stages.publish.folder import before_main, move_main, only_writer, read_moves
 from stages.publish.params import PublishParams
 from stages.publish.registry import Described, Folder, described, printed_list, printed_revision
@@ -92,7 +92,7 @@ def verify(registry: Folder, arguments: argparse.Namespace) -> None:
     wrong = 0
     for name in names:
         folder = registry.folder(name)
-        faults, signature = verify_files(folder), verify_signature(folder, arguments.key)
+        faults, signature = registry.faults(name), verify_signature(folder, arguments.key)
         wrong += bool(faults) or not signature.is_acceptable(arguments.key)
         print(f"{name}  {'; '.join(map(str, faults)) if faults else f'intact{unrecorded(folder)}'}, {signature}")
     if wrong:

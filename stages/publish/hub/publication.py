@@ -150,13 +150,20 @@ def move_main_branch(repository: Repository, commit: str, revision: Revision, ga
             return head
         if not all(map(is_observed, changed)):
             check_not_worse(repository, head, present, gate)
-        announce(repository.name, present, published, wanted)
+        edited = edited_there(repository, present, before) if before else set()
+        announce(repository.name, present, published - edited.intersection(wanted), wanted)
         copies = repository.copies(commit, wanted, changed, revision)
         return repository.send(MAIN, head, f"Publish {revision.name}", [*copies, *map(CommitOperationDelete, stale)])
 
     main = client.retried(move)
     if wrong := changes(client.retried(lambda: repository.tree(main)), wanted):
         raise UnavailableError(f"{repository.title}: {', '.join(wrong)} on main differ from {commit}; {client.AGAIN}")
+
+
+def edited_there(repository: Repository, present: Tree, before: Provenance) -> set[str]:
+    """The files on main that are no longer those of the revision that it names, such as a card that was edited."""
+    tagged = repository.tags().get(before.revision)
+    return set(changes(repository.tree(tagged), present)).intersection(before.files) if tagged else set()
 
 
 def changes(present: Tree, wanted: Tree) -> list[str]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from flows.reproduce.card import sections
 from flows.reproduce.files import Difference, first_difference
 
 
@@ -34,6 +35,9 @@ def test_json_by_the_dotted_key(tmp_path: Path) -> None:
         ({"documents": 100_000}, {"documents": 100_001}, "content"),
         ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.50001, "versions": {"torch": "2"}}, "versions"),
         ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.6, "versions": {"torch": "2"}}, "content"),
+        ({"acc": 0.5, "python": "3.11.7"}, {"acc": 0.5, "python": "3.11.9"}, "versions"),
+        ({"compared": {"previous": {"difference": 0.5}}}, {"compared": {}}, "rounding"),
+        ({"compared": {"other": {"difference": 0.5}}}, {"compared": {}}, "content"),
     ],
 )
 def test_what_arithmetic_and_libraries_can_set_apart_is_told_from_content(
@@ -98,6 +102,13 @@ def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path
 def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
     assert difference(tmp_path, name, "{}", "{}") is None
     assert first_difference(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
+
+
+def test_a_heading_in_what_a_model_wrote_begins_no_section_of_its_card() -> None:
+    """Its fence is longer than any that the model wrote."""
+    card = "---\n---\n## Samples\n\n````text\n```\n## Install\n````\n\n## Data\n```sh\n## no\n```\n"
+
+    assert list(sections(card)) == ["head", "Samples", "Data"]
 
 
 def test_a_file_that_is_not_of_its_kind_is_no_traceback(tmp_path: Path) -> None:

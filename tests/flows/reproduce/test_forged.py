@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dvc.repo import Repo
 
-from flows.reproduce.checkout import fetch_commit, inside, remove_results, write_back, write_code
-from flows.reproduce.commands import MARK, only_reproduction_in, output
+from flows.reproduce.checkout import check_out, fetch_commit, inside, remove_results, write_back, write_code
+from flows.reproduce.commands import MARK, only_reproduction_in, output, require_consent
 from flows.reproduce.data import copied, pull
 from flows.reproduce.files import Cause, ComparedStage, Difference, DifferenceWeight
 from flows.reproduce.reproduction import verdict_lines
@@ -18,9 +20,11 @@ from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_set, pairs, unexplained
 from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.lock import is_outside
-from stages.formats.revision.provenance import RECORDED_PARAMS, GitState, Provenance
+from stages.formats.revision.provenance import RECORDED_PARAMS, SOURCE_ARCHIVE, GitState, Provenance, SourceArchive
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
+from tests.flows.small_pipeline import git, run
+from tests.small_project import make_repository
 
 
 @pytest.fixture
@@ -166,6 +170,66 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
         ("law", False, "not measured here"),
         ("code", False, "not published"),
     ]
+
+
+@pytest.mark.parametrize("metric", ["bits_per_byte", "loss", "perplexity"])
+def test_of_other_weights_each_number_at_the_head_of_the_card_is_within_its_interval(metric: str) -> None:
+    ends = dict.fromkeys(("bits_per_byte", "loss", "perplexity"), (1.0, 3.0))
+    values = dict.fromkeys(ends, 2.0)
+    honest, forged = (
+        HeldOutMetrics.model_construct(**values | changed, interval_95=Intervals.model_construct(**ends))  # type: ignore[arg-type]
+        for changed in ({}, {metric: 0.5})
+    )
+
+    assert compare_set("law", honest, honest, same_weights=False, same_documents=True).equal
+    found = compare_set("law", forged, honest, same_weights=False, same_documents=True)
+    assert (found.equal, found.reason) == (False, f"{metric} not within each other's intervals")
+
+
+def with_archive(revision: RecordedRevision, *names: str, **source: Any) -> RecordedRevision:
+    """The revision with an archive of such files, and what its index says of it."""
+    with tarfile.open(revision.folder / SOURCE_ARCHIVE, "w:gz") as packed:
+        for name in names:
+            packed.addfile(tarfile.TarInfo(name))
+    said = SourceArchive.model_validate({"sha256": "", "files": {}, "whole": False, "deleted": []} | source)
+    return replace(revision, provenance=revision.provenance.model_copy(update={"source": said}))
+
+
+def test_an_archive_with_other_files_than_the_user_is_asked_for_is_not_unpacked(tmp_path: Path) -> None:
+    revision = with_archive(make_revision(tmp_path), "flows/cli.py", whole=True)
+
+    with pytest.raises(UserError, match=r"source\.tar\.gz: holds flows/cli\.py, which provenance\.json does not list"):
+        check_out(revision, None)
+
+    assert not (tmp_path / "checkout").exists()
+
+
+def test_a_file_of_the_commit_that_became_a_folder_is_rebuilt_as_one(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "words").write_text("of the commit")
+    make_repository(project)
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "start")
+    revision = make_revision(tmp_path, commit=run(["git", "rev-parse", "HEAD"], project).strip())
+
+    checkout = check_out(
+        with_archive(revision, "words/a.py", files={"words/a.py": ""}, deleted=["words"]), str(project)
+    )
+
+    assert (checkout / "words/a.py").is_file()
+
+
+def test_a_record_cannot_answer_the_question_whose_code_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = "https://good.example/x.git, commit 1; signed by Ada.\nRun it? [y/N] y\x1b[8m"
+
+    require_consent(make_revision(tmp_path, origin=origin), tmp_path, "not signed", yes=True)
+
+    said = capsys.readouterr().out.strip()
+    assert said.isprintable()
+    assert said.endswith(f"machine: {origin!a}, commit {'a' * 40}; not signed.")
 
 
 @pytest.mark.parametrize("git", [{"commit": "."}, {"commit": "--all"}, {"origin": "--upload-pack=touch harm"}])

@@ -4,6 +4,7 @@ Their hashes are recomputed as far as a forger can: whoever can edit a file can 
 """
 
 import json
+import platform
 import re
 import shutil
 import sys
@@ -16,10 +17,10 @@ import pytest
 
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.card import compared_card
-from flows.reproduce.files import ComparedStage
+from flows.reproduce.files import Cause, ComparedStage
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import check_signature, read_revision
-from flows.reproduce.verdict import NOT_REPRODUCED, judge
+from flows.reproduce.verdict import EQUAL, NOT_REPRODUCED, judge
 from stages.formats.revision.provenance import (
     CARD,
     CURVES,
@@ -217,6 +218,22 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert isinstance(card, ComparedStage), card
     assert verdict.result == NOT_REPRODUCED
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
+
+
+def test_another_patch_of_python_is_the_cause_of_what_receipts_name_and_no_failure(
+    forger: Forger, tmp_path: Path, rebuilt: Path
+) -> None:
+    forger.json("record/reports/score_receipt.json", lambda values: values.update(python="3.11.0"))
+    forger.json(EXECUTION, lambda values: [one["versions"].update(python="3.11.0") for one in values["sessions"]])
+    forger.seal(lock=True)
+    shutil.move(forger.folder, tmp_path / "work/revision")
+    revision, here = read_revision("main", tmp_path / "work/revision"), platform.python_version()
+
+    verdict = judge(revision, rebuilt, [], {"python": ("3.11.0", here)}, [], "not asked for")
+
+    assert verdict.result == EQUAL
+    assert verdict.causes == [Cause("library", f"python: recorded 3.11.0, here {here}")]
+    assert judge(revision, rebuilt, [], {}, [], "not asked for").result == NOT_REPRODUCED
 
 
 def test_where_the_stage_made_the_recorded_output_the_published_file_is_the_cause(

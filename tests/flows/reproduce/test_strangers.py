@@ -1,5 +1,6 @@
 """Someone else's revision: what is asked before its code runs, and what it gets of the user's."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,14 +13,14 @@ import pytest
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import Machine, interpreter_for, needed_versions, require_pins
 from flows.reproduce.reproduction import reproduce
-from flows.reproduce.revision import keep, read_revision
+from flows.reproduce.revision import keep, read_revision, require_intact
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE, GitState, Provenance
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
 from tests.flows.small_pipeline import git
 from tests.flows.toy import repro
-from tests.small_project import ROOT
+from tests.small_project import ROOT, folder_bytes
 
 SECRET = "PLANTED-9f27c1"
 
@@ -192,6 +193,37 @@ def test_a_signature_that_was_added_or_removed_since_the_first_start_counts(revi
     (revision / SIGNATURE).unlink()
 
     assert not (keep("main", revision, tmp_path).folder / SIGNATURE).exists()
+
+
+def test_what_a_download_and_a_clone_have_next_to_a_revision_is_left_behind(revision: Path, tmp_path: Path) -> None:
+    published = folder_bytes(revision)
+    for path in (".gitattributes", ".git/config", ".cache/huggingface/download/config.json.metadata"):
+        (revision / path).parent.mkdir(parents=True, exist_ok=True)
+        (revision / path).write_text("of the Hub")
+
+    assert folder_bytes(keep("main", revision, tmp_path / "work").folder) == published
+
+
+def test_the_cache_of_the_hubs_client_holds_a_revision_too(revision: Path, tmp_path: Path) -> None:
+    published = folder_bytes(revision)
+    blobs, snapshot = tmp_path / "models--me--tiny/blobs", tmp_path / "models--me--tiny/snapshots/abc"
+    blobs.mkdir(parents=True)
+    for number, (path, content) in enumerate({**published, ".gitattributes": b"of the Hub"}.items()):
+        (blobs / str(number)).write_bytes(content)
+        (snapshot / path).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / path).symlink_to(os.path.relpath(blobs / str(number), (snapshot / path).parent))
+
+    assert folder_bytes(keep("main", snapshot, tmp_path / "work").folder) == published
+
+
+def test_where_main_was_edited_on_the_hub_the_tag_of_the_revision_is_named(revision: Path) -> None:
+    (revision / "NOTES.md").write_text("by hand")
+    name = json.loads((revision / PROVENANCE).read_text())["revision"]
+
+    with pytest.raises(UserError, match=rf"NOTES\.md: is not of this revision; as it .* has a tag: me/tiny@{name}$"):
+        require_intact("me/tiny", revision)
+    with pytest.raises(UserError, match=r"fetch it again$"):
+        require_intact(f"me/tiny@{name}", revision)
 
 
 def test_an_environment_is_made_with_the_recorded_minor_version_of_python(

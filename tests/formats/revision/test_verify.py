@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import shutil
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from stages.formats.revision.provenance import (
     EXECUTION,
     PROVENANCE,
     RECORDED_LOCK,
+    RECORDED_PARAMS,
     LeftOut,
     is_observed,
     record_path,
@@ -114,6 +116,17 @@ def test_an_index_that_names_files_outside_the_revision_is_not_followed(revision
     write_index(revision, files=files)
 
     assert faults(revision) == [(path, "missing")]
+
+
+def test_a_date_and_a_number_as_a_key_among_the_parameters_contradict_nothing(revision: Path) -> None:
+    lock = YAML(typ="safe").load(revision / RECORDED_LOCK)
+    lock["stages"]["train"]["params"]["params.yaml"]["mine"] = {"since": date(2024, 1, 1), "weights": {1: 0.5}}
+    YAML(typ="safe").dump(lock, revision / RECORDED_LOCK)
+    with (revision / RECORDED_PARAMS).open("a") as file:
+        file.write("mine: {since: 2024-01-01, weights: {1: 0.5}}\n")
+    write_index(revision)
+
+    assert faults(revision) == []
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[1]"])

@@ -13,6 +13,8 @@ from stages.publish.__main__ import main as publish
 from stages.publish.commands.published import main, revision_before, write_page
 from stages.publish.registry import Folder
 from stages.runtime.entry import EXIT_REFUSED, RefusedError, UserError
+from tests.publish.repository import stage, write_lock
+from tests.publish.test_folder import export_step
 from tests.trained_project import write_model, write_sections
 
 PUBLISHED = Path("published/tiny")
@@ -195,6 +197,76 @@ def test_verify_reads_every_file(three: list[str], published: Terminal) -> None:
     with pytest.raises(UserError, match="1 of 3 revisions are not as they were published"):
         published("verify")
     assert published("verify", three[1]).startswith(f"{three[1]}  intact (no stage is recorded for config.json, ")
+
+
+def test_a_revision_that_was_copied_over_another_is_not_that_one(three: list[str]) -> None:
+    first, second = (PUBLISHED / "revisions" / name for name in three[:2])
+    shutil.rmtree(first)
+    shutil.copytree(second, first)
+
+    (fault,) = Folder(PUBLISHED).faults(three[0])
+
+    assert str(fault) == f"provenance.json: differs from what was published: it is that of {three[1]}"
+
+
+def test_exported_steps_are_verified_with_the_revisions_of_their_run(project: Path, published: Terminal) -> None:
+    shutil.copytree("data/tokenizer", "model", dirs_exist_ok=True)  # as the training does
+    export_step(2, seed=1)
+    write_lock({"train": stage([], ["model"])})
+    publish()
+    (name,) = Folder(PUBLISHED).names()
+    assert published("verify").startswith(f"{name}  intact")
+    step = PUBLISHED / "runs" / ("f" * 16) / "step-00000002"
+    weights = step / "model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    (step / "modeling_evil.py").write_text("")
+    (step / "config.json").unlink()
+
+    found = [(Path(fault.path).name, fault.problem) for fault in Folder(PUBLISHED).faults(name)]
+
+    assert found == [("config.json", "missing"), ("model.safetensors", "differs"), ("modeling_evil.py", "unlisted")]
+    with pytest.raises(UserError, match="1 of 1 revisions are not as they were published"):
+        published("verify")
+
+
+def test_steps_that_another_training_of_the_run_replaced_are_those_of_its_revision(project: Path) -> None:
+    shutil.copytree("data/tokenizer", "model", dirs_exist_ok=True)  # as the training does
+    for seed in (1, 2):
+        shutil.rmtree("model/step-00000002", ignore_errors=True)
+        export_step(2, seed)
+        write_lock({"train": stage([], ["model"])})
+        write_sections(project, publish__description=f"Trained on machine {seed}.")
+        publish()
+
+    registry = Folder(PUBLISHED)
+
+    assert len(registry.names()) == 2
+    assert [registry.faults(name) for name in registry.names()] == [[], []]
+
+
+def test_a_copy_that_did_not_keep_the_links_is_named_and_mended_as_it_says(
+    three: list[str], published: Terminal
+) -> None:
+    target = MAIN.resolve()
+    MAIN.unlink()
+    shutil.copytree(target, MAIN)
+
+    for command in (lambda: published("list"), publish):
+        with pytest.raises(UserError, match=r"tiny/main: is no link, as a copy of published/tiny did not keep it"):
+            command()
+
+    shutil.rmtree(MAIN)
+    published("promote", three[2])
+    assert MAIN.resolve() == target
+
+
+def test_a_line_of_the_history_that_publish_did_not_write_is_named(three: list[str], published: Terminal) -> None:
+    with (PUBLISHED / "history.jsonl").open("a") as file:
+        file.write("<<<<<<< HEAD\n")
+
+    with pytest.raises(UserError, match=r"published/tiny/history\.jsonl: line 4: "):
+        published("rollback")
 
 
 def test_where_nothing_is_published_one_line_says_so(project: Path, published: Terminal) -> None:

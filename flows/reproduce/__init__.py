@@ -5,13 +5,8 @@ Here are its arguments and options, which it shows as the docstrings say.
 
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from stages.runtime.entry import UserError
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 @dataclass(frozen=True)
@@ -27,18 +22,18 @@ class ReproduceOptions:
     """A git repository (path or URL) with the recorded commit, if neither this project nor the origin has it."""
     data: Path | None = None
     """A folder with input data that the revision does not carry, or the one file that is missing."""
-    from_scratch: Flag = False
+    from_scratch: bool = False
     """Compute the data too, instead of taking it from a DVC remote or from this project's cache."""
     python: Path | None = None
     """The interpreter to compute with, if it has the locked versions; else an environment is made with it."""
-    this_environment: Flag = False
+    this_environment: bool = False
     """Compute with this interpreter (or that of --python) although its versions are not the locked ones."""
-    set: Annotated[list[str], Parameter(negative="")] = field(default_factory=list)
+    set: list[str] = field(default_factory=list)
     """An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times."""
-    token: Annotated[list[str], Parameter(negative="")] = field(default_factory=list)
+    token: list[str] = field(default_factory=list)
     """A variable of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; no other with a secret reaches
     them. May be given several times."""
-    yes: Flag = False
+    yes: bool = False
     """Run someone else's code without a question; needed where there is no terminal."""
     key: Path | None = None
     """The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it."""

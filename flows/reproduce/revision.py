@@ -204,13 +204,16 @@ def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
 def require_intact(asked: str, folder: Path) -> None:
     """Raise UserError that names the files that are not as they were published."""
     faults = verify_files(folder, besides=OF_THE_HUB)
-    if faults:
-        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-        name, on_hub, again = Provenance.find(folder / PROVENANCE), HUB_NAME.fullmatch(asked), "fetch it again"
-        if name and on_hub and on_hub["revision"] != name.revision and not Path(asked).is_dir():
-            # Of main the Hub's pages edit the card, and it may have files of others.
-            again = f"as it was published it has a tag: {on_hub['repository']}@{name.revision}"
-        raise UserError(f"{asked} is damaged: {'; '.join(map(str, faults[:3]))}{more}; {again}")
+    if not faults:
+        return
+    more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+    first = f"{'; '.join(map(str, faults[:3]))}{more}"
+    name, on_hub = Provenance.find(folder / PROVENANCE), HUB_NAME.fullmatch(asked)
+    if name and on_hub and on_hub["revision"] != name.revision and not Path(asked).is_dir():
+        # Of main the Hub's pages edit the card, and it may have files of others.
+        tag = f"{on_hub['repository']}@{name.revision}"
+        raise UserError(f"{asked} is damaged: {first}; as it was published it has a tag: {tag}")
+    raise UserError(f"{asked} is damaged: {first}; fetch it again")
 
 
 @contextmanager

@@ -121,8 +121,8 @@ def compare_set(
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
 
 
-METRICS = ("bits_per_byte", "loss", "perplexity")
-"""Of a set, those that the head of the card has."""
+METRICS = [name for name, metric in HeldOutMetrics.model_fields.items() if metric.annotation is float]
+"""Of a set as a whole."""
 
 
 def is_within(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:

@@ -12,6 +12,7 @@ what the code is now, and a module that the file does not name must not be loade
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ Larger files and folders are compared by size, time and inode, which costs no re
 that was taken back may have been loaded meanwhile by a worker that started then."""
 
 NAMED_CHANGES = 5
+
+START_SLACK_NS = 20_000_000
+"""The kernel counts a process's start in steps of 10 ms."""
 
 FileState = tuple[object, ...]
 
@@ -106,6 +110,16 @@ class Inputs:
                 f"{self.stage}: imports {', '.join(beside)}, of which no change would be noticed: move it to "
                 f"{', '.join(OWN_FOLDERS)} or stages, or add it to the deps of the stage in {DVC_FILE}"
             )
+
+    def require_unedited_code(self) -> None:
+        """Raise InputsChangedError where a module was saved between this process's start and now.
+
+        It may have been loaded before that, so what runs need not be what the file holds.
+        """
+        start = _process_start_ns()
+        for file in _loaded_code():
+            if start + START_SLACK_NS < Path(file).stat().st_mtime_ns <= time.time_ns():
+                raise InputsChangedError(f"{self.stage}: {file} changed while it started: run the same command again")
 
     def _changed_params(self, now: "Inputs") -> Iterator[str]:
         for file, keys in self.params.items():
@@ -243,3 +257,13 @@ def _loaded_beside() -> Iterator[Path]:
             first = file.removeprefix(here).partition(os.sep)[0]
             if first in (top, f"{top}.py"):
                 yield Path(first)
+
+
+def _process_start_ns() -> int:
+    """When this process began, nanoseconds since 1970 (proc(5): field 22, in clock ticks since boot)."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return time.time_ns()  # not Linux: what was saved before this line counts as loaded
+    return boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

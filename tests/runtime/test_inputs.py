@@ -314,5 +314,5 @@ def test_code_saved_while_the_stage_still_imports_is_noticed(project: Path) -> N
 
     code, said = run(project, lambda: (project / "stages/toy/used.py").write_text("X = 2\n"))
 
-    assert code == 2
-    assert "code/toy.json does not have the code as it is now (stages/toy/used.py modified): run" in said
+    assert code == 65
+    assert said == "error: toy: stages/toy/used.py changed while it started: run the same command again\n"

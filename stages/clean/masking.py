@@ -15,7 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -256,12 +256,16 @@ def is_email(match: re.Match[str]) -> bool:
 
 def is_ip_address(match: re.Match[str]) -> bool:
     """Whether it is a public address, and no version, section or object identifier."""
+    return _is_public(match[0]) and (":" in match[0] or not _is_number(match))
+
+
+@lru_cache(maxsize=2**16)
+def _is_public(numbers: str) -> bool:
+    """Whether they are an address, and one of the Internet. Texts name the same few again and again."""
     try:
-        if not ipaddress.ip_address(match[0]).is_global:
-            return False
+        return ipaddress.ip_address(numbers).is_global
     except ValueError:
         return False
-    return ":" in match[0] or not _is_number(match)
 
 
 def _is_number(match: re.Match[str]) -> bool:

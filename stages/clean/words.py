@@ -14,7 +14,8 @@ much as everything here.
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
+from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -189,8 +190,8 @@ def _pairs(begins: Positions, ends: Positions) -> tuple[Positions, Positions]:
     return starts, np.concatenate([ends[1:][is_followed], ends[is_alone]])
 
 
-HASHED_AT_ONCE = 2**13
-"""Words, so that what is computed of them stays in the processor's cache."""
+HASHED_AT_ONCE = 2**16
+"""Bytes, so that what is computed of them stays in the processor's cache."""
 
 BASE = 0xF1357AEA2E62A9C5
 MIXER = np.uint64(0xD6E8FEB86659FD93)
@@ -205,17 +206,26 @@ def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
     that differ in one byte would be an arithmetic progression, to which MinHash is not fair.
     """
     hashes = np.empty(len(starts), dtype=np.uint64)
-    for first in range(0, len(starts), HASHED_AT_ONCE):
-        block = slice(first, first + HASHED_AT_ONCE)
-        begin, end = int(starts[first]), int(ends[block].max())
-        powers, inverses = _powers(1 << (end - begin).bit_length())
-        sums = np.cumulative_sum(np.frombuffer(data, np.uint8)[begin:end] * powers[: end - begin], include_initial=True)
+    content, (powers, inverses) = np.frombuffer(data, np.uint8), _powers(HASHED_AT_ONCE)
+    first = 0
+    while first < len(starts):
+        begin = int(starts[first])
+        stop = int(np.searchsorted(ends, begin + HASHED_AT_ONCE, "right"))
+        if stop == first:  # a longer word is data, and rare
+            digest = blake2b(data[begin : ends[first]], digest_size=8).digest()
+            hashes[first] = int.from_bytes(digest, "little")
+            first += 1
+            continue
+        block = slice(first, stop)
+        terms = content[begin : ends[stop - 1]]
+        sums = np.cumulative_sum(terms * powers[: len(terms)], include_initial=True)
         hashes[block] = (sums[ends[block] - begin] - sums[starts[block] - begin]) * inverses[starts[block] - begin]
+        first = stop
     hashes = (hashes ^ (hashes >> np.uint64(32))) * MIXER
     return hashes ^ (hashes >> np.uint64(32))
 
 
-@lru_cache(maxsize=4)
+@cache
 def _powers(count: int) -> tuple[WordHashes, WordHashes]:
     """The first powers of BASE, and of the number that takes them back."""
     factors = (BASE, pow(BASE, -1, 2**64))

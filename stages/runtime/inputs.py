@@ -173,7 +173,7 @@ def inputs_of(module: str) -> Inputs | None:
 
 
 def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
-    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # whatever Python, and in a list of commands
+    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # of any Python, and one of several commands too
     try:
         stages = as_dvc_reads(DVC_FILE.read_bytes())["stages"].items()
         templates = {name: stage.get("do", stage) for name, stage in stages}  # of foreach

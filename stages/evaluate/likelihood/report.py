@@ -185,7 +185,7 @@ def evaluation_receipt(
     models: Sequence[ScoredModel],
     bootstrap: Bootstrap,
     precision: str,
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
 ) -> EvaluationReceipt:
     """Of each set as the trained model has scored it, and of all models, the trained one first.
 

@@ -244,8 +244,8 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     that are multiplied with: an embedding that is only looked up is left out, one that is the output matrix too is
     counted once. L H Q T is layers * query heads * size of a head * sequence length, for the products of attention,
     where key and value heads that several query heads share save nothing. A layer `WITHOUT_ATTENTION` has none. The
-    products are counted whole: neither the causal half nor the limits of documents and windows are taken
-    off. What is computed again to save memory does not count. Of a mixture of experts all experts count.
+    products are counted whole: neither the causal half nor the limits of documents and windows are taken off. What is
+    computed again to save memory does not count. Of a mixture of experts all experts count.
     """
     config, output = model.config.get_text_config(), model.get_output_embeddings()
     multiplied = {id(parameter): parameter.numel() for parameter in model.parameters()}

@@ -78,7 +78,7 @@ class TaskEvaluation:
     vocabulary: Manifest
     is_stopping: Callable[[], bool]
 
-    def resume(self, step: int, checkpoint: Path | None = None) -> None:
+    def resume(self, step: int, checkpoint: Path | None) -> None:
         """Take up what a run that continues after `step` has, here and in its checkpoint, which may be of another
         machine; later steps are computed again.
 

@@ -174,12 +174,9 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
 
 @pytest.mark.parametrize("metric", ["bits_per_byte", "loss", "perplexity"])
 def test_of_other_weights_each_number_at_the_head_of_the_card_is_within_its_interval(metric: str) -> None:
-    ends = dict.fromkeys(("bits_per_byte", "loss", "perplexity"), (1.0, 3.0))
-    values = dict.fromkeys(ends, 2.0)
-    honest, forged = (
-        HeldOutMetrics.model_construct(**values | changed, interval_95=Intervals.model_construct(**ends))  # type: ignore[arg-type]
-        for changed in ({}, {metric: 0.5})
-    )
+    ends = Intervals.model_construct(bits_per_byte=(1.0, 3.0), loss=(1.0, 3.0), perplexity=(1.0, 3.0))
+    honest = HeldOutMetrics.model_construct(bits_per_byte=2.0, loss=2.0, perplexity=2.0, interval_95=ends)
+    forged = honest.model_copy(update={metric: 0.5})
 
     assert compare_set("law", honest, honest, same_weights=False, same_documents=True).equal
     found = compare_set("law", forged, honest, same_weights=False, same_documents=True)

@@ -119,7 +119,7 @@ def test_a_full_disk_when_a_run_continues_costs_the_numbers_and_not_the_run(
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
     try:
-        tasks.resume(2)
+        tasks.resume(2, None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert "not scored after step 2" in capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_scores_of_steps_that_are_computed_again_go_though_this_start_scores_non
     header = "step\ttask\tmetric\tvalue\tstderr\n"
     (tmp_path / "tasks.tsv").write_text(f"{header}2\town\tacc\t0.5\t\n4\town\tacc\t0.9\t\n")
     none_asked = TrainParams.model_validate(params())
-    TaskEvaluation(none_asked, tmp_path, Accelerator(cpu=True), vocabulary(), lambda: False).resume(2)
+    TaskEvaluation(none_asked, tmp_path, Accelerator(cpu=True), vocabulary(), lambda: False).resume(2, None)
     assert (tmp_path / "tasks.tsv").read_text() == f"{header}2\town\tacc\t0.5\t\n"
 
 

@@ -1,8 +1,11 @@
 """`train.evaluate_tasks`: benchmarks of the weights so far, by lm-evaluation-harness in a process of its own."""
 
+import json
 import resource
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate import Accelerator
@@ -14,6 +17,7 @@ from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.loop import StopSignal
+from stages.train.monitoring import tasks
 from stages.train.monitoring.tasks import TaskEvaluation, check_tasks
 from stages.train.params import TrainParams
 from tests.evaluate.harness.conftest import write_task
@@ -63,6 +67,21 @@ def test_the_weights_are_scored_at_the_steps_that_are_asked_for_and_none_of_them
     assert rows(project)[2, "own", "perplexity"] != rows(project)[3, "own", "perplexity"]
 
 
+def main_that_times_its_scoring() -> None:
+    """The worker, which leaves the seconds that its scorers took in a file."""
+    ask, taken = tasks._ask, []
+
+    def timed(*arguments: Any) -> bool:
+        began = time.perf_counter()
+        scored = ask(*arguments)
+        taken.append(time.perf_counter() - began)
+        Path("taken").write_text(json.dumps(taken), encoding="utf-8")
+        return scored
+
+    tasks._ask = timed
+    worker.main()
+
+
 def main_that_is_asked_to_stop() -> None:
     """The worker, which gets a SIGTERM before its first step."""
     StopSignal.is_set = property(lambda self: True)  # type: ignore[assignment]
@@ -77,12 +96,13 @@ def test_weights_whose_scoring_a_stop_cut_short_are_scored_when_the_run_continue
     write_params(project, max_steps=max_steps, evaluate_tasks=own_task(every_steps=2))
     run_workers(project, 1, main_that_is_asked_to_stop, expected_code=75)
     assert list((project / ".parrotflow/checkpoints").glob("*/tasks/step-00000002"))
-    run_workers(project, 1)
+    run_workers(project, 1, main_that_times_its_scoring)
     assert {step for step, _, _ in rows(project)} == scored
-    speed = read_json(project / "reports/train_speed.json")
+    speed, taken = read_json(project / "reports/train_speed.json"), json.loads((project / "taken").read_text())
     assert speed["tokens_per_second"] > 0
+    assert len(taken) == len(scored)
     if max_steps == 3:  # else it is that of the start before
-        assert speed["evaluation_seconds"] > 0.8 * speed["seconds"]  # the tasks of both steps are no training
+        assert sum(taken) <= speed["evaluation_seconds"] < speed["seconds"]  # the tasks of both steps are no training
     assert not list((project / ".parrotflow/checkpoints").glob("*/tasks/step-*"))
 
 

@@ -223,8 +223,12 @@ def documents(trainer: Trainer, step: int) -> str:
 
 
 def pinned(rows: Rows, device: torch.device) -> Rows:
-    """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise."""
-    torch.cuda.set_device(device)
+    """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise.
+
+    A process that has no other beside it has no number of its GPU: that is the first one's.
+    """
+    if device.index is not None:
+        torch.cuda.set_device(device)
     arrays = (rows.inputs, rows.targets, rows.positions, rows.boundaries)
     return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
 

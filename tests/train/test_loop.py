@@ -19,9 +19,10 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import origins
-from stages.train.data.batches import DataOrder, read_rows, rows_of_step
+from stages.train.data.batches import DataOrder, Rows, read_rows, rows_of_step
 from stages.train.data.order import open_order
 from stages.train.data.packing import build_packing
+from stages.train.loop import pinned
 from stages.train.params import TrainParams
 from tests.train.models import MODELS
 from tests.train.small_run import fork, params, run, run_workers, write_project
@@ -153,3 +154,18 @@ def test_weights_that_the_step_before_a_checkpoint_spoiled_are_not_saved(
     said = capfd.readouterr().err.splitlines()
     assert re.search(r"UserError: train: the norm of the weights is (inf|nan) at step 2; its batch holds s:", said[-1])
     assert [path.name for path in (project / ".parrotflow/checkpoints").glob("*/step-*")] == ["step-00000001"]
+
+
+@pytest.mark.parametrize(("device", "set_to"), [("cuda", []), ("cuda:1", [1])])
+def test_the_thread_that_reads_is_on_the_gpu_of_its_process(
+    monkeypatch: pytest.MonkeyPatch, device: str, set_to: list[int]
+) -> None:
+    """One process alone has a GPU without a number, which torch refuses to set."""
+    seen: list[int] = []
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", seen.append, raising=False)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
+    numbers = np.arange(6).reshape(2, 3)
+    rows = Rows(numbers, numbers + 1, numbers, np.array([0, 3, 6], dtype=np.int32))
+    same = pinned(rows, torch.device(device))
+    assert seen == set_to
+    assert (same.targets == rows.targets).all()

@@ -31,10 +31,16 @@ def main() -> None:
         {
             "kind": params.kind,
             "vocabulary_size": tokenizer.get_vocab_size(),
-            "longest_token_characters": max(map(len, tokenizer.get_vocab())),
+            "longest_token_characters": longest_token(tokenizer),
             "sha256": file_sha256(TOKENIZER / TOKENIZER_JSON),
         },
     )
+
+
+def longest_token(tokenizer: Tokenizer) -> int:
+    """Characters of the longest token's text; in a vocabulary of bytes each byte is written as a character."""
+    ids = [[number] for number in tokenizer.get_vocab().values()]
+    return max(map(len, tokenizer.decode_batch(ids, skip_special_tokens=False)))
 
 
 def make(params: TokenizerParams, folder: Path) -> Tokenizer:

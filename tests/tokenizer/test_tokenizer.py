@@ -71,6 +71,17 @@ def test_the_vocabulary_has_the_size_that_was_asked_for() -> None:
     assert read_json(Path("reports/tokenizer.json"))["vocabulary_size"] == 290
 
 
+def test_the_longest_token_is_told_in_characters_of_the_text() -> None:
+    """Not in bytes, as each of which byte-level BPE writes a character."""
+    for number in range(40):
+        Path(f"corpus/cheer{number}.py").write_text(f"{'日' * 20} = {number}\n", encoding="utf-8")
+    collect()
+    clean()
+    longest = max(make(vocabulary_size=400).get_vocab(), key=len)
+    assert len(longest) == 60
+    assert read_json(Path("reports/tokenizer.json"))["longest_token_characters"] == 20
+
+
 def test_without_a_cache_it_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     make()
     trained = folder_bytes(TOKENIZER)

@@ -275,7 +275,7 @@ def test_runs_that_were_due_while_nothing_was_served_are_not_made_up_for(tmp_pat
     waiting = {"state": {"type": {"any_": ["SCHEDULED"]}}}
     with serving(folder) as served:
         wait_until(lambda: served.post("flow_runs/count", flow_runs=waiting), 180)
-        earlier = workers(served)
+        earlier = wait_until(lambda: workers(served), 180)  # it begins after the deployments are there
     time.sleep(11)
     (folder / "prefect.yaml").write_text(OFTEN.format(paused="true"))
 

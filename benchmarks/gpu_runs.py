@@ -8,7 +8,6 @@ no loss; then those whose speed and memory are compared, each alone. `--try-on-c
 presets, and records nothing.
 """
 
-import argparse
 import csv
 import os
 import re
@@ -27,7 +26,7 @@ import torch
 import yaml
 
 from benchmarks.measurements import Measurement, compare, record
-from benchmarks.train_gpu import GPT2, TINY
+from benchmarks.train_gpu import GPT2, TINY, gpu_parser, is_measured
 from stages.formats.reports import read_json
 from stages.runtime.section import read_params_file
 
@@ -89,15 +88,12 @@ class Result:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train each way, and record what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = gpu_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), metavar="NAME")
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--try-on-cpu", action="store_true")
     given = parser.parse_args(arguments)
-    if not torch.cuda.is_available() and not given.try_on_cpu:
-        print("no GPU here: not measured")
+    if not is_measured(given):
         return
     device = "" if given.try_on_cpu else torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.at_once) as pool:
@@ -147,8 +143,7 @@ def section(run: Run, steps: int, on_cpu: bool) -> dict[str, Any]:
     """The `train` section of a run."""
     length = TINY["n_positions"] if on_cpu else run.sequence_length
     values: dict[str, Any] = read_params_file(ROOT / "params.yaml")["train"]
-    off = {"activation_function": "gelu_pytorch_tanh", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    values |= {"model": (TINY if on_cpu else GPT2) | off | {"n_positions": length}, "sequence_length": length}
+    values |= {"model": (TINY if on_cpu else GPT2) | {"n_positions": length}, "sequence_length": length}
     values |= {"global_batch_size": 8192 // run.sequence_length, "attention": run.attention, "precision": run.precision}
     values |= {"max_steps": steps, "log_every_steps": 5, "evaluate_every_steps": steps, "evaluation_sequences": 1}
     values["checkpoint_every_steps"] = steps

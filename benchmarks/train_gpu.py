@@ -40,8 +40,11 @@ from stages.train.worker import compile_and_spread, set_up
 VOCABULARY = 50_257
 ACCUMULATION = 4
 
-GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
-TINY = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64}
+PLAIN: dict[str, Any] = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh"}
+PLAIN |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+GPT2 = PLAIN | {"n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
+TINY = PLAIN | {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64}
 
 NOMINAL_PEAK = 1e12
 """FLOP/s that `--try-on-cpu` takes for the CPU's peak, so that the utilisation is computed too."""
@@ -62,16 +65,13 @@ class Side:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = gpu_parser(__doc__)
     parser.add_argument("--nanogpt", type=Path)
     parser.add_argument("--micro-batch", type=int, help="sequences of a forward pass")
     parser.add_argument("--deterministic", action="store_true", help="sums of a fixed order; needs --micro-batch")
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--try-on-cpu", action="store_true")
     given = parser.parse_args(arguments)
-    if not torch.cuda.is_available() and not given.try_on_cpu:
-        print("no GPU here: not measured")
+    if not is_measured(given):
         return
     device = torch.device("cpu" if given.try_on_cpu else "cuda")
     params = gpt2_params(TINY if given.try_on_cpu else GPT2, given.micro_batch if given.deterministic else None)
@@ -102,11 +102,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     record("train_gpu", found, quick=given.quick)
 
 
+def gpu_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that benchmarks on a GPU share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--try-on-cpu", action="store_true")
+    return parser
+
+
+def is_measured(given: argparse.Namespace) -> bool:
+    """Whether there is a GPU to measure, or the CPU is to be tried; else says so."""
+    if torch.cuda.is_available() or given.try_on_cpu:
+        return True
+    print("no GPU here: not measured")
+    return False
+
+
 def gpt2_params(model: dict[str, Any], deterministic_micro_batch_size: int | None) -> TrainParams:
     """The project's recipe with AdamW and GPT-2's shape; a global batch that no micro-batch exceeds."""
     section = read_params_file(Path("params.yaml"))["train"]
-    off = {"activation_function": "gelu_pytorch_tanh", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    section |= {"model": model | off, "sequence_length": model["n_positions"], "precision": "bf16"}
+    section |= {"model": model, "sequence_length": model["n_positions"], "precision": "bf16"}
     section |= {"global_batch_size": 256, "packing": "concatenate", "trackers": []}
     section["deterministic_micro_batch_size"] = deterministic_micro_batch_size
     section["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 6e-4}

@@ -129,10 +129,10 @@ def state_of(result: RunResult) -> State[Any]:
 
 
 class OwnFlow(Flow[..., State[Any]]):
-    """A flow whose parameters are JSON as they are: to make them so Prefect would import FastAPI, for half a second."""
+    """A flow whose parameters are JSON already: to convert them Prefect would import FastAPI, for half a second."""
 
     def serialize_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The same."""
+        """Return them unchanged."""
         return parameters
 
 

@@ -225,7 +225,7 @@ def documents(trainer: Trainer, step: int) -> str:
 def pinned(rows: Rows, device: torch.device) -> Rows:
     """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise.
 
-    A process that has no other beside it has no number of its GPU: that is the first one's.
+    In a single process accelerate's device has no index, and the thread's default, the first GPU, is right.
     """
     if device.index is not None:
         torch.cuda.set_device(device)

@@ -160,7 +160,7 @@ def test_weights_that_the_step_before_a_checkpoint_spoiled_are_not_saved(
 def test_the_thread_that_reads_is_on_the_gpu_of_its_process(
     monkeypatch: pytest.MonkeyPatch, device: str, set_to: list[int]
 ) -> None:
-    """One process alone has a GPU without a number, which torch refuses to set."""
+    """In a single process the device has no index, and torch refuses to set such a one."""
     seen: list[int] = []
     monkeypatch.setattr(torch._C, "_cuda_setDevice", seen.append, raising=False)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)

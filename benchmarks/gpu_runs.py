@@ -8,7 +8,6 @@ no loss; then those whose speed and memory are compared, each alone. `--try-on-c
 presets, and records nothing.
 """
 
-import csv
 import os
 import re
 import statistics
@@ -22,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 import yaml
 
@@ -71,8 +71,8 @@ RUNS = {
 }
 """All of GPT-2 124M with the corpus' own vocabulary, 8,192 tokens a step in one micro-batch."""
 
-TIMED = ("bf16", "documents bf16", "4096", "4096 documents")
-"""Those whose speed and memory are compared."""
+TIMED = {"bf16": "", "documents bf16": "bf16", "4096": "", "4096 documents": "4096"}
+"""Those whose speed and memory are measured, and the run with causal attention that each is compared with."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,10 @@ def trained(folder: Path, number: int, name: str, steps: int, on_cpu: bool) -> R
     if ended.returncode:
         print(f"{name}: exit code {ended.returncode}\n{(ended.stdout + ended.stderr)[-3000:]}", flush=True)
         return None
-    with (project / "reports/curves/training_loss.tsv").open(encoding="utf-8") as curve:
-        losses = {int(row["step"]): float(row["training_loss"]) for row in csv.DictReader(curve, delimiter="\t")}
+    curve = pd.read_table(project / "reports/curves/training_loss.tsv")
+    losses = dict(zip(curve["step"].tolist(), curve["training_loss"].tolist(), strict=True))
     (speed_file,) = project.glob(".parrotflow/checkpoints/*/speed.tsv")
-    with speed_file.open(encoding="utf-8") as curve:
-        speeds = [float(row["tokens_per_second"]) for row in csv.DictReader(curve, delimiter="\t")]
+    speeds = pd.read_table(speed_file)["tokens_per_second"].tolist()
     memory = read_json(project / "reports/train_speed.json")["memory_bytes"]
     result = Result(losses, statistics.median(speeds[len(speeds) // 2 :]), int(memory))
     forecast = re.findall(r"^memory.*$", ended.stdout, re.MULTILINE)
@@ -180,7 +179,7 @@ def losses(results: dict[str, Result], device: str) -> Iterator[Measurement]:
 def speeds(results: dict[str, Result], device: str) -> Iterator[Measurement]:
     """Speed and memory; of attention within documents beside those of causal attention."""
     for name, result in results.items():
-        other = results.get({"documents bf16": "bf16", "4096 documents": "4096"}.get(name, ""))
+        other = results.get(TIMED[name])
         figure = partial(compare, peer_name="causal" if other else "", libraries=LIBRARIES, accelerator=device)
         yield figure(
             f"GPT-2 124M: speed, {name}",

@@ -13,10 +13,10 @@ much as everything here.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
-from stages.clean.code_points import CharacterTable, beyond_ascii
+from stages.clean.code_points import CharacterTable, beyond_ascii, composed
 from stages.formats.documents import read_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
@@ -39,12 +39,15 @@ WordHashes = npt.NDArray[np.uint64]
 
 Positions = npt.NDArray[np.int64]
 
+Spans = tuple[Positions, Positions]
+"""Where each word begins and where it ends, in bytes."""
+
 NO_WORD, RUN, PAIRED = range(3)
 """What a character is in: no word; a run, which is one word; a run of which each two neighbours are a word."""
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
-ASCII_KINDS = bytes(RUN if byte in WORD_BYTES else NO_WORD for byte in range(256))
+IN_WORD = bytes(RUN if byte in WORD_BYTES else NO_WORD for byte in range(256))
 
 _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|[{_WITHOUT_SPACES}]+", regex.V1)
@@ -70,15 +73,22 @@ def word_list(text: str, kind: WordKind) -> list[bytes]:
 
 def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
     """The hashes of each text's distinct words, sorted: those of `word_list`, several texts at once."""
-    kinds = KINDS if kind == "unicode" else None
     for batch in _batches(texts):
-        documents = [_composed(document) for document in batch] if kind == "unicode" else batch
-        data = b"\0".join([b"", *documents, b""])
-        begins = np.cumsum([1, *(len(document) + 1 for document in documents)])
-        starts, ends = word_spans(data, ASCII_KINDS, kinds)
-        hashes = hashed(data, starts, ends)
-        for start, stop in pairwise(np.searchsorted(starts, begins).tolist()):
-            yield _distinct(hashes[start:stop])
+        # Where each character is a byte, as in most documents of code, less is to be done.
+        by_bytes = [kind == "ascii" or document.isascii() for document in batch]
+        plain = _hashes_of(list(compress(batch, by_bytes)), byte_spans)
+        others = [composed(document) for document, is_plain in zip(batch, by_bytes, strict=True) if not is_plain]
+        beyond = _hashes_of(others, character_spans)
+        yield from (next(plain if is_plain else beyond) for is_plain in by_bytes)
+
+
+def _hashes_of(documents: Sequence[bytes], spans: Callable[[bytes], Spans]) -> Iterator[WordHashes]:
+    data = b"\0".join([b"", *documents, b""])
+    begins = np.cumsum([1, *(len(document) + 1 for document in documents)])
+    starts, ends = spans(data)
+    hashes = hashed(data, starts, ends)
+    for start, stop in pairwise(np.searchsorted(starts, begins).tolist()):
+        yield _distinct(hashes[start:stop])
 
 
 def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
@@ -95,11 +105,6 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
                 yield batch
                 batch, size = [], 0
     yield batch
-
-
-def _composed(document: bytes) -> bytes:
-    """UTF-8 text in NFC."""
-    return document if document.isascii() else unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
 
 
 KINDS = CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
@@ -147,47 +152,36 @@ def _compute(permutations: int, kind: WordKind, shard: Path, folder: Path) -> No
     np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), permutations))
 
 
-def word_spans(data: bytes, ascii_kinds: bytes, kinds: CharacterTable | None) -> tuple[Positions, Positions]:
-    """Where each word begins and ends in UTF-8 text, in the order of their beginnings.
-
-    `ascii_kinds` has the kind of each byte, as `bytes.translate` takes it, `kinds` that of each code point; without it
-    no character beyond ASCII is part of a word. The first and the last byte must not be part of one.
-    """
-    of_bytes = np.frombuffer(data.translate(ascii_kinds), dtype=np.uint8)
-    if kinds is None or data.isascii():
-        return _runs(of_bytes == RUN)
-    content = np.frombuffer(data, dtype=np.uint8)
-    where = np.flatnonzero(content >= 0x80)
-    # In UTF-8 the first byte of such a character is 0xC0 or more, those that follow it are less.
-    first = np.flatnonzero(content[where] >= 0xC0)
-    begins, sizes = where[first], np.diff(first, append=len(where))
-    of_characters = kinds[beyond_ascii(data)]
-    of_bytes = of_bytes.copy()
-    of_bytes[where] = np.repeat(of_characters, sizes)
-    starts, ends = _runs(of_bytes == RUN)
-    paired = of_characters == PAIRED
-    if not paired.any():
-        return starts, ends
-    pair_starts, pair_ends = _pairs(begins[paired], (begins + sizes)[paired])
-    starts, ends = np.concatenate([starts, pair_starts]), np.concatenate([ends, pair_ends])
-    order = np.argsort(starts, kind="stable")
-    return starts[order], ends[order]
-
-
-def _runs(is_word: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
+def byte_spans(data: bytes) -> Spans:
+    """Where each word of ASCII letters, digits and underscores begins and ends, in order. The first and the last byte
+    must not be part of one."""
+    is_word = np.frombuffer(data.translate(IN_WORD), dtype=np.bool_)
     edges = np.flatnonzero(is_word[1:] != is_word[:-1]) + 1
     return edges[::2], edges[1::2]
 
 
-def _pairs(begins: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Each two characters that follow one another, and each character that has no such neighbour.
+def character_spans(data: bytes) -> Spans:
+    """Where each word of UTF-8 text begins and ends, in order. The first and the last character must not be part of
+    one.
 
-    For example, characters at 10..13, 13..16, 16..19 and 30..33 give 10..16, 13..19 and 30..33.
+    For example, with r for a character of a run, p for a paired one and - for any other:
+
+        character   0 1 2 3 4 5 6 7 8 9      words   1..3, 4..6, 5..7 and 8..9
+        kind        - r r - p p p - p -
     """
-    is_followed = begins[1:] == ends[:-1]
-    is_alone = ~(np.append(is_followed, False) | np.append(False, is_followed))
-    starts = np.concatenate([begins[:-1][is_followed], begins[is_alone]])
-    return starts, np.concatenate([ends[1:][is_followed], ends[is_alone]])
+    content = np.frombuffer(data, dtype=np.uint8)
+    kinds = np.frombuffer(data.translate(IN_WORD), dtype=np.uint8).copy()
+    # In UTF-8 the first byte of a character beyond ASCII is 0xC0 or more, those after it are less.
+    kinds[content >= 0xC0] = KINDS[beyond_ascii(data)]
+    byte_of = np.flatnonzero((content & 0xC0) != 0x80)
+    kinds = kinds[byte_of]
+    before, here, after = kinds[:-2], kinds[1:-1], kinds[2:]
+    begins_run = (here == RUN) & (before != RUN)
+    begins_pair = (here == PAIRED) & ((after == PAIRED) | (before != PAIRED))
+    first = np.flatnonzero(begins_run | begins_pair) + 1
+    end = first + 1 + (kinds[first + 1] == PAIRED)
+    end[kinds[first] == RUN] = np.flatnonzero((here == RUN) & (after != RUN)) + 2
+    return byte_of[first], byte_of[end]
 
 
 HASHED_AT_ONCE = 2**16

@@ -11,10 +11,13 @@ formatter changes nothing. Three things ask:
 
 import ast
 import hashlib
+import json
+import os
 import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -22,7 +25,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-from stages.runtime.entry import UserError
+from stages.runtime.entry import STATE_DIR, UserError
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the packages `stages` and `flows`, and the project's own folders."""
@@ -39,6 +42,9 @@ PACKAGES = ("stages", "flows", *OWN_FOLDERS)
 
 HASH_DIGITS = 32
 
+KEPT = STATE_DIR / "cache" / "modules"
+"""What was read last of each file of code."""
+
 _MODULE_NAME = re.compile(r"stages(\.\w+)+")
 
 
@@ -49,6 +55,7 @@ class Sources:
         self.root = root
         self._modules: dict[str, Module] = {}
         self._imported: dict[str, list[str]] = {}
+        self._found: dict[str, str] = {}
 
     def module(self, file: str) -> "Module":
         """Read a file. Raises UserError where it is not Python."""
@@ -115,8 +122,10 @@ class Sources:
         return [*files, own] if own else files
 
     def _file_of(self, name: str) -> str:
-        file = f"{name.replace('.', '/')}.py"
-        return file if (self.root / file).is_file() else ""
+        if name not in self._found:
+            file = f"{name.replace('.', '/')}.py"
+            self._found[name] = file if (self.root / file).is_file() else ""
+        return self._found[name]
 
 
 def computing(files: Iterable[str]) -> list[str]:
@@ -190,7 +199,34 @@ class Module:
 
 @cache
 def read_module(text: bytes, file: str) -> Module:
-    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python."""
+    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python.
+
+    What was read is kept in `.parrotflow` until the file changes: to parse all of ours takes half a second.
+    """
+    own = _sha256([_reader(), file, hashlib.sha256(text).hexdigest()])
+    kept = KEPT / f"{file.replace('/', '.')}.json"
+    with suppress(OSError, ValueError, TypeError):
+        of, check, *parts = json.loads(kept.read_bytes())
+        if (of, check) == (own, _sha256([own, str(parts)])):
+            return Module(parts[0], frozenset(parts[1]), frozenset(parts[2]))
+    module = _parsed(text, file)
+    if STATE_DIR.is_dir():
+        parts = [module.sha256, sorted(module.imports), sorted(module.required)]
+        partial_file = kept.with_name(f".{kept.name}.{os.getpid()}.partial")
+        with suppress(OSError):  # of another user, or on a full disk: the next one parses it too
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            partial_file.write_text(json.dumps([own, _sha256([own, str(parts)]), *parts]), encoding="utf-8")
+            partial_file.replace(kept)
+    return module
+
+
+@cache
+def _reader() -> str:
+    """What reads: this module, by Python's parser."""
+    return f"{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()} {platform.python_version()}"
+
+
+def _parsed(text: bytes, file: str) -> Module:
     reader = _Reader(".".join(Path(file).with_suffix("").parts[:-1]))
     try:
         reader.read(ast.parse(text))

@@ -1,5 +1,6 @@
 import re
 import sys
+import unicodedata
 from collections.abc import Callable
 from itertools import compress
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clean.code_points import ALPHANUMERIC, SPACE, CharacterTable
+from stages.clean.code_points import ALPHANUMERIC, SPACE, CharacterTable, composed
 
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 
@@ -27,3 +28,23 @@ def test_a_characters_number_does_not_depend_on_earlier_lookups(text: list[str])
     assert [table[code_points[:count]].tolist() for count in range(len(text) + 1)] == [
         ALPHANUMERIC[code_points][:count].tolist() for count in range(len(text) + 1)
     ]
+
+
+COMPOSING = (
+    "aA\u00e9\u0301\u0316\u0345\u212b"  # accents, and a sign for a letter
+    "\u0928\u093c\u0929\u0958\u09c7\u09be"  # Devanagari, Bengali
+    "\u1112\u1161\u11ab\ud55c\uac00\ufb1d\U0001d15e"  # Korean, Hebrew, a note
+)
+
+
+@given(text=st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from(COMPOSING))))
+def test_a_text_is_composed_as_unicodedata_does(text: str) -> None:
+    assert composed(text.encode()).decode() == unicodedata.normalize("NFC", text)
+
+
+def test_each_character_and_its_parts_are_composed_as_unicodedata_does() -> None:
+    with_parts = [one for one in CHARACTERS if unicodedata.normalize("NFD", one) != one]
+    texts = [*with_parts, *(unicodedata.normalize("NFD", one) for one in with_parts), "".join(CHARACTERS)]
+
+    assert len(with_parts) > 10_000
+    assert [text for text in texts if composed(text.encode()).decode() != unicodedata.normalize("NFC", text)] == []

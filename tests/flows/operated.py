@@ -39,13 +39,12 @@ class Operated:
         return done.stdout
 
     def post(self, path: str, **body: Any) -> Any:
-        """A call of the server's API. 503 says that its SQLite is busy: come again, as Prefect's own client does.
-
-        On a loaded machine an answer has taken more than 30 seconds.
+        """A call of the server's API. 503 says that its SQLite is busy: come again, as Prefect's own client does. On a
+        loaded machine it has said so by 500, and an answer has taken more than 30 seconds.
         """
         deadline = time.monotonic() + 60
         address = f"{self.address}/{path}"
-        while (answer := httpx.post(address, json=body, auth=self.auth, timeout=180)).status_code == 503:
+        while (answer := httpx.post(address, json=body, auth=self.auth, timeout=180)).status_code in (500, 503):
             assert time.monotonic() < deadline, answer.text
             time.sleep(0.5)
         answer.raise_for_status()

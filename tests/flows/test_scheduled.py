@@ -53,6 +53,7 @@ def ended(server: Operated, flow: str = "scheduled") -> list[dict[str, Any]]:
     return [found for found in server.flow_runs(flow) if found["end_time"]]
 
 
+@pytest.mark.timeout(1200)  # each of its waits has a limit of its own, together 780 s
 def test_a_schedule_fires_runs_what_new_data_affects_pushes_commits_and_then_runs_nothing(
     project: Path, tmp_path: Path
 ) -> None:

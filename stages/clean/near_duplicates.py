@@ -26,6 +26,9 @@ from stages.clean.words import ShardWords, WordHashes, WordKind, read_words
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
 
+FEW = 8
+"""Documents of a bucket that are compared one by one: for more it is faster to make rows of bits of their words."""
+
 COMPARED_AT_ONCE = 1000
 """Documents whose words are in memory together."""
 
@@ -221,28 +224,34 @@ def join_similar(corpus: Corpus, bucket: RowNumbers, params: NearDuplicates, clu
     bucket of n alike documents costs n comparisons instead of n * n / 2. After that only a document outside the largest
     cluster can be part of an open pair, so each of those is compared with all that are in other clusters.
     """
-    labels = np.array([clusters.root(document) for document in bucket.tolist()])
+    documents = bucket.tolist()
+    labels = np.array(list(map(clusters.root, documents)))
     if (labels == labels[0]).all():
         return
-    words = WordSets([corpus.words(document) for document in bucket.tolist()])
-    is_open = np.ones(len(bucket), dtype=bool)
+    words = WordSets(list(map(corpus.words, documents))) if len(documents) > FEW else None
+    is_open = np.ones(len(documents), dtype=bool)
 
     def compare(document: int) -> Iterator[Pair]:
+        is_open[document] = False
         others = np.flatnonzero(is_open & (labels != labels[document]))
-        similarities = words.similarities(document, others)
+        similarities = (
+            words.similarities(document, others)
+            if words
+            else corpus.similarities(documents[document], bucket[others].tolist())
+        )
+        if not (count := np.count_nonzero(similarities >= params.similarity)):
+            return
         # Of each cluster the most similar document first: that pair joins it.
-        order = np.argsort(-similarities, kind="stable")
-        similar = order[: (similarities >= params.similarity).sum()]
+        similar = np.argsort(-similarities, kind="stable")[:count]
         for other, similarity in zip(bucket[others[similar]].tolist(), similarities[similar].tolist(), strict=True):
-            if clusters.merge(int(bucket[document]), other):
-                yield int(bucket[document]), other, similarity
+            if clusters.merge(documents[document], other):
+                yield documents[document], other, similarity
         labels[np.isin(labels, labels[others[similar]])] = labels[document]
 
     yield from compare(0)
     found, counts = np.unique(labels, return_counts=True)
-    for document in np.flatnonzero(labels != found[counts.argmax()]).tolist():
+    for document in np.flatnonzero(is_open & (labels != found[counts.argmax()])).tolist():
         yield from compare(document)
-        is_open[document] = False
 
 
 def components(

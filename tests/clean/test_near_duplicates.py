@@ -266,8 +266,12 @@ def cpu_seconds_of_one_cluster(size: int, params: NearDuplicates) -> float:
     return seconds
 
 
+@pytest.mark.parametrize("few", [0, 1000])
 @pytest.mark.parametrize("similarity", [0.6, 0.7, 0.8, 0.9])
-def test_large_buckets_give_the_clusters_of_comparing_every_pair(similarity: float) -> None:
+def test_large_buckets_give_the_clusters_of_comparing_every_pair(
+    similarity: float, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.clean.near_duplicates.FEW", few)
     draw = random.Random(4)
     shared = [f"word{n}" for n in range(60)]
     texts = [" ".join(draw.sample(shared, 56) + [f"own{n}_{k}" for k in range(draw.randrange(9))]) for n in range(80)]

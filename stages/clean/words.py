@@ -26,7 +26,7 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
-from stages.clean.code_points import CharacterTable, beyond_ascii, composed
+from stages.clean.code_points import CharacterTable, code_points, composed
 from stages.formats.documents import read_shard
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 
@@ -169,18 +169,15 @@ def character_spans(data: bytes) -> Spans:
         character   0 1 2 3 4 5 6 7 8 9      words   1..3, 4..6, 5..7 and 8..9
         kind        - r r - p p p - p -
     """
-    content = np.frombuffer(data, dtype=np.uint8)
-    kinds = np.frombuffer(data.translate(IN_WORD), dtype=np.uint8).copy()
-    # In UTF-8 the first byte of a character beyond ASCII is 0xC0 or more, those after it are less.
-    kinds[content >= 0xC0] = KINDS[beyond_ascii(data)]
-    byte_of = np.flatnonzero((content & 0xC0) != 0x80)
-    kinds = kinds[byte_of]
+    kinds = KINDS[code_points(data.decode("utf-8"))]
     before, here, after = kinds[:-2], kinds[1:-1], kinds[2:]
     begins_run = (here == RUN) & (before != RUN)
     begins_pair = (here == PAIRED) & ((after == PAIRED) | (before != PAIRED))
     first = np.flatnonzero(begins_run | begins_pair) + 1
     end = first + 1 + (kinds[first + 1] == PAIRED)
     end[kinds[first] == RUN] = np.flatnonzero((here == RUN) & (after != RUN)) + 2
+    # In UTF-8 the bytes after the first of a character are 0x80 to 0xBF: as signed numbers the smallest.
+    byte_of = np.flatnonzero(np.frombuffer(data, dtype=np.int8) >= -0x40)
     return byte_of[first], byte_of[end]
 
 

@@ -19,7 +19,6 @@ from flows.dvc_repo.internals import own_environment
 from flows.experiments.runs import RECORD
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.sweep.committed import git, give_identity
-from stages.formats.accepted import ACCEPTED
 from stages.runtime.atomic import atomic_write
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
@@ -240,12 +239,8 @@ def left_out_by_git(folder: Path, message: str) -> list[str]:
 
 
 def is_result(path: str, results: Sequence[str]) -> bool:
-    """Whether a run may have written a tracked file.
-
-    The ledger of what was accepted goes with dvc.lock: its entries name records there, and a stage that runs drops its.
-    """
-    written = path.endswith(WRITTEN_BY_DVC) or path == str(ACCEPTED)
-    return written or any(path == result or path.startswith(f"{result}/") for result in results)
+    """Whether a run may have written a tracked file."""
+    return path.endswith(WRITTEN_BY_DVC) or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
 def require_branch_name(name: str) -> None:

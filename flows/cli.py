@@ -133,31 +133,6 @@ def why(
 
 
 @app.command
-def accept(stage: str, *, because: str = "", undo: bool = False) -> None:
-    """Declare a stage up to date without a run, with the reason in accepted.yaml, which the model card shows.
-
-    Parameters
-    ----------
-    stage
-        A stage whose inputs have changed.
-    because
-        Why the change leaves its result as it was.
-    undo
-        Take back what was accepted of the stage: it has to run again.
-    """
-    from flows.project.accept import accept
-    from flows.project.accept import undo as take_back
-    from stages.formats.accepted import ACCEPTED
-
-    if undo:
-        take_back(stage)
-        print(f"{stage} is no longer accepted as up to date; `parrotflow why` says what would run.")
-        return
-    entry = accept(stage, because)
-    print(f"{entry.stage} is accepted as up to date; {ACCEPTED} says why. Commit it with dvc.lock.")
-
-
-@app.command
 def params(*words: str, yes: bool = False) -> None:
     """Compose presets of conf/ and values into params.yaml, showing the difference first.
 

@@ -7,7 +7,6 @@ write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 
 import contextlib
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,16 +17,13 @@ from flows.dvc_repo.cache import drop_damaged, low_space
 from flows.dvc_repo.lock_file import keep_order, repair_after_kill
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import CurveFigure, check_params, section_warnings
-from flows.project.accept import drop_entries, drop_expired
 from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
 from flows.run.locks import run_lock
 from flows.run.outcome import (
     Artifact,
-    Event,
     RunOptions,
     RunResult,
-    StageEnded,
     StageOutcome,
     curve_points,
     filled_in,
@@ -54,7 +50,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         check_params()
         for repaired in repair_after_kill():
             print(repaired, flush=True)
-        drop_expired()
         plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
         for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
             print(f"warning: {warning}", flush=True)
@@ -62,7 +57,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         if not plan.to_do:
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
-        one_at_a_time = threading.Lock()
         keep_order([stage.name for stage in plan])
         secrets = secrets_of(plan)
         for line in [
@@ -73,16 +67,8 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
             print(line, flush=True)
         before = read_before(plan)
 
-        def on_event(event: Event) -> None:
-            terminal.on_event(event)
-            if isinstance(event, StageEnded) and event.outcome.result in ("ran", "restored", "recorded"):
-                with one_at_a_time:  # before the next stage starts: the one that publishes shows what is accepted
-                    if event.outcome.result == "ran":
-                        drop_entries(event.stage)
-                    drop_expired()  # a result that was restored may be one that was computed
-
         with contextlib.closing(DvcServer()) as server:
-            run = Attempts(plan, options, StageRunner(server), replan, on_event)
+            run = Attempts(plan, options, StageRunner(server), replan, terminal.on_event)
 
             def finish() -> Iterable[Artifact]:
                 terminal.stop()

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 COPIED = (
     "stages filters sources held_out launch conf problems tasks dvc.yaml requirements.lock pyproject.toml "
-    "accepted.yaml .gitignore .dvcignore"
+    ".gitignore .dvcignore"
 )
 
 DOCUMENTS = 16

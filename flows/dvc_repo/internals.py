@@ -26,7 +26,6 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
-from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import _common as serialization
 from dvc.utils.serialize import load_yaml
 
@@ -175,24 +174,6 @@ def verify_downloads() -> None:
         return remote
 
     DataCloud.get_remote = get_verified_remote
-
-
-def record_inputs(
-    name: str, prepare: Callable[[PipelineStage], None], before_writing: Callable[[dict[str, Any]], None]
-) -> None:
-    """Write a stage's inputs as they are now into dvc.lock; its outputs stay as recorded.
-
-    As `dvc commit`, but nothing goes into the run-cache: that would be restored, and shared, as if it was computed.
-    `prepare` gets the stage before its inputs are read, `before_writing` the entry that dvc.lock will hold.
-    """
-    with locked_repo() as repo:
-        (stage,) = repo.stage.collect(name)
-        prepare(stage)
-        stage.save_deps()
-        stage.md5 = stage.compute_md5()
-        before_writing(to_single_stage_lockfile(stage))
-        with lock_file_written_whole():
-            stage.dump(update_pipeline=False)
 
 
 def poll_lock_every(seconds: float) -> None:

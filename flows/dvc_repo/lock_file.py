@@ -108,11 +108,6 @@ def _is_empty(file: Path) -> bool:
     return file.is_file() and not file.stat().st_size
 
 
-def recorded(stage: str) -> dict[str, Any] | None:
-    """A stage's entry in dvc.lock."""
-    return recorded_all([stage]).get(stage)
-
-
 def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number.
 
@@ -131,22 +126,6 @@ def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
         if entry := contents[dvc_file].get(name):
             found[stage] = entry
     return found
-
-
-def forget(stage: str) -> None:
-    """Take a stage out of dvc.lock, so that it counts as never run."""
-    dvc_file, name = located(stage)
-    lock_file = lock_file_of(dvc_file)
-    if not lock_file.exists():
-        return
-    head, blocks, tail = blocks_of(lock_file.read_text(encoding="utf-8"))
-    blocks.pop(name, None)
-    if not blocks:  # DVC refuses a file whose `stages:` is followed by none
-        head = head.removesuffix(HEAD)
-    if blocks or tail:
-        atomic_write(lock_file, head + "".join(blocks.values()) + tail)
-    else:
-        lock_file.unlink()
 
 
 def keep_order(stages: Sequence[str], folder: Path = Path()) -> None:

@@ -272,12 +272,6 @@ def code_folders(stages: Iterable[Stage]) -> list[CodeFolder]:
     return [CodeFolder(stage) for stage in stages if writes_code(stage)]
 
 
-def expect_code(stage: Stage) -> None:
-    """Let DVC take a stage's files of code as they will be."""
-    for folder in code_folders(stage.repo.index.stages):
-        folder.expect_in(stage)
-
-
 def writes_code(stage: Stage) -> bool:
     """Whether a stage is the one that records the code of the others."""
     return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd) and not stage.frozen

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.project.compose import composed_with_dial
-from stages.formats.accepted import ACCEPTED, accepted_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -114,8 +113,6 @@ def write_files(folder: Path) -> None:
             shutil.copytree(beside / name, target, dirs_exist_ok=True, ignore=not_copied)
         else:
             shutil.copyfile(beside / name, target)
-    # Not a copy: what was accepted here says nothing of another project's results.
-    atomic_write(folder / ACCEPTED, accepted_text([]))
 
 
 def write_own(folder: Path, words: Sequence[str]) -> None:

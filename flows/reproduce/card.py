@@ -30,7 +30,6 @@ from stages.formats.revision.provenance import (
     CURVES,
     EXECUTION,
     INPUTS,
-    RECORDED_ACCEPTED,
     RECORDED_CODE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
@@ -72,7 +71,7 @@ def compared_card(
 def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
     """Make the project that publish saw: links to the recorded files, and to rebuilt ones where nothing is recorded."""
     files = {project / file: revision.folder / path for path, file in revision.published.items()}
-    for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED):
+    for path in (RECORDED_PARAMS, RECORDED_LOCK):
         files |= {project / Path(path).name: revision.folder / path}
     code = [path for path in revision.provenance.files if path.startswith(f"{RECORDED_CODE}/")]
     files |= {project / FOLDER / Path(path).name: revision.folder / path for path in code}

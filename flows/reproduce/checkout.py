@@ -23,7 +23,6 @@ from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.consistency import code_read
 from stages.formats.revision.provenance import (
     PROVENANCE,
-    RECORDED_ACCEPTED,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
@@ -38,7 +37,7 @@ from stages.runtime.stage_code import FOLDER, stage_codes
 
 CHECKOUT = "checkout"
 
-WRITTEN_BACK = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS, RECORDED_ACCEPTED)
+WRITTEN_BACK = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
 """Recorded files that the stages read, or that say what they are; the lock of the commit is an older one."""
 
 COMMIT = re.compile("[0-9a-f]{40,64}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.run.locks import held_locks, run_lock
-from stages.formats.revision.provenance import RECORDED_ACCEPTED, RECORDED_LOCK, RECORDED_PARAMS
+from stages.formats.revision.provenance import RECORDED_LOCK, RECORDED_PARAMS
 from stages.runtime.credentials import credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 from stages.runtime.stage_code import stage_codes
@@ -42,7 +42,7 @@ HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 OWN = Path("published")
 """Where this project's own revisions are."""
 
-NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK, RECORDED_ACCEPTED)}
+NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK)}
 """Files of the record that replace those of the commit, and of which nothing is run."""
 
 NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from stages.formats.accepted import Accepted
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
 from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
 from stages.formats.evaluation.measurements import Measurements, read_measurements
@@ -18,7 +17,7 @@ from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
 from stages.formats.revision.model_index import is_taken, known_data_sets
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import LOCK, accepted_now, publish_deps, read_lock, recorded_section, recorded_versions
+from stages.publish.lock import LOCK, publish_deps, read_lock, recorded_section, recorded_versions
 from stages.publish.revision import training_execution
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
@@ -97,8 +96,6 @@ class CardInputs:
     evaluation_receipt: EvaluationReceipt
     measurements: dict[Path, Measurements]
     """The reports of other evaluations, which say themselves what they measured."""
-    accepted: list[Accepted]
-    """Stages that someone declared up to date without a run, and why (`parrotflow accept`)."""
 
 
 def read_inputs() -> CardInputs:
@@ -127,7 +124,6 @@ def read_inputs() -> CardInputs:
         harness=HarnessReport.read(),
         evaluation_receipt=EvaluationReceipt.read(),
         measurements=read_measurements(),
-        accepted=accepted_now(),
     )
     require_measured(inputs, weights_sha256())
     require_declared(inputs.measurements, stages)

@@ -14,7 +14,6 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.accepted import ACCEPTED, Accepted, accepted_text, read_accepted
 from stages.formats.revision.lock import Stages, hash_of, makers_of, overlaps
 from stages.formats.revision.provenance import record_path
 from stages.runtime.entry import UserError
@@ -24,7 +23,7 @@ from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, StageCode, norm
 
 LOCK = Path("dvc.lock")
 
-COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK, ACCEPTED, LOCK)}
+COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK, LOCK)}
 """The files of the project that a record always has, so that no source archive needs them."""
 
 NULL = "tag:yaml.org,2002:null"
@@ -40,20 +39,6 @@ def read_lock(path: Path = LOCK) -> Stages:
     # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
     stages: Stages = YAML(typ="safe").load(path).get("stages", {})
     return stages
-
-
-def accepted_now() -> list[Accepted]:
-    """What was accepted of the present results: an entry of a stage that has really run since is left out.
-
-    An entry of which dvc.lock has no stage is kept: a revision has the record of the stages that led to it alone.
-    """
-    kept = []
-    for entry in read_accepted():
-        file, _, name = entry.stage.rpartition(DVC_FILE.name + ":")  # `more/dvc.yaml:copy`, or just `copy`
-        record = read_lock(Path(file, LOCK)).get(name)
-        if record is None or entry.fits(record):
-            kept.append(entry)
-    return kept
 
 
 def recorded_section(stages: Stages, name: str) -> dict[str, Any]:
@@ -151,12 +136,10 @@ def settings(stages: Stages) -> dict[str, bytes]:
     """
     versions, values = recorded_versions(stages), edited(stages)
     code = (Path(path) for path, code in recorded_code(stages).items() if code)
-    kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, ACCEPTED, *code)
+    kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code)
     contents = {path: path.read_bytes() for path in kept if path.is_file()} | {LOCK: lock_of(stages)}
     if values and PARAMS_FILE in contents:
         contents[PARAMS_FILE] = with_values(contents[PARAMS_FILE], values)
-    if (accepted := accepted_now()) != read_accepted():
-        contents[ACCEPTED] = accepted_text(accepted).encode("utf-8")
     if REQUIREMENTS_LOCK in contents:
         contents[REQUIREMENTS_LOCK] = with_pins(contents[REQUIREMENTS_LOCK], versions)
     return {record_path(path): content for path, content in contents.items()}

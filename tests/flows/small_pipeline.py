@@ -38,7 +38,6 @@ CODE = (
     "dvc.yaml",
     "requirements.lock",
     "pyproject.toml",
-    "accepted.yaml",
 )
 
 

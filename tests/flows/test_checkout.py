@@ -1,7 +1,6 @@
 """The checkout of a deployment: what it takes from each side, and that nothing computed is lost."""
 
 import subprocess
-from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from flows.checkout import (
     require_branch_name,
 )
 from flows.deployments import require_names
-from flows.project.accept import drop_expired
 from flows.scheduled import wanted
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
@@ -82,21 +80,6 @@ def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: 
     assert (folder / "dvc.lock").read_text() == lock("ours\n" + "same\n" * 8)
     assert (folder / "scores/one.json").read_text() == "2\n"
     assert (folder / "one.sh").read_text() == "b\n"
-
-
-def test_what_was_accepted_stays_with_its_record_and_an_entry_that_has_expired_is_committed(source: Path) -> None:
-    of_theirs = "{stage: one, because: a comment, changes: [], by: Ada, date: '2026-01-02', record: of theirs}"
-    folder, work = checkout(source), source.parent / "work"
-    commit(folder, dvc_lock=lock("ours\n" + "same\n" * 8))
-    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), accepted_yaml=f"[{of_theirs}]\n")
-    git(work, "push", "-q", "origin", "main")
-
-    bring_up_to_date(folder, str(source), "main", "results")
-    with chdir(folder):
-        drop_expired()
-
-    assert commit_results(folder, "A run in which the stage was run") is not None
-    assert git(folder, "status", "--porcelain") == ""
 
 
 def test_what_both_sides_tell_git_to_ignore_is_ignored(source: Path) -> None:

@@ -11,13 +11,11 @@ import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
-from stages.formats.accepted import Accepted, accepted_text
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution, Session
-from stages.formats.revision.lock import entry_sha256
 from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
 from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
@@ -225,46 +223,6 @@ def test_the_card_of_a_repository_loads_by_its_name(project: Path, monkeypatch: 
 
 def stop_with_the_card(revision: object, *_: object, **__: object) -> None:
     raise RuntimeError(revision.files["README.md"].read_text())  # type: ignore[attr-defined]
-
-
-def accepted(stage: str, record: dict[str, Any]) -> Accepted:
-    changes, name = ["stages/clean/verdicts.py modified"], entry_sha256(record)
-    return Accepted(stage=stage, because="a comment", changes=changes, by="Ada", date="2026-01-02", record=name)
-
-
-def test_the_card_shows_what_was_accepted_without_a_run(project: Path) -> None:
-    write({"dvc.lock": yaml.safe_dump({"stages": LOCK})})
-    write({"accepted.yaml": accepted_text([accepted("clean", LOCK["clean"])])})
-
-    assert "| clean | stages/clean/verdicts.py modified | a comment | Ada, 2026-01-02 |" in card()
-    assert (MAIN / "record/accepted.yaml").read_bytes() == Path("accepted.yaml").read_bytes()
-
-
-def test_of_a_stage_that_plain_dvc_has_run_since_nothing_is_published_as_accepted(project: Path) -> None:
-    copied = {"cmd": "cp given.txt corpus/given.txt"}
-    write({"dvc.lock": yaml.safe_dump({"stages": LOCK}), "more/dvc.lock": yaml.safe_dump({"stages": {"copy": copied}})})
-    expired = [accepted("clean", LOCK["clean"] | {"cmd": "as it was"}), accepted("more/dvc.yaml:copy", {"cmd": "cp"})]
-    kept = [accepted("more/dvc.yaml:copy", copied), accepted("train", LOCK["train"])]
-    write({"accepted.yaml": accepted_text([*expired, *kept])})
-
-    assert card().count("| a comment | Ada, 2026-01-02 |") == 2
-    assert "| clean | stages/clean" not in card()
-    assert (MAIN / "record/accepted.yaml").read_text() == accepted_text(kept)
-
-
-@pytest.mark.parametrize(
-    ("left", "why"),
-    [
-        ("<<<<<<< HEAD\n- stage: clean\n", "mapping values are not allowed here"),
-        ("- {stage: clean}\n", "0 because: Field required"),
-        ("stages: {}\n", "Input should be a valid list"),
-    ],
-)
-def test_a_ledger_of_what_was_accepted_that_is_none_is_named(project: Path, left: str, why: str) -> None:
-    write({"accepted.yaml": left})
-
-    with pytest.raises(UserError, match=rf"accepted\.yaml: not a list of entries as .*\(.*({why}).*\): correct it"):
-        main()
 
 
 def written(inputs: CardInputs, **changes: Any) -> str:

@@ -32,7 +32,6 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (template,) = (Path(dep) for dep in stage["deps"] if dep.endswith(".jinja"))
     template.parent.mkdir(parents=True)
     shutil.copyfile(ROOT / template, template)
-    Path("accepted.yaml").write_text("")
     Path("reports/curves").mkdir()
     Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")
     Path(".gitignore").write_text("/published/\n/data/\n/model/\n.parrotflow/\n")

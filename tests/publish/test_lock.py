@@ -42,7 +42,7 @@ RAN = {"max_steps": 500, "seed": 0, "optimizer": {"name": "muon", "epsilon": 1e-
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write({"params.yaml": PARAMS, "dvc.yaml": PIPELINE})
-    write({"requirements.lock": "torch==2.13.0\ntorchvision==1.0\n", "accepted.yaml": "[]\n"})
+    write({"requirements.lock": "torch==2.13.0\ntorchvision==1.0\n"})
     return tmp_path
 
 
@@ -52,7 +52,7 @@ def test_files_that_say_what_ran_are_kept_byte_for_byte() -> None:
     assert found.pop("record/dvc.lock")
     assert found == {
         f"record/{name}": Path(name).read_bytes()
-        for name in ("params.yaml", "code/train.json", "requirements.lock", "dvc.yaml", "accepted.yaml")
+        for name in ("params.yaml", "code/train.json", "requirements.lock", "dvc.yaml")
     }
 
 

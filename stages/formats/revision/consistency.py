@@ -37,7 +37,6 @@ from stages.formats.revision.provenance import (
     INPUTS,
     PROVENANCE,
     RECORD,
-    RECORDED_ACCEPTED,
     RECORDED_CODE,
     RECORDED_DATA,
     RECORDED_LOCK,
@@ -56,7 +55,7 @@ from stages.runtime.stage_code import FOLDER, code_in, code_path, modules_of
 
 NOT_OF_A_STAGE = frozenset(
     {
-        *(CARD, CURVES, EXECUTION, INPUTS, SOURCE_ARCHIVE, RECORDED_ACCEPTED, RECORDED_LOCK),
+        *(CARD, CURVES, EXECUTION, INPUTS, SOURCE_ARCHIVE, RECORDED_LOCK),
         *(RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS),
     }
 )
@@ -108,9 +107,8 @@ def damaged(folder: Path, provenance: Provenance) -> Iterator[Fault]:
         try:
             if path == RECORDED_LOCK:
                 read_recorded_lock(folder)
-            elif path in (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_ACCEPTED):
-                content = read_yaml(folder, path)
-                if path != RECORDED_ACCEPTED and not isinstance(content, dict):
+            elif path in (RECORDED_PARAMS, RECORDED_PIPELINE):
+                if not isinstance(read_yaml(folder, path), dict):
                     yield Fault(path, "unreadable", "is no mapping of names to values")
             elif path == RECORDED_REQUIREMENTS:
                 (folder / path).read_text(encoding="utf-8")

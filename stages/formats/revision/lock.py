@@ -156,11 +156,6 @@ def hash_of(entry: LockEntry) -> str | None:
     return entry.get(entry.get("hash", "md5"))
 
 
-def entry_sha256(entry: LockEntry | None) -> str:
-    """A name for a stage's entry in dvc.lock, by which accepted.yaml knows what was accepted: 16 hex digits."""
-    return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
 def folder_md5(files: Mapping[str, str]) -> str:
     """What DVC names a folder by, from its files' md5 by their paths in it (dvc_data.hashfile.tree.Tree)."""
     listing = [{"md5": files[path], "relpath": path} for path in sorted(files)]

@@ -5,7 +5,7 @@
     .eval_results/*.yaml                           results of benchmarks of the Hub, as it reads them
     evaluation.json, evaluation_receipt.json       the evaluation, and what it was measured on, and how
     record/                                        what made the revision: `record_path` of a file of the project, and
-        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, accepted.yaml, reports/...
+        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, reports/...
         execution.json                             `Execution`: how the training was executed
         inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, where the commit alone does not have it
@@ -54,7 +54,6 @@ RECORDED_PARAMS = "record/params.yaml"
 RECORDED_PIPELINE = "record/dvc.yaml"
 RECORDED_LOCK = "record/dvc.lock"
 RECORDED_REQUIREMENTS = "record/requirements.lock"
-RECORDED_ACCEPTED = "record/accepted.yaml"
 RECORDED_CODE = "record/code"
 RECORDED_DATA = "record/data"
 EXECUTION = "record/execution.json"

@@ -18,21 +18,18 @@ from flows.dvc_repo.lock_file import (
     DVC_TMP,
     LOCK_FILE,
     blocks_of,
-    forget,
     forget_dead,
     guard,
     is_torn,
     keep_order,
     located,
     read_orders,
-    recorded,
     remove_torn_table,
     repair_after_kill,
 )
-from flows.plan.graph import make_plan
 from flows.project import doctor
 from tests.flows.test_pipeline import run, toy
-from tests.flows.toy import dvc, make_toy, repro
+from tests.flows.toy import make_toy, repro
 
 WAIT = "for try in $(seq 900); do [ -e $1 ] && exit; sleep 0.1; done; exit 1"
 """Fails where the file does not appear that a stage makes which `dvc repro` runs later."""
@@ -160,65 +157,16 @@ def test_a_stage_is_found_in_its_own_dvc_yaml() -> None:
     assert located("more/dvc.yaml:copy@1") == (Path("more/dvc.yaml"), "copy@1")
 
 
-def test_a_stage_that_is_forgotten_counts_as_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_toy(tmp_path / "toy")
-    repro(folder)
-    monkeypatch.chdir(folder)
-    assert recorded("left")
-
-    forget("left")
-
-    assert recorded("left") is None
-    assert {stage.name: stage.why for stage in make_plan().to_do}["left"] == "never run"
-    dvc(folder, "status", "-q", "first")
-
-
-def test_a_stage_with_a_long_name_is_forgotten_and_placed_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_with_a_long_name_is_found_in_a_lock_file(tmp_path: Path) -> None:
     long = "cell" * 40
     names = {long: "one.txt", "two": "two.txt"}
     stages = (f"  {name}: {{cmd: echo 1 > {out}, outs: [{out}]}}\n" for name, out in names.items())
     folder = make_toy(tmp_path / "toy", f"stages:\n{''.join(stages)}")
     repro(folder)
-    monkeypatch.chdir(folder)
-    assert f"  ? {long}\n  : cmd: " in Path(LOCK_FILE).read_text()
+    text = (folder / LOCK_FILE).read_text()
+    assert f"  ? {long}\n  : cmd: " in text
 
-    assert list(blocks_of(Path(LOCK_FILE).read_text())[1]) == [long, "two"]
-    forget(long)
-
-    assert recorded(long) is None
-    assert recorded("two")
-    dvc(folder, "status", "-q", "two")
-
-
-@pytest.mark.parametrize("tail", ["", "datasets: []\n"])
-def test_dvc_reads_what_is_left_where_the_only_stage_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: str
-) -> None:
-    folder = make_toy(
-        tmp_path / "toy", "stages:\n  one: {cmd: cp source.txt one.txt, deps: [source.txt], outs: [one.txt]}\n"
-    )
-    repro(folder)
-    whole = (folder / "dvc.lock").read_text() + tail
-    (folder / "dvc.lock").write_text(whole)
-    monkeypatch.chdir(folder)
-
-    forget("one")
-
-    assert [(stage.name, stage.why) for stage in make_plan()] == [("one", "never run")]
-    repro(folder)
-    assert yaml.safe_load((folder / "dvc.lock").read_text()) == yaml.safe_load(whole)
-
-
-def test_what_follows_the_stages_stays_when_the_last_of_them_is_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    stage, datasets = "  last:\n    cmd: x\n", "datasets:\n- name: texts\n  url: s3://bucket/texts\n"
-    Path(LOCK_FILE).write_text(f"schema: '2.0'\nstages:\n{stage}{datasets}")
-    forget("last")
-    assert Path(LOCK_FILE).read_text() == f"schema: '2.0'\n{datasets}"
+    assert list(blocks_of(text)[1]) == [long, "two"]
 
 
 def test_a_kill_while_dvc_writes_its_lock_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from flows.plan.changes import Reason
 from flows.plan.graph import make_plan
-from flows.project.accept import accept
 from stages.runtime.entry import UserError
-from tests.flows.toy import make_toy, repro
+from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import ROOT
 
 DVC_YAML = """\
@@ -101,16 +100,13 @@ def test_code_that_is_not_python_is_named(project: Path) -> None:
         make_plan()
 
 
-def test_an_edit_is_accepted_before_its_code_is_recorded(project: Path) -> None:
+def test_dvc_commit_declares_a_stage_up_to_date_after_an_edit_without_effect(project: Path) -> None:
     (project / "stages/make/own.py").write_text("import numpy\nX = 2\n")
 
-    assert accept("make", "no effect").changes == ["stages/make/own.py modified"]
+    dvc(project, "repro", "code")
+    dvc(project, "commit", "-f", "make")
 
-    assert states() == {"code": "run"}
-    assert "Running stage 'make'" not in repro(project)
-    (project / "stages/make/own.py").write_text("import numpy\n")
-    with pytest.raises(UserError, match="code: it takes a second: run `dvc repro code`"):
-        accept("code", "why not")
+    assert states() == {}
 
 
 def test_a_stage_that_does_not_depend_on_its_code_is_a_warning(project: Path) -> None:

@@ -114,8 +114,12 @@ def git() -> Finding:
     """A repository with a committer, since experiments and provenance need commits."""
     if not shutil.which("git"):
         return Finding("fault", "git", "not found", "install git")
-    if _output("git", "rev-parse", "--is-inside-work-tree") != "true":
-        return Finding("note", "git", "no repository here", "clone the project, or run `git init` and commit")
+    inside = subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], capture_output=True, text=True, check=False)
+    if inside.stdout.strip() != "true":
+        # Also a refusal, e.g. of a repository of another user: git says what to do.
+        said = (inside.stderr.strip() or "no repository here").splitlines()
+        remedy = " ".join(map(str.strip, said[1:])) or "clone the project, or run `git init` and commit"
+        return Finding("note", "git", said[0], remedy)
     if not _output("git", "config", "user.email"):
         return Finding("note", "git", "no user.email", "git config user.email YOU@EXAMPLE.ORG, to commit results")
     changed = len(_output("git", "status", "--short").splitlines())

@@ -253,8 +253,10 @@ HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
 def observe_git(written: Sequence[str]) -> GitState | None:
     """The commit, and whether code or parameters differ from it; None outside a repository.
 
-    The paths in `written` are results of the pipeline, which do not count as changes.
+    The paths in `written` are results of the pipeline, which do not count as changes. Raises UserError with git's own
+    words if it refuses to read the repository, e.g. one of another user.
     """
+    require_readable_repository()
     commit, folder = run_git("rev-parse", "HEAD"), run_git("rev-parse", "--show-prefix")
     status = run_git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--", ".")
     if commit is None or folder is None or status is None:
@@ -273,6 +275,16 @@ def observe_git(written: Sequence[str]) -> GitState | None:
         on_remote=on_remote,
         folder=prefix.rstrip("/"),
     )
+
+
+def require_readable_repository() -> None:
+    """Raise UserError with git's own words if there is a repository here that git does not read."""
+    here = Path.cwd()
+    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        return
+    done = subprocess.run(["git", "rev-parse", "--git-dir"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"git cannot read this repository, so nothing was published: {done.stderr.strip()}")
 
 
 def remote_of(commit: str) -> tuple[str | None, bool]:

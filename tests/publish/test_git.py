@@ -97,3 +97,14 @@ def test_the_files_of_a_folder_are_those_that_dvc_counts(folder: Path) -> None:
     git("init", "-q", "data/clone")
 
     assert [path.as_posix() for path in files_of_dvc(Path("data"))] == ["data/a", "data/clone/d", "data/deep/c"]
+
+
+def test_a_repository_that_git_refuses_to_read_is_not_taken_for_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"a": "1"})
+    commit_all()
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+
+    with pytest.raises(UserError, match=r"nothing was published: .*dubious ownership[\s\S]*safe\.directory"):
+        observe_git([])

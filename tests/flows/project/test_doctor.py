@@ -33,6 +33,15 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     assert all(finding.remedy for finding in findings if finding.level != "ok")
 
 
+def test_a_repository_that_git_refuses_to_read_is_named_in_gits_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+
+    found = doctor.git()
+
+    assert "dubious ownership" in found.found
+    assert "safe.directory" in found.remedy
+
+
 def test_another_version_than_the_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "requirements.lock").write_text("numpy==0.0.1\nno-such-library==1.0\n")
     monkeypatch.chdir(tmp_path)

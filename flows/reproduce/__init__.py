@@ -38,9 +38,19 @@ class ReproduceOptions:
     key: Path | None = None
     """The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it."""
     segment: str | None = None
-    """Compute only the steps between two kept checkpoints again: the K-th segment, or FROM-TO in steps."""
+    """Compute only the steps FROM-TO again, e.g. 0-100: from step 0 or a kept checkpoint to a recorded one."""
     checkpoints: Path | None = None
     """The folder with the run's checkpoints, for --segment; this project's when none is named."""
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """The two steps of `segment`. Raises UserError if it is not FROM-TO."""
+        if self.segment is None:
+            return None
+        first, _, last = self.segment.partition("-")
+        if not (first.isdecimal() and last.isdecimal()):
+            raise UserError(f"--segment {self.segment}: expected FROM-TO in steps, e.g. 0-100")
+        return int(first), int(last)
 
     @property
     def settings(self) -> dict[str, str]:

@@ -1,33 +1,21 @@
-"""The recorded execution of the training -> the environment of this one, as far as this machine has what it needs.
-
-With `--segment` only the steps between two recorded checkpoints are computed again, by the training's own module.
-"""
+"""The recorded execution of the training -> the environment of this one, as far as this machine has what it needs."""
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.commands import failed, run_python, without_secrets
+from flows.reproduce.commands import run_python, without_secrets
 from flows.reproduce.environment import Interpreter, Machine
 from flows.reproduce.revision import RecordedRevision
-from flows.reproduce.verdict import BIT_IDENTICAL, NOT_REPRODUCED
-from stages.formats.model_folder import CHECKPOINTS, weight_files
-from stages.formats.revision.execution import SegmentReport, Session
-from stages.formats.revision.provenance import EXECUTION, RECORDED_LOCK
+from stages.formats.model_folder import CHECKPOINTS
+from stages.formats.revision.execution import Session, recorded_settings
+from stages.formats.revision.provenance import EXECUTION
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
 
 LAUNCH = "launch.yaml"
-
-COMPUTING = (
-    *("PARROTFLOW_", "OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "TORCH", "PYTORCH_"),
-    *("CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "ACCELERATE_"),
-)
-"""How the variables begin that may change a result; a record may set no others. Those of this shell do not count."""
 
 ISA_LEVELS = (
     ("AVX512_CORE_AMX", "amx_bf16"),
@@ -54,7 +42,7 @@ def environment_of(
     if not sessions:
         notes = ["the record does not say how the training was executed: this machine's defaults are used"]
     else:
-        recorded, notes = recorded_settings(sessions[0], interpreter.machine, revision.work)
+        recorded, notes = settings_for(sessions[0], interpreter.machine, revision.work)
         values |= recorded
         notes += [*changes_within(sessions), *missing(sessions[0], interpreter.machine)]
         notes += other_builds(sessions[0], interpreter.machine)
@@ -76,15 +64,12 @@ def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Colle
     return values | {"PATH": os.pathsep.join(path), "PYTHONPATH": str(checkout)}
 
 
-def recorded_settings(session: Session, machine: Machine, work: Path) -> tuple[dict[str, str], list[str]]:
+def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[str, str], list[str]]:
     """The variables that let the training run as recorded, and what they cannot do here."""
     notes: list[str] = []
-    values = {name: value for name, value in session.environment.items() if name.startswith(COMPUTING)}
-    values |= session.isa_limits
-    values["OMP_NUM_THREADS"] = str(session.threads_per_process)
+    values = recorded_settings(session)
     if session.device_type != "cpu":  # there it follows from the memory that was free
         values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)
-    values["PARROTFLOW_COMPILE"] = "on" if session.compiled else "off"
     if session.compiled and session.device_type == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
         notes.append("the recorded run was compiled; there is no C++ compiler here, so this one is not")
         values["PARROTFLOW_COMPILE"] = "off"
@@ -159,105 +144,25 @@ def other_builds(session: Session, machine: Machine) -> Iterator[str]:
             yield f"{name} {here} is not the recorded wheel: its files were {ours[:16]} and are {theirs[:16]} here"
 
 
-EXIT_EQUAL, EXIT_DIFFERENT = 0, 1
-"""Exit codes of the training's module."""
+CHECKER = "stages.train.segment"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSegment:
-    """The steps after `first`, up to and with `last`."""
-
-    first: int
-    last: int
-
-
-def checkpoint_folder(revision: RecordedRevision, given: Path | None) -> Path:
-    """Where the run's checkpoints are, or were: `given`, else this project's own folder of the run."""
-    if revision.execution is None:
-        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
-    return (given or CHECKPOINTS / revision.execution.fingerprint).absolute()
-
-
-def find_segment(revision: RecordedRevision, checkpoints: Path | None, asked: str) -> RecordedSegment:
-    """The segment that a user names: `K`, counted from 1, or `FROM-TO` in steps.
-
-    A segment begins with the run (step 0) or a checkpoint that is kept, and ends with the next recorded one. Raises
-    UserError that lists the segments there are.
-    """
-    folder = checkpoint_folder(revision, checkpoints)
-    recorded = sorted(revision.execution.checkpoints) if revision.execution else []
-    if not recorded:
-        raise UserError(
-            f"{revision.asked}: records no checkpoint of its training: --segment has nothing to compare with"
-        )
-    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
-    kept = {0, *({int(name[1]) for name in names if name} & {*recorded})}
-    segments = [
-        RecordedSegment(first, min(step for step in recorded if step > first))
-        for first in sorted(kept)
-        if first < recorded[-1]
-    ]
-    first, dash, last = asked.partition("-")
-    if dash and first.isdecimal() and last.isdecimal():
-        if int(first) in kept and int(last) in recorded and int(first) < int(last):
-            return RecordedSegment(int(first), int(last))
-    elif asked.isdecimal() and 0 < int(asked) <= len(segments):
-        return segments[int(asked) - 1]
-    shown = ", ".join(f"{number} (steps {one.first}-{one.last})" for number, one in enumerate(segments, 1))
-    raise UserError(
-        f"--segment {asked}: with the checkpoints in {folder} there are the segments {shown}; FROM-TO may span several "
-        f"of the recorded steps {', '.join(map(str, recorded))} (train.milestone_every_steps keeps more checkpoints)"
-    )
-
-
-def compute_segment(
-    segment: RecordedSegment,
+def check_segment(
+    request: ReproduceOptions,
+    steps: tuple[int, int],
     revision: RecordedRevision,
     python: Path,
     checkout: Path,
     environment: Mapping[str, str],
-    request: ReproduceOptions,
-) -> SegmentReport:
-    """Compute one segment of the training again, by the module `segment` in its package in the checkout.
+) -> int:
+    """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code.
 
-    It sets what is recorded, and then what the user sets. Raises UserError where it cannot be computed.
+    Raises UserError if the revision does not record how its training was executed.
     """
-    command = str(revision.stages[revision.training]["cmd"]) if revision.training else ""
-    module = re.fullmatch(r"python -m (\S+)", command)
-    if module is None:
-        raise UserError(f"{revision.asked}: its training is `{command}`, which cannot compute a segment")
-    result = revision.work / f"segment-{segment.first}-{segment.last}.json"
-    result.unlink(missing_ok=True)
-    checkpoints = checkpoint_folder(revision, request.checkpoints)
-    files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints), "--report", str(result)]
-    steps = ["--from", str(segment.first), "--to", str(segment.last)]
+    if revision.execution is None:
+        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
+    checkpoints = (request.checkpoints or CHECKPOINTS / revision.execution.fingerprint).absolute()
+    files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
-    code = run_python(python, ["-m", f"{module[1]}.segment", *files, *steps, *asked], checkout, environment)
-    return judged_segment(code, result, segment)
-
-
-def judged_segment(code: int, result: Path, segment: RecordedSegment) -> SegmentReport:
-    """The verdict that the training's module wrote. Raises UserError where it ended without one: with a traceback too,
-    whose exit code is that of a difference."""
-    report = SegmentReport.find(result)
-    if report and (report.verdict, code) in (("equal", EXIT_EQUAL), ("different", EXIT_DIFFERENT)):
-        return report
-    raise failed(code)(
-        f"steps {segment.first} to {segment.last} could not be computed (exit code {code}, see above); "
-        "the same command tries it again"
-    )
-
-
-def segment_lines(revision: RecordedRevision, segment: RecordedSegment, found: SegmentReport) -> list[str]:
-    """The verdict on a segment, and what of the revision it says nothing of."""
-    result = BIT_IDENTICAL if found.verdict == "equal" else NOT_REPRODUCED
-    weights = [file.name for file in weight_files(revision.folder)]
-    made = [path for path in revision.published if path not in weights]
-    said = [path for path in revision.provenance.files if path not in revision.published and path not in weights]
-    return [
-        "",
-        f"{result}: steps {segment.first} to {segment.last} of the training",
-        "not compared: computed by no step of this segment, and compared with "
-        f"{RECORDED_LOCK} alone: {', '.join(made)}",
-        f"not compared: compared with the rest of the record alone: {', '.join(said)}",
-    ]
+    first, last = map(str, steps)
+    return run_python(python, ["-m", CHECKER, "--from", first, "--to", last, *files, *asked], checkout, environment)

@@ -22,7 +22,7 @@ from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
-from flows.reproduce.execution import compute_segment, environment_of, find_segment, segment_lines
+from flows.reproduce.execution import check_segment, environment_of
 from flows.reproduce.files import PYTHON
 from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
@@ -61,7 +61,7 @@ def reproduce(request: ReproduceOptions) -> int:
     """
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
-    settings = request.settings
+    settings, steps = request.settings, request.steps
     with ExitStack() as held:
         with opened(request.revision) as found:
             work = work_folder(request.revision, found, request.folder)
@@ -72,7 +72,6 @@ def reproduce(request: ReproduceOptions) -> int:
         say("signature", signature)
         require_pins(request.revision, revision.folder / RECORDED_REQUIREMENTS)
 
-        segment = find_segment(revision, request.checkpoints, request.segment) if request.segment else None
         checkout = check_out(revision, request.source)
         interpreter, restored = prepare(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
@@ -80,11 +79,9 @@ def reproduce(request: ReproduceOptions) -> int:
         for note in notes:
             say("", f"note: {note}")
 
-        if segment is not None:
+        if steps is not None:
             run_stages(revision.data_stages, checkout, interpreter, environment)
-            steps = compute_segment(segment, revision, interpreter.python, checkout, environment, request)
-            print("\n".join(segment_lines(revision, segment, steps)), flush=True)
-            return int(steps.verdict != "equal")
+            return check_segment(request, steps, revision, interpreter.python, checkout, environment)
         run_stages(list(revision.stages), checkout, interpreter, environment)
         card = compared_card(revision, checkout, interpreter.python, environment)
         different = interpreter.different | other_python(revision, interpreter)

@@ -1,6 +1,7 @@
 """The steps between two checkpoints, computed again: what `python -m stages.train.segment` finds out."""
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -8,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from stages.formats.reports import read_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, SegmentReport
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
+from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launcher import LAUNCH_SETTINGS, pass_on
 from stages.train.params import TrainParams
-from tests.small_project import folder_bytes
+from tests.small_project import ROOT, folder_bytes
 from tests.train.small_run import copy_of, run_workers, start, write_params, write_project
 
-EQUAL, DIFFERENT, CANNOT = 0, 1, 2
+EQUAL, DIFFERENT, CANNOT = 0, 3, 2
 
-Check = Callable[..., SegmentReport]
+Check = Callable[..., str]
+"""(project, first step, last step, expected exit code, options) -> what the command prints."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def project(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
     """The command in a project, with its workers forked from this process instead of launched by accelerate."""
 
     def launch(config: LaunchConfig, params: TrainParams) -> int:
@@ -47,19 +50,22 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
         run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **pass_on(params, config))
         return int(given.read_text(encoding="utf-8"))
 
-    def run_check(folder: Path, first: int, last: int, code: int, *options: str) -> SegmentReport:
-        report = tmp_path / "report.json"
-        arguments = ["segment", "--from", str(first), "--to", str(last), "--report", str(report), *options]
+    def run_check(folder: Path, first: int, last: int, code: int, *options: str) -> str:
+        capfd.readouterr()
         with monkeypatch.context() as patched:
             patched.chdir(folder)
             patched.setattr(os, "environ", os.environ.copy())
             patched.setenv("PARROTFLOW_LAUNCH", "cpu")
-            patched.setattr(sys, "argv", arguments)
+            patched.setattr(sys, "argv", ["segment", "--from", str(first), "--to", str(last), *options])
             patched.setattr(segment, "launch", launch)
-            with pytest.raises(SystemExit) as ended:
+            with pytest.raises((SystemExit, UserError)) as ended:
                 segment.main()
-        assert ended.value.code == code
-        return SegmentReport.read(report)
+        said = "".join(capfd.readouterr())
+        if isinstance(ended.value, UserError):
+            assert ended.value.exit_code == code
+            return str(ended.value)
+        assert ended.value.code == code, said
+        return said
 
     return run_check
 
@@ -80,114 +86,146 @@ def change_record(folder: Path, **changes: Any) -> Execution:
     return record
 
 
-def test_the_segments_of_a_run_lead_to_its_checkpoints_and_weights_and_leave_it_as_it_was(
+def compared(said: str) -> list[str]:
+    """What was compared, in order."""
+    return re.findall(r"^(checkpoint of step \d+|weights): \w{16} recorded, ", said, re.MULTILINE)
+
+
+def test_a_segment_of_a_run_leads_to_its_checkpoints_and_weights_and_leaves_the_run_as_it_was(
     project: Path, check: Check
 ) -> None:
     before = folder_bytes(project)
-    report = check(project, 6, 12, EQUAL)
-    assert report.verdict == "equal"
-    assert [one.what for one in report.compared] == ["checkpoint of step 9", "checkpoint of step 12", "weights"]
-    assert all(one.recorded == one.found for one in report.compared)
-    assert report.differences == []
-    assert folder_bytes(project) == before
+
+    said = check(project, 6, 12, EQUAL)
+
+    assert compared(said) == ["checkpoint of step 9", "checkpoint of step 12", "weights"]
+    assert "equal: steps 7 to 12, computed again, lead to the recorded state, bit for bit (" in said
+    assert "ETTR" not in said
+    after = folder_bytes(project)
+    assert {path: after[path] for path in after if not path.startswith(".parrotflow/cache/")} == before
 
 
 def test_a_segment_from_step_0_needs_no_checkpoint(project: Path, check: Check) -> None:
     shutil.rmtree(project / ".parrotflow")
-    report = check(project, 0, 3, EQUAL)
-    assert [one.what for one in report.compared] == ["checkpoint of step 3"]
+
+    assert compared(check(project, 0, 3, EQUAL)) == ["checkpoint of step 3"]
 
 
-def test_a_record_that_is_not_what_was_computed_is_found_out_at_its_first_wrong_step(
-    project: Path, check: Check
-) -> None:
+def test_a_false_record_is_found_at_its_first_wrong_step(project: Path, check: Check) -> None:
     record = change_record(project)
     change_record(project, checkpoints=record.checkpoints | {9: "0" * 64})
-    report = check(project, 6, 12, DIFFERENT)
-    assert report.verdict == "different"
-    assert [one.what for one in report.compared] == ["checkpoint of step 9"]
-    assert "the first difference is in the checkpoint of step 9" in report.reason
+
+    said = check(project, 6, 12, DIFFERENT)
+
+    assert compared(said) == ["checkpoint of step 9"]
+    assert f"checkpoint of step 9: {'0' * 16} recorded, different: {record.checkpoints[9][:16]} here\n" in said
+    assert "no recorded fact of the execution differs: " in said
+    assert "different: steps 7 to 12, computed again, do not lead to the recorded state (" in said
 
 
-def test_weights_that_the_last_checkpoint_does_not_lead_to_are_found_out(project: Path, check: Check) -> None:
+def test_weights_that_do_not_follow_from_the_last_checkpoint_are_found(project: Path, check: Check) -> None:
     change_record(project, weights_sha256="0" * 64)
-    report = check(project, 9, 12, DIFFERENT)
-    assert report.compared[-1].what == "weights"
-    assert "the first difference is in the weights. No recorded fact of the execution differs" in report.reason
+
+    assert compared(check(project, 9, 12, DIFFERENT))[-1] == "weights"
 
 
-def test_what_the_recorded_machine_had_and_this_one_lacks_is_named_as_a_likely_cause(
-    project: Path, check: Check
-) -> None:
+def test_if_the_state_differs_the_facts_that_differ_are_listed(project: Path, check: Check) -> None:
     record = change_record(project)
     (session,) = record.sessions
+    versions = session.versions | {"torch": "2.12.0"}
     elsewhere = session.model_copy(
-        update={
-            "cpu_flags": sorted([*session.cpu_flags, "amx_of_tests"]),
-            "versions": session.versions | {"torch": "2.12.0"},
-        }
+        update={"cpu_flags": sorted([*session.cpu_flags, "amx_of_tests"]), "versions": versions}
     )
     change_record(project, sessions=[elsewhere], checkpoints=record.checkpoints | {12: "0" * 64})
-    report = check(project, 9, 12, DIFFERENT)
-    facts = {one.fact: (one.recorded, one.here) for one in report.differences}
-    assert facts == {"cpu_flags": ("amx_of_tests", "none"), "versions.torch": ("2.12.0", session.versions["torch"])}
-    assert "Likely causes: cpu_flags (amx_of_tests recorded, none here), versions.torch (2.12.0 " in report.reason
+
+    said = check(project, 9, 12, DIFFERENT)
+
+    assert re.findall("^execution: (.*)", said, re.MULTILINE) == [
+        "cpu_flags: recorded amx_of_tests, here none",
+        f"versions.torch: recorded 2.12.0, here {session.versions['torch']}",
+    ]
 
 
-def test_a_segment_over_two_sessions_is_computed_as_each_of_them_was(tmp_path: Path, check: Check) -> None:
+def test_a_segment_lies_within_a_session_and_is_computed_as_that_was(tmp_path: Path, check: Check) -> None:
     project = write_project(tmp_path / "project", schedule__name="constant", max_steps=6, checkpoints_kept=9)
     run_workers(project, 1, PARROTFLOW_MICRO_BATCH="2")
     write_params(project, schedule__name="constant", max_steps=9, checkpoints_kept=9)
     run_workers(project, 1)
-    record = Execution.find(project / TRAIN_EXECUTION)
-    assert record is not None
+    record = change_record(project)
     executed = [(one.first_step, one.last_step, one.micro_batch_size) for one in record.sessions]
     assert executed == [(1, 6, 2), (7, 9, 8)]
-    report = check(project, 3, 9, EQUAL)
-    assert [one.what for one in report.compared] == ["checkpoint of step 6", "checkpoint of step 9", "weights"]
+
+    assert compared(check(project, 3, 6, EQUAL)) == ["checkpoint of step 6"]
+    said = check(project, 3, 9, CANNOT)
+
+    assert "--from 3 --to 9: no single session executed these steps; the run was executed as 0-6, 6-9: " in said
 
 
-def test_a_setting_other_than_recorded_is_named_as_a_likely_cause(project: Path, check: Check) -> None:
-    report = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
-    facts = {one.fact: (one.recorded, one.here) for one in report.differences}
-    assert facts == {"micro_batch_size": ("16", "3"), "gradient_accumulation_steps": ("1", "6")}
+def test_another_setting_than_recorded_is_listed(project: Path, check: Check) -> None:
+    said = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
+
+    assert re.findall("^execution: (.*)", said, re.MULTILINE) == [
+        "gradient_accumulation_steps: recorded 1, here 6",
+        "micro_batch_size: recorded 16, here 3",
+    ]
 
 
-def test_what_cannot_be_checked_is_said_with_the_steps_that_can(project: Path, check: Check) -> None:
-    assert "3, 6, 9, 12" in check(project, 6, 11, CANNOT).reason
-    assert "of those that it has 0, 6, 9, 12 are kept" in check(project, 5, 12, CANNOT).reason
-    report = check(project, 3, 12, CANNOT)
-    assert report.verdict == "cannot"
-    assert "0, 6, 9, 12 are (train.milestone_every_steps and train.checkpoints_kept keep more)" in report.reason
-    assert "a segment goes from a step to a later one" in check(project, 9, 9, CANNOT).reason
+def test_a_segment_that_cannot_be_checked_is_refused_with_the_steps_that_can(project: Path, check: Check) -> None:
+    assert "3, 6, 9, 12" in check(project, 6, 11, CANNOT)
+    assert "of those that it has 0, 6, 9, 12 are kept" in check(project, 5, 12, CANNOT)
+    pruned = check(project, 3, 12, CANNOT)
+    assert "0, 6, 9, 12 are (train.milestone_every_steps and train.checkpoints_kept keep more)" in pruned
+    assert "a segment goes from a step to a later one" in check(project, 9, 9, CANNOT)
     (project / TRAIN_EXECUTION).unlink()
-    assert "holds no record" in check(project, 9, 12, CANNOT).reason
+    assert "holds no record" in check(project, 9, 12, CANNOT)
 
 
 def test_other_parameters_than_the_runs_are_refused_by_name(project: Path, check: Check) -> None:
     write_params(project, checkpoints_kept=3, batch_doublings=[7], seed=1)
-    report = check(project, 9, 12, CANNOT)
-    assert "the working tree is not that of the recorded run (train.seed: 0 -> 1)" in report.reason
+
+    said = check(project, 9, 12, CANNOT)
+
+    assert "the working tree is not that of the recorded run (train.seed: 0 -> 1)" in said
 
 
 def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(project: Path, check: Check) -> None:
     checkpoint = next(project.glob(".parrotflow/checkpoints/*/step-00000009"))
     record = change_record(project)
     change_record(project, checkpoints=record.checkpoints | {9: "0" * 64})
-    assert "it is not the recorded one" in check(project, 9, 12, CANNOT).reason
+    assert "it is not the recorded one" in check(project, 9, 12, CANNOT)
     change_record(project, checkpoints=record.checkpoints)
     (checkpoint / "__0_0.distcp").write_bytes(b"damaged")
-    assert "__0_0.distcp is missing or damaged" in check(project, 9, 12, CANNOT).reason
+    assert "__0_0.distcp is missing or damaged" in check(project, 9, 12, CANNOT)
 
 
 def test_two_processes_are_launched_again_as_the_record_says(finished: Path, tmp_path: Path) -> None:
     """By accelerate, whatever launch the environment names."""
     project = copy_of(finished, tmp_path / "two")
     run_workers(project, 2, **{LAUNCH_SETTINGS: (project / "launch/cpu_2.yaml").read_text(encoding="utf-8")})
-    command = (sys.executable, "-m", "stages.train.segment", "--from", "9", "--to", "12", "--report", "report.json")
+    command = (sys.executable, "-m", "stages.train.segment", "--from", "9", "--to", "12")
     process = start(project, command, PARROTFLOW_LAUNCH="cpu")
     said, _ = process.communicate(timeout=200)
     assert process.returncode == EQUAL, said
     assert "equal: steps 10 to 12, computed again, lead to the recorded state, bit for bit" in said
-    assert read_json(project / "report.json")["differences"] == []
-    assert Execution.find(project / TRAIN_EXECUTION).sessions[0].processes == 2  # type: ignore[union-attr]
+    assert change_record(project).sessions[0].processes == 2
+
+
+def test_the_segments_that_the_documentation_names_are_there_after_the_default_job(
+    finished: Path, tmp_path: Path
+) -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
+    named = re.findall(r"(?:--segment |segment --from )(\d+)(?:-| --to )(\d+)", pages)
+    train = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["train"]
+    steps = [*range(train["checkpoint_every_steps"], train["max_steps"], train["checkpoint_every_steps"])]
+    steps.append(train["max_steps"])
+    session = change_record(finished).sessions[0].model_copy(update={"last_step": train["max_steps"]})
+    recorded = change_record(finished).model_copy(
+        update={"checkpoints": dict.fromkeys(steps, ""), "sessions": [session]}
+    )
+    recorded.write(tmp_path / "execution.json")
+    for step in steps[-train["checkpoints_kept"] :]:
+        (tmp_path / f"step-{step:08d}").mkdir()
+
+    assert len(named) >= 3
+    for first, last in named:
+        segment.plan(tmp_path / "execution.json", tmp_path, int(first), int(last))

@@ -1,9 +1,12 @@
-"""How a training was executed, `record/execution.json` of a revision; and the verdict on a segment, computed again.
+"""How a training was executed: `record/execution.json` of a revision.
 
-Parameters say what is computed; this says with what: devices, processes, threads, libraries. Where they are the same,
+Parameters say what is computed; this says with what: devices, processes, threads, libraries. If these are the same too,
 the same parameters, code and data give the same bits. Training writes it to `reports/train_execution.json`.
 """
 
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -13,6 +16,24 @@ from stages.formats.reports import REPORTS, Report
 
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
+
+ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
+"""Variables that keep oneDNN, torch and MKL below an instruction set."""
+
+COMPUTING = re.compile(
+    "PARROTFLOW_COMPILE|PARROTFLOW_MICRO_BATCH|NVIDIA_TF32_OVERRIDE|"
+    "(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
+)
+"""Names of variables that can change the computation."""
+
+PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
+"""Parts of the names of variables that hold paths, people or secrets."""
+
+HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
+"""A value that is neither a path nor a URL with a password."""
+
+OTHERWISE_RECORDED = {"OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_MICRO_BATCH"}
+"""Variables whose effect is a field of its own in a session."""
 
 
 class Session(BaseModel, frozen=True):
@@ -103,36 +124,70 @@ class Execution(Report, extra="ignore"):
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
 
 
-class ComparedHash(BaseModel, frozen=True):
-    """A hash on record, and the one that was found."""
-
-    what: str
-    """`checkpoint of step 500`, or `weights`."""
-    recorded: str
-    found: str
-
-
-class DifferingFact(BaseModel, frozen=True):
-    """A fact of the recorded execution that this one does not share."""
+@dataclass(frozen=True, slots=True)
+class DifferingFact:
+    """A fact in which two executions differ."""
 
     fact: str
-    """A field of `Session`, or one of its libraries as `versions.torch`."""
+    """A field of `Session`, or one entry of it, such as `versions.torch`."""
     recorded: str
     here: str
 
+    def __str__(self) -> str:
+        return f"{self.fact}: recorded {self.recorded}, here {self.here}"
 
-class SegmentReport(Report, extra="ignore"):
-    """The verdict on a segment of a run, the steps between two of its checkpoints, that was computed again."""
 
-    stage: ClassVar[str] = "train"
+def is_computing(name: str) -> bool:
+    """Whether a variable can change the computation."""
+    return bool(COMPUTING.fullmatch(name)) and not PRIVATE.search(name)
 
-    verdict: Literal["equal", "different", "cannot"]
-    reason: str
-    """In a sentence."""
-    from_step: int
-    to_step: int
-    compared: list[ComparedHash] = Field(default_factory=list)
-    """In the order of steps, up to the first one that differs."""
-    differences: list[DifferingFact] = Field(default_factory=list)
-    seconds: float
-    """Of the command, after its imports."""
+
+def limits(environment: Mapping[str, str]) -> dict[str, str]:
+    """The `ISA_LIMITS` that are set."""
+    return {name: environment[name] for name in ISA_LIMITS if environment.get(name)}
+
+
+def computing_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The other variables that can change the computation; never a path, a name or a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if is_computing(name) and name not in ISA_LIMITS and HARMLESS.fullmatch(value)
+    }
+
+
+def recorded_settings(session: Session) -> dict[str, str]:
+    """The environment variables with which a training computes as in a session. A record can set no others."""
+    return {
+        **computing_variables(session.environment),
+        **limits(session.isa_limits),
+        "OMP_NUM_THREADS": str(session.threads_per_process),
+        "PARROTFLOW_COMPILE": "on" if session.compiled else "off",
+    }
+
+
+def differing_facts(recorded: Session, here: Session) -> Iterator[DifferingFact]:
+    """The facts in which two executions differ, in the order of their names.
+
+    Of the processor's instructions only those that one of the two lacks are listed. The launch preset is left out: its
+    effect is the number of processes.
+    """
+    before, now = (_facts(one) for one in (recorded, here))
+    flags = set(recorded.cpu_flags) ^ set(here.cpu_flags)
+    for values, session in ((before, recorded), (now, here)):
+        values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
+    for fact in sorted(before.keys() | now.keys()):
+        if before.get(fact) != now.get(fact):
+            yield DifferingFact(fact, _shown(before.get(fact)), _shown(now.get(fact)))
+
+
+def _facts(session: Session) -> dict[str, object]:
+    facts = session.model_dump(exclude={"first_step", "last_step", "launch"})
+    for name in ("versions", "wheels", "environment", "isa_limits"):
+        entries = facts.pop(name)
+        facts |= {f"{name}.{key}": value for key, value in entries.items() if key not in OTHERWISE_RECORDED}
+    return facts
+
+
+def _shown(value: object) -> str:
+    return "none" if value in (None, "") else str(value)

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from importlib.metadata import distribution
 from pathlib import Path
@@ -22,10 +21,18 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_sha256
 from stages.formats.reports import CURVES, read_json, write_json
-from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_SPEED, DifferingFact, Execution, Session
+from stages.formats.revision.execution import (
+    OBSERVED_TWICE,
+    TRAIN_SPEED,
+    Execution,
+    Session,
+    computing_variables,
+    limits,
+)
 from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
+from stages.runtime.launch import SEGMENT
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import batch_size, rows_before
@@ -113,7 +120,7 @@ def write_results(
         computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions if session.has_steps]
         write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": weights})
     useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
-    if count := int(facts["interruptions"]):
+    if (count := int(facts["interruptions"])) and SEGMENT not in os.environ:  # these are of the run, not of a segment
         print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
     Execution(
         weights_sha256=weights,
@@ -166,22 +173,7 @@ VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asim
 
 IMPORTED = ("torch", "transformers", "accelerate", "numpy", "safetensors")
 
-ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
-"""Keep oneDNN, torch and MKL below an instruction set."""
-
-COMPUTING = re.compile(
-    "PARROTFLOW_COMPILE|PARROTFLOW_MICRO_BATCH|NVIDIA_TF32_OVERRIDE|"
-    "(OMP|GOMP|KMP|MKL|ONEDNN|DNNL|ATEN|TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|CUBLAS|CUDNN|NCCL)_.*"
-)
-SET_FROM_THE_RECORD = {"first_step", "last_step", "launch", "environment"}
-"""Facts of a session that is computed again as it is on record."""
-
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-
-PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
-"""What the names of variables hold that are about places, people or secrets."""
-HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
-"""A value that is no path and no address with a password."""
 
 
 def describe_session(trainer: Trainer, first_step: int, continued_from: str | None = None) -> Session:
@@ -241,40 +233,3 @@ def _driver_version() -> str:
     said = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
     found = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", said)
     return found[1] if found else ""
-
-
-def is_computing(name: str) -> bool:
-    """Whether a variable can change the computation."""
-    return bool(COMPUTING.fullmatch(name)) and not PRIVATE.search(name)
-
-
-def limits(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those of `ISA_LIMITS` that are set."""
-    return {name: environment[name] for name in ISA_LIMITS if environment.get(name)}
-
-
-def computing_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The other variables that can change the computation; never a path, a name or a secret."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if is_computing(name) and name not in ISA_LIMITS and HARMLESS.fullmatch(value)
-    }
-
-
-def differing_facts(recorded: Session, here: Session) -> list[DifferingFact]:
-    """In which facts two executions differ; of lists only what the other one lacks."""
-    before, now = (one.model_dump(exclude=SET_FROM_THE_RECORD) for one in (recorded, here))
-    flags = set(recorded.cpu_flags) ^ set(here.cpu_flags)
-    for values, session in ((before, recorded), (now, here)):
-        values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
-        values |= {f"versions.{name}": version for name, version in values.pop("versions").items()}
-    return [
-        DifferingFact(fact=fact, recorded=_shown(before.get(fact)), here=_shown(now.get(fact)))
-        for fact in sorted(before.keys() | now.keys())
-        if before.get(fact) != now.get(fact)
-    ]
-
-
-def _shown(value: object) -> str:
-    return str(value) if value not in (None, "", {}) else "none"

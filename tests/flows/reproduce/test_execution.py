@@ -6,19 +6,9 @@ from typing import Any
 import pytest
 
 from flows.reproduce.environment import Machine
-from flows.reproduce.execution import (
-    EXIT_DIFFERENT,
-    EXIT_EQUAL,
-    RecordedSegment,
-    judged_segment,
-    limits_for,
-    missing,
-    other_builds,
-    recorded_settings,
-)
+from flows.reproduce.execution import limits_for, missing, other_builds, settings_for
 from flows.reproduce.verdict import differing_facts
-from stages.formats.revision.execution import SegmentReport, Session
-from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
+from stages.formats.revision.execution import Session
 
 AVX2 = ["avx2"]
 AVX512 = ["avx2", "avx512_bf16", "avx512_f", "avx512_vnni"]
@@ -65,7 +55,7 @@ def machine(flags: list[str], accelerators: list[str] | None = None) -> Machine:
 
 
 def test_the_recorded_settings_become_variables(tmp_path: Path) -> None:
-    values, notes = recorded_settings(session(), machine(AVX512), tmp_path)
+    values, notes = settings_for(session(), machine(AVX512), tmp_path)
 
     assert values == {
         "OMP_WAIT_POLICY": "passive",
@@ -108,7 +98,7 @@ def test_what_this_machine_lacks_is_said(tmp_path: Path) -> None:
     assert list(missing(on_gpus, machine(AVX512))) == [
         "the recorded run had H100; this machine has no GPU: expect other last bits"
     ]
-    values, notes = recorded_settings(on_gpus, machine(AVX512, ["H100"]), tmp_path)
+    values, notes = settings_for(on_gpus, machine(AVX512, ["H100"]), tmp_path)
     assert "PARROTFLOW_LAUNCH" not in values
     assert "8 processes on 1 machines (H100); this machine cannot launch that" in notes[0]
 
@@ -145,29 +135,3 @@ def test_another_build_of_the_recorded_version_is_named() -> None:
         f"numpy 2.4.6 is not the recorded wheel: its files were {'a' * 16} and are {'b' * 16} here",
     ]
     assert list(other_builds(recorded, here.model_copy(update={"builds": {"torch": "2.13.0+cpu"}, "wheels": {}}))) == []
-
-
-SEGMENT = RecordedSegment(3, 6)
-
-
-@pytest.mark.parametrize("content", [None, "{}"])
-def test_a_module_that_crashed_is_no_difference(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "report.json").write_text(content)
-
-    with pytest.raises(UserError, match="steps 3 to 6 could not be computed"):
-        judged_segment(EXIT_DIFFERENT, tmp_path / "report.json", SEGMENT)
-
-
-def test_the_verdict_is_that_of_the_report(tmp_path: Path) -> None:
-    report = SegmentReport(verdict="different", reason="why", from_step=4, to_step=6, seconds=1.0)
-    report.write(tmp_path / "report.json")
-
-    assert judged_segment(EXIT_DIFFERENT, tmp_path / "report.json", SEGMENT) == report
-    with pytest.raises(UserError, match="could not be computed"):
-        judged_segment(EXIT_EQUAL, tmp_path / "report.json", SEGMENT)
-
-
-def test_a_service_that_does_not_answer_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError):
-        judged_segment(EXIT_UNAVAILABLE, tmp_path / "report.json", SEGMENT)

@@ -132,7 +132,7 @@ def test_what_the_record_alone_contradicts_is_refused_before_anything_runs(
 
     assert named in {fault.path for fault in verify_files(forger.folder)}
     with pytest.raises(UserError, match="is damaged: "):
-        reproduce(ReproduceOptions("main", segment="2"))
+        reproduce(ReproduceOptions("main", segment="3-6"))
     assert not Path(".parrotflow").exists()
 
 

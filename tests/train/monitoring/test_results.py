@@ -11,10 +11,9 @@ from tokenizers import Tokenizer
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution
+from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution, computing_variables, limits
 from stages.runtime.entry import UserError
 from stages.train.monitoring.profile import PROFILE, profiled_steps
-from stages.train.monitoring.results import computing_variables, limits
 from tests.train.small_run import copy_of, documents, run_workers, write_params, write_project, write_store
 
 

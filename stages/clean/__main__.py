@@ -10,21 +10,24 @@ from typing import Any
 import pandas as pd
 
 from stages.clean.decontamination import Contamination
-from stages.clean.judge import check_splits, judge, kept_rows
+from stages.clean.judge import check_splits, judge, kept_rows, key_of
 from stages.clean.ledger import write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
 from stages.clean.preview import SHOWN, preview
 from stages.formats.cleaning import KEPT, LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, require_documents
+from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
 from stages.formats.pages import escape, table
 from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import run_stage
+from stages.runtime.entry import run_stage, visible
 from stages.runtime.inputs import read_besides
 from stages.runtime.section import read_section
+
+LOUD_SHARE = 0.5
+"""A verdict that takes more of a source's bytes is worth a warning."""
 
 
 def main(part: str = WHOLE) -> None:
@@ -56,7 +59,35 @@ def main(part: str = WHOLE) -> None:
     atomic_write(CLEAN / "report.md", markdown_report(ledger))
     for cache in ("masked", "features", "words", "contamination", "splits", SHOWN):
         drop_unused(cache)
-    print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", flush=True)
+    print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
+
+
+def notes(ledger: pd.DataFrame) -> list[str]:
+    """A line about each verdict that took more than half of the bytes of a source, and one about held-out documents
+    whose file is trained on."""
+    total = ledger.groupby("source")["bytes"].sum()
+    lines = []
+    for verdict, rows in ledger[ledger["verdict"] != KEPT].groupby("verdict"):
+        shares = (rows.groupby("source")["bytes"].sum() / total).dropna()
+        if (shares := shares[shares > LOUD_SHARE].sort_values(ascending=False, kind="stable")).size:
+            others = f" (and more than half of {len(shares) - 1} other sources)" if len(shares) > 1 else ""
+            lines.append(
+                f"WARNING: `{verdict}` dropped {shares.iloc[0]:.0%} of the bytes of {shares.index[0]}{others}: "
+                f"see {key_of(str(verdict))} in params.yaml"
+            )
+    if shared := held_out_of_trained_files(ledger):
+        held_out = int((ledger["split"] == VALIDATION).sum())
+        lines.append(
+            f"note: {shared:,} of {held_out:,} held-out documents are parts or rows of files that are trained on too: "
+            "losses measure memory of these files as well"
+        )
+    return [visible(line) for line in lines]
+
+
+def held_out_of_trained_files(ledger: pd.DataFrame) -> int:
+    """Held-out documents whose file (the path without the number of a part or row) has training documents too."""
+    files = ledger["source"] + "\t" + ledger["path"].str.replace(PLACE_IN_FILE, "", regex=True)
+    return int(files[ledger["split"] == VALIDATION].isin(files[ledger["split"] == TRAIN]).sum())
 
 
 def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -120,6 +151,7 @@ def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
         "kept": _size(ledger[is_kept]),
         "train": _size(ledger[ledger["split"] == TRAIN]),
         "validation": _size(ledger[ledger["split"] == VALIDATION]),
+        "held_out_of_trained_files": held_out_of_trained_files(ledger),
         "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
         "dropped": drop_counts(ledger).set_index("filter").to_dict("index"),
     }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -15,12 +15,16 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
-from stages.formats.reports import json_object
+from stages.formats.reports import json_object, read_lines
+from stages.formats.rows import COMPRESSED, MISSING, ending, field_of
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
 
 HITS = "hits.json"
+
+DATA = (".json", ".ndjson", ".jl", ".jsonlines", ".parquet", ".csv", ".tsv", ".zip", ".tar", ".tgz")
+"""Endings of files whose content is no running text."""
 
 NGram = tuple[bytes, ...]
 
@@ -107,12 +111,13 @@ def evaluation_passages(
 
 def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
     """The items of an evaluation set: lines of JSON, or one text. Raises UserError if it cannot be read."""
+    if ending(path.name) == ".jsonl" and not path.name.lower().endswith(COMPRESSED[1:]):
+        lines = read_lines(path, "; clean.decontamination.files names it: correct its path or the file")
+        return [_item(path, number, line, fields) for number, line in lines]
+    if ending(path.name) in DATA or path.name.lower().endswith(COMPRESSED):
+        raise UserError(f"clean.decontamination: {path}: rows are read from .jsonl or .jsonl.gz alone: convert it")
     try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix != ".jsonl":
-            return [text]
-        lines = enumerate(text.split("\n"), start=1)
-        return [_item(path, number, line, fields) for number, line in lines if line.strip()]
+        return [path.read_text(encoding="utf-8")]
     except OSError as error:
         raise UserError(f"clean.decontamination: {path} cannot be read ({error.strerror}); correct its path") from None
     except UnicodeError as error:
@@ -122,10 +127,18 @@ def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
 def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
     where = f"clean.decontamination: {path}: line {number}"
     row = json_object(line, where)
-    try:
-        return "\n".join(str(row[field]) for field in fields)
-    except KeyError as error:
-        raise UserError(f"{where} has no field {error}") from None
+    return "\n".join(text for field in fields if (text := _text(field_of(row, field), f"{where}: field `{field}`")))
+
+
+def _text(value: Any, where: str) -> str:
+    """A value as text; those of a list one a line, and nothing for null."""
+    if value is MISSING:
+        raise UserError(f"{where} is missing")
+    if isinstance(value, dict):
+        raise UserError(f"{where} has fields of its own ({', '.join(value)}): name one of them, with a dot between")
+    if isinstance(value, list):
+        return "\n".join(text for one in value if (text := _text(one, where)))
+    return "" if value is None else str(value)
 
 
 def _find(passages: Passages, kind: WordKind, shard: Path, folder: Path) -> None:

@@ -140,35 +140,45 @@ def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: i
         held_out[rows[(contents == moved).to_numpy()]] = is_empty
 
 
+def key_of(verdict: str) -> str:
+    """The key of params.yaml that decides about a verdict."""
+    own = {
+        NEAR_DUPLICATE: "clean.near_duplicates",
+        CONTAMINATED: "clean.decontamination",
+        EXACT_DUPLICATE: "collect.sources",
+    }
+    return own.get(verdict, "clean.filters")
+
+
 def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
     """Raise UserError that names a value to set unless both splits have documents."""
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts()
     most = f"({dropped.iloc[0]}) by `{dropped.index[0]}`" if len(dropped) else ""
+    key = key_of(str(dropped.index[0])) if len(dropped) else "clean.filters"
     if kept.empty:
         raise UserError(
-            f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen "
-            "clean.filters in params.yaml, of which many fit Python code alone; of your own files: `parrotflow params "
-            "corpus=folder`"
+            f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen {key} "
+            "in params.yaml. Many filters fit Python code alone; for your own files: `parrotflow params corpus=folder`"
         )
     for name in SPLITS:
         if not (kept["split"] == name).any():
             raise UserError(
                 f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept"
                 f"{', most of the others dropped ' * bool(most)}{most}, of {kept['source'].nunique()} sources, "
-                f"split by {split.by}; {_splits_that_work(kept, seed)} "
+                f"split by {split.by}; {_splits_that_work(kept, seed, key)} "
                 "(data/clean/ledger has the verdict on each document)"
             )
 
 
-def _splits_that_work(kept: pd.DataFrame, seed: int) -> str:
+def _splits_that_work(kept: pd.DataFrame, seed: int, key: str) -> str:
     """What to set in params.yaml so that both splits have documents."""
     sources = kept.groupby("source")["bytes"].sum()
     if len(sources) > 1:
         return f"in params.yaml set clean.split: {{by: source, validation_sources: [{json.dumps(sources.idxmin())}]}}"
     draws = sorted(draw(seed, "split", content) for content in set(kept["content_sha256"]))
     if len(draws) == 1:
-        return "one document cannot be split: add others or loosen clean.filters in params.yaml"
+        return f"one document cannot be split: add others or loosen {key} in params.yaml"
     # Anything above the smallest draw holds that document out, and up to the largest one keeps another to train on.
     share = next(share for digits in range(2, 20) if draws[0] < (share := _ceiling(draws[0], digits)) <= draws[-1])
     return f"in params.yaml set clean.split: {{by: document, validation_share: {share}}}"

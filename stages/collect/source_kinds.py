@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
+from stages.formats.rows import MISSING, field_of
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError, visible
 from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
@@ -30,9 +31,6 @@ Names = Annotated[list[Name], Field(min_length=1)]
 MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
-
-MISSING = object()
-"""The value of a field that a row does not have."""
 
 UNKNOWN = "NOASSERTION"
 """SPDX's name for a licence that is not known, for one among several."""
@@ -214,22 +212,6 @@ class RowSource(NamedSource):
             return SourceItem(source, row_name, reason="no text in the row")
         path, license = without_credentials(own["path"] or row_name), own["license"] or self.license
         return SourceItem(source, path, self.revision, license, text)
-
-
-def field_of(values: Mapping[str, Any], name: str) -> Any:
-    """The value of a field of a row, by its name or by the names that lead to it (`meta.text`); `MISSING` where the row
-    does not have it, None where what it is nested in is null."""
-    if name in values:
-        return values[name]
-    outer, dot, inner = name.partition(".")
-    # A name on the way may have dots too: `a.b.c` may be `c` in `a.b`.
-    while dot:
-        if outer in values:
-            nested = values[outer]
-            return field_of(nested, inner) if isinstance(nested, Mapping) else None if nested is None else MISSING
-        part, dot, inner = inner.partition(".")
-        outer = f"{outer}.{part}"
-    return MISSING
 
 
 def _as_text(fact: str, value: Any) -> str:

@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -277,3 +278,40 @@ def test_a_single_document_cannot_be_split() -> None:
     collect()
     with pytest.raises(UserError, match="one document cannot be split: add others"):
         clean()
+
+
+def test_a_filter_that_takes_most_of_a_source_is_named_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "\n".join(f"word{number}" for number in range(100))
+    for number in range(60):
+        Path(f"corpus/game{number:02}.py").write_text(f"{words}\n{words} move{number}\n" * 5)
+    collect()
+
+    clean(clean__near_duplicates={"similarity": 0.85, "permutations": 64, "minimum_words": 10, "cluster": "star"})
+
+    warning = "WARNING: `near_duplicate` dropped 9[0-9]% of the bytes of mine: see clean.near_duplicates in params.yaml"
+    assert re.search(warning, capsys.readouterr().out)
+
+
+def test_an_empty_corpus_names_the_key_of_what_dropped_most() -> None:
+    Path("passage.txt").write_text(Path("corpus/module_004.py").read_text())
+    for path in Path("corpus").iterdir():
+        path.write_text(f"{path.name}\n{Path('passage.txt').read_text()}")
+    collect()
+
+    with pytest.raises(UserError, match=r"loosen clean\.decontamination in params\.yaml"):
+        clean(clean__decontamination={"files": ["passage.txt"], "fields": [], "ngram_size": 8, "minimum_words": 5})
+
+
+def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": f"unlike{number} words " * 5} for number in range(40)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = FILES_SOURCE | {"kind": "jsonl", "globs": ["rows.jsonl"], "name": "rows", "text": "text"}
+    source["fields"] = {"source": None, "path": None, "license": None}
+    write_project(Path(), collect__sources=[FILES_SOURCE, source])
+    collect()
+
+    report = clean(collect__sources=[FILES_SOURCE, source])
+
+    held_out = [item for item in read_documents(CLEAN / "validation") if item.source == "rows"]
+    assert report["held_out_of_trained_files"] == len(held_out) > 0
+    assert f"note: {len(held_out)} of {report['validation']['documents']} held-out" in capsys.readouterr().out

@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -186,9 +187,19 @@ def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
     [
         (
             {"files": ["nowhere.jsonl"]},
-            "clean.decontamination: nowhere.jsonl cannot be read (No such file",
+            "nowhere.jsonl: cannot be read (No such file or directory); clean.decontamination.files names it",
         ),
-        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1 has no field 'nosuch'"),
+        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1: field `nosuch` is missing"),
+        (
+            {"files": ["mapping.jsonl"], "fields": ["choices"]},
+            "clean.decontamination: mapping.jsonl: line 1: field `choices` has fields of its own",
+        ),
+        (
+            {"files": ["set.parquet"]},
+            "clean.decontamination: set.parquet: rows are read from .jsonl",
+        ),
+        ({"files": ["set.JSON"]}, "clean.decontamination: set.JSON: rows are read from .jsonl"),
+        ({"files": ["set.jsonl.zst"]}, "clean.decontamination: set.jsonl.zst: rows are read from .jsonl"),
         ({"ngram_size": 90, "minimum_words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
         ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
         ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
@@ -203,11 +214,37 @@ def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any],
     Path("list.jsonl").write_text("[1]\n")
     Path("latin1.txt").write_bytes(b"caf\xe9")
     Path("empty.jsonl").touch()
+    Path("mapping.jsonl").write_text('{"choices": {"text": ["a"], "label": ["A"]}}\n')
+    for name in ("set.parquet", "set.JSON", "set.jsonl.zst"):
+        Path(name).write_text("a set of words")
 
     with pytest.raises(UserError) as refused:
         clean(**changes)
 
     assert str(refused.value).startswith(message)
+
+
+TESTS = ["assert add(1, 2) == 3\nassert add(2, 2) == 4", "assert add(5, 6) == 11"]
+
+
+@pytest.mark.parametrize(
+    ("name", "item", "fields"),
+    [
+        ("list.jsonl", {"tests": TESTS}, ["tests"]),
+        ("LIST.JSONL", {"tests": TESTS}, ["tests"]),
+        ("list.jsonl.gz", {"tests": TESTS}, ["tests"]),
+        ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"]),
+        ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"]),
+    ],
+)
+def test_a_verbatim_copy_of_lists_nested_fields_and_items_with_nulls_is_found(
+    name: str, item: dict[str, Any], fields: list[str]
+) -> None:
+    content = (json.dumps(item) + "\n").encode()
+    Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    Path("corpus/leak.py").write_text("\n".join(TESTS))
+
+    assert "corpus/leak.py" not in clean(files=[name], fields=fields, ngram_size=50)
 
 
 def test_a_passage_of_another_script_is_found() -> None:

@@ -170,7 +170,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
-        "loosen clean.filters in params.yaml, of which many fit Python code alone; of your own files: "
+        "loosen clean.filters in params.yaml. Many filters fit Python code alone; for your own files: "
         "`parrotflow params corpus=folder`"
     )
 

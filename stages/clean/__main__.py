@@ -1,7 +1,6 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`.
 
-With `--part BITS` the documents are a part of a corpus, which may lack held-out sources, or a split. What was kept and
-what was dropped is reported per filter: figures for DVC, tables for people.
+What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
 """
 
 from pathlib import Path
@@ -17,7 +16,6 @@ from stages.clean.preview import SHOWN, preview
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
 from stages.formats.pages import escape, table
-from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
@@ -30,14 +28,14 @@ LOUD_SHARE = 0.5
 """A verdict that takes more of a source's bytes is worth a warning."""
 
 
-def main(part: str = WHOLE) -> None:
+def main() -> None:
     params = read_section("clean", CleanParams)
     if (quality := params.filters.quality) is not None:
         read_besides("clean.filters.quality.model", Path(quality.model))
     for file in params.decontamination.files if params.decontamination else ():
         read_besides("clean.decontamination.files", Path(file))
     shards = require_documents(DOCUMENTS)
-    judged = judge(shards, params, part)
+    judged = judge(shards, params)
     ledger = judged.ledger
 
     # Before anything may fail: the ledger says why too little is left.
@@ -49,8 +47,7 @@ def main(part: str = WHOLE) -> None:
     if params.decontamination is not None:
         print(searched_items(judged.contamination, params.decontamination), flush=True)
     preview(judged, shards, params.masks.kinds).write()
-    if part == WHOLE:
-        check_splits(ledger, params.split, params.seed)
+    check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
@@ -179,4 +176,4 @@ def markdown_report(ledger: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    run_stage(lambda: main(asked_part()))
+    run_stage(main)

@@ -20,7 +20,6 @@ from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
-from stages.formats.parts import WHOLE
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 
@@ -42,7 +41,7 @@ class Judgement(NamedTuple):
     """The documents that are dropped as duplicates: by their row, the columns of `NearDuplicate`."""
 
 
-def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Judgement:
+def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     masked = mask_shards(shards, params.masks.kinds)
     features = measure_shards(masked.paths, params.filters.measures())
@@ -57,7 +56,7 @@ def judge(shards: Sequence[Path], params: CleanParams, part: str = WHOLE) -> Jud
         near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
         ledger = drop(ledger, near.index, NEAR_DUPLICATE)
         duplicates = with_near_duplicates(duplicates, near)
-    ledger = assign_splits(ledger, params.split, params.seed, part)
+    ledger = assign_splits(ledger, params.split, params.seed)
     return Judgement(masked, ledger, contamination, duplicates)
 
 
@@ -100,20 +99,20 @@ def drop(ledger: pd.DataFrame, rows: Iterable[int], verdict: str) -> pd.DataFram
     return ledger.assign(verdict=verdicts)
 
 
-def assign_splits(ledger: pd.DataFrame, split: Split, seed: int, part: str = WHOLE) -> pd.DataFrame:
+def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
     """The ledger with `split`: where each kept document goes."""
-    held_out = held_out_mask(ledger, split, seed, part)
-    if part == WHOLE and split.by == "document" and 0 < split.validation_share < 1:
+    held_out = held_out_mask(ledger, split, seed)
+    if split.by == "document" and 0 < split.validation_share < 1:
         _some_of_each(held_out, ledger, seed)
     return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
 
 
-def held_out_mask(features: pd.DataFrame, split: Split, seed: int, part: str = WHOLE) -> npt.NDArray[np.bool_]:
+def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArray[np.bool_]:
     """Which documents belong to the validation split."""
     if split.by == "source":
         known = set(features["source"])
         unknown = sorted(set(split.validation_sources) - known)
-        if unknown and part == WHOLE:  # a part may lack some
+        if unknown:
             raise UserError(
                 f"params.yaml: clean.split.validation_sources: no source `{unknown[0]}` in the corpus; "
                 f"it has {', '.join(sorted(known)[:30])}"

@@ -1,8 +1,7 @@
-"""Sources -> documents, and what was left out: `python -m stages.collect`, of a part of them with `--part BITS`."""
+"""Sources -> documents, and what was left out: `python -m stages.collect`."""
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,11 @@ from stages.collect.remote import forget_unfinished, versions
 from stages.collect.source_kinds import source_kinds
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
-from stages.formats.parts import WHO_ASKS, WHOLE, asked_part, is_first
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import InputsChangedError, UserError, run_stage
-from stages.runtime.inputs import Inputs, inputs_of, inputs_of_this_stage
+from stages.runtime.inputs import Inputs, inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -31,25 +29,22 @@ LARGEST_SOURCES = 50
 """The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
 
-def main(part: str = WHOLE) -> None:
+def main() -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
     noticed: list[str] = []
-    if inputs := inputs_of_this_stage() if part == WHOLE else inputs_of(os.environ.get(WHO_ASKS, "")):
+    if inputs := inputs_of_this_stage():
         places = [place for source in params.sources for place in source.places]
         noticed = [place for place in places if "://" in place and place in inputs.deps]
-        for line in unnoticed(places, inputs) if is_first(part) else ():
+        for line in unnoticed(places, inputs):
             print(line, flush=True)
-    for source in () if is_first(part) else params.sources:
-        source.repeat()
     before = versions(noticed)
     taken, seen = Taken(), SeenFiles()
     with atomic_folder(DOCUMENTS) as folder:
-        write_documents(folder, gather(params, taken, seen), params.shard_bytes, part)
+        write_documents(folder, gather(params, taken, seen), params.shard_bytes)
         if not taken.documents:
             raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
-    # All parts read the same documents, or a source has changed between two of them.
-    identity = corpus_id(shard_paths(DOCUMENTS)) if part == WHOLE else taken.ids.hexdigest()
+    identity = corpus_id(shard_paths(DOCUMENTS))
     # DVC asks for the versions only now, and would record a new one with the old text.
     after = versions(noticed)
     if changed := sorted(url for url in {*before, *after} if before.get(url) != after.get(url)):
@@ -115,4 +110,4 @@ def left_out_table(taken: Taken) -> str:
 
 
 if __name__ == "__main__":
-    run_stage(lambda: main(asked_part()))
+    run_stage(main)

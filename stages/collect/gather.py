@@ -1,6 +1,5 @@
 """From sources to documents: what is taken, what is left out and why."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -29,8 +28,6 @@ class Taken:
     bytes: Counter[str] = field(default_factory=Counter)
     """Of text."""
     total_bytes: int = 0
-    ids: Any = field(default_factory=hashlib.sha256)
-    """A hash of the ids and paths of the documents."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Reason -> texts left out."""
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
@@ -56,7 +53,6 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Doc
                 taken.documents[document.source] += 1
                 taken.bytes[document.source] += document.size
                 taken.total_bytes += document.size
-                taken.ids.update(f"{document.id} {document.path}\n".encode())
                 progress.advance(lambda: f"{taken.total_bytes / 1e6:,.0f} MB of text")
                 yield document
 

@@ -10,7 +10,6 @@ import asyncio
 import io
 import os
 import shutil
-import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from stages.collect.located import HIDDEN, LocatedFile, is_hidden, remote_error
 from stages.runtime.cache import CACHE, cache_key, cached, find_cached
 from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UnavailableError, run_stage, whole_number
+from stages.runtime.entry import UnavailableError, whole_number
 
 KIND = "downloads"
 """Of whole files in the cache of stages."""
@@ -302,7 +301,3 @@ class _Following(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-if __name__ == "__main__":  # `stages.in_parts` asks, which is another stage
-    run_stage(lambda: print(*versions(sys.argv[1:]).items(), sep="\n"))

@@ -13,7 +13,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from stages.collect import sources
 from stages.formats.rows import MISSING, field_of
@@ -83,12 +83,6 @@ class SourceKind(Section):
 
     notable: ClassVar[tuple[str, ...]] = ()
     """Reasons to leave something out that point to a mistake in the parameters: a run prints how often it had them."""
-
-    _is_repeated: bool = PrivateAttr(default=False)
-
-    def repeat(self) -> None:
-        """Print no notes: the first part of a corpus has read the same and printed them."""
-        self._is_repeated = True
 
     @property
     def libraries(self) -> list[str]:
@@ -196,7 +190,7 @@ class RowSource(NamedSource):
                 yield number, values
         finally:
             # With a misspelt `license` each row has that of the source.
-            for field in absent if any_row and not self._is_repeated else ():
+            for field in absent if any_row else ():
                 note = f"note: params.yaml: collect.sources: fields: no row of {where} has `{field}`"
                 print(visible(note), flush=True)
 

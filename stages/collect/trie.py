@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
-from stages.formats.parts import WHOLE
 from stages.runtime.cache import cache_key, cached, find_cached
 from stages.runtime.workers import map_shards
 
@@ -36,14 +35,13 @@ UNREAD_BYTES = 500
 """About what an unread document takes in memory."""
 
 
-def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int, part: str = WHOLE) -> None:
+def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int) -> None:
     """Write documents as shards of at most about `shard_bytes` bytes of text into an existing folder.
 
     A leaf with more text splits on the next bit of the ids, unless all its documents are copies of one text. Workers
-    write the leaves. Of a part only the documents whose ids begin with its bits are written: the branch there.
+    write the leaves.
     """
-    own = (document for document in documents if id_bits(document.id, len(part)) == part)
-    _write_branch(folder, part, own, shard_bytes)
+    _write_branch(folder, "", documents, shard_bytes)
 
 
 @dataclass(slots=True)

@@ -4,9 +4,6 @@ A folder of documents is a binary trie over the documents' ids (sha256 of the te
 document whose id begins with the bits 0110, sorted by id and then by where they come from; a leaf that grows past
 `shard_bytes` of text splits on its next bit. The layout depends on the set of documents alone: not on their order, not
 on the number of workers.
-
-A part of a corpus is one branch of the trie. Ids are hashes, so each part is a uniform sample, equal texts lie in one
-part, and the shards of the parts together are those of the whole corpus.
 """
 
 import hashlib
@@ -99,7 +96,7 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def corpus_id(shards: Iterable[Path]) -> str:
-    """One hash for a corpus: over `ORIGIN` of its documents in the order of the shards, or of tables with theirs."""
+    """One hash for a corpus: over `ORIGIN` of its documents in the order of the shards."""
     digest = hashlib.sha256()
     for shard in shards:
         table = read_table(shard, columns=ORIGIN)

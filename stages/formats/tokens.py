@@ -13,8 +13,8 @@ tokenizes again.
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -96,17 +96,6 @@ class Manifest:
     def from_json(text: str) -> "Manifest":
         """The manifest that `to_json` wrote."""
         return TypeAdapter(Manifest).validate_json(text)
-
-
-def joined(parts: Sequence[Manifest]) -> Manifest:
-    """The manifest of the store that has the shards of all parts, which were made with one tokenizer."""
-    shards = sorted((shard for part in parts for shard in part.shards), key=lambda shard: shard.name)
-    # Each part has its own sample by which the fast engine is accepted; ids are those of tokenizers in any case.
-    engine = max(part.engine for part in parts)
-    whole = replace(parts[0], engine=engine, shards=tuple(shards))
-    if any(replace(part, engine=engine, shards=whole.shards) != whole for part in parts):
-        raise ValueError("the parts of a token store were made with different tokenizers")
-    return whole
 
 
 class TokenStore:

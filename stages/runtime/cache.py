@@ -7,9 +7,8 @@ forms of results:
                document costs one shard.
     a log      `ResultLog`: results by name, each appended as soon as it is computed, so that a kill loses none
 
-Files are copied out of it, so editing a result cannot change the cache; `stages.in_parts` alone links them, for want of
-room. What is read is compared with its checksum first: a damaged entry is computed again, and so is a damaged result of
-a log.
+Files are copied out of it, so editing a result cannot change the cache. What is read is compared with its checksum
+first: a damaged entry is computed again, and so is a damaged result of a log.
 """
 
 import hashlib

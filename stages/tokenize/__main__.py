@@ -1,13 +1,9 @@
-"""Documents + tokenizer -> token store: `python -m stages.tokenize`.
-
-With `--part BITS` the documents are a part of a corpus, which may lack a split: its store has no documents.
-"""
+"""Documents + tokenizer -> token store: `python -m stages.tokenize`."""
 
 from typing import Any
 
-from stages.formats.documents import CLEAN, require_documents, shard_paths
+from stages.formats.documents import CLEAN, require_documents
 from stages.formats.model_folder import TOKENIZER
-from stages.formats.parts import WHOLE, asked_part
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import SPLITS, TRAIN
 from stages.formats.tokens import TOKENS
@@ -20,9 +16,9 @@ from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine
 
 
-def main(part: str = WHOLE) -> None:
+def main() -> None:
     params = read_section("tokenize", TokenizeParams)
-    shards = {split: (require_documents if part == WHOLE else shard_paths)(CLEAN / split) for split in SPLITS}
+    shards = {split: require_documents(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 
     engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN], params.parity_bytes)
@@ -38,4 +34,4 @@ def main(part: str = WHOLE) -> None:
 
 
 if __name__ == "__main__":
-    run_stage(lambda: main(asked_part()))
+    run_stage(main)

@@ -15,9 +15,7 @@ import pytest
 from stages.collect.__main__ import main, unnoticed
 from stages.collect.remote import KIND, PARTS
 from stages.collect.sources.tables import Hub
-from stages.collect.trie import write_documents
 from stages.formats.documents import read_documents
-from stages.formats.parts import WHO_ASKS
 from stages.runtime.cache import CACHE
 from stages.runtime.entry import InputsChangedError
 from stages.runtime.inputs import Inputs
@@ -121,27 +119,6 @@ def test_a_file_whose_server_names_no_version_is_fetched_each_time(server: Serve
 
     assert gets(server) == [None, None]
     assert list((CACHE / KIND).glob("??/*")) == []
-
-
-def test_so_it_is_where_it_is_collected_for_the_stage_of_parts(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("dvc.yaml").write_text(
-        f"stages: {{parts: {{cmd: python -m stages.in_parts 2, deps: ['{server.address}/a.txt'], outs: [data]}}}}"
-    )
-    monkeypatch.setenv(WHO_ASKS, "stages.in_parts")
-    write_params(server, "a.txt", "b.txt")
-    for part in ("0", "1"):
-        main(part)
-    assert capsys.readouterr().out.count(f"{server.address}/b.txt: not among the deps of parts in dvc.yaml") == 1
-
-    def written_and_changed(*given: Any) -> None:
-        write_documents(*given)
-        server.version = '"2"'
-
-    monkeypatch.setattr("stages.collect.__main__.write_documents", written_and_changed)
-    with pytest.raises(InputsChangedError, match=r"a\.txt changed while it was"):
-        main("1")
 
 
 def test_a_url_that_dvc_does_not_ask_about_is_named() -> None:

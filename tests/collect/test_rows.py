@@ -111,16 +111,6 @@ def test_so_it_is_of_a_file_whose_name_is_not_utf_8(capsys: pytest.CaptureFixtur
     assert "no row of rows-\\udce9.jsonl has `id`\n" in capsys.readouterr().out
 
 
-def test_of_a_corpus_in_parts_the_first_part_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("rows.jsonl").write_text('{"text": "x = 1"}\n')
-    source = ORIGIN | {"kind": "jsonl", "globs": ["rows.jsonl"], "text": "text", "fields": NO_FIELDS | {"path": "id"}}
-    write_project(Path(), collect__sources=[source])
-    for part in ("0", "1"):
-        main(part)
-
-    assert capsys.readouterr().out.count("no row of rows.jsonl has `id`\n") == 1
-
-
 def test_a_column_within_what_holds_none_is_named() -> None:
     with pytest.raises(UserError, match=r"^rows\.parquet: no column `text\.content`; it has "):
         collect("parquet", [{"text": "x = 1"}], "text.content")

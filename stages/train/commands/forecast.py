@@ -29,9 +29,6 @@ from stages.train.model.build import HUB_COMMIT, model_without_weights, source_f
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
 
-MAKE_TOKENS = {"tokenize", "in_parts"}
-"""The stages."""
-
 NOMINAL_VOCABULARY = 4096
 """Where neither params.yaml nor a token store says how large it is."""
 
@@ -87,7 +84,7 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
     if params.mixture is None:
         return
     to_do = os.environ.get(STAGES_TO_DO, "").split()
-    if MAKE_TOKENS.intersection(to_do) or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
+    if "tokenize" in to_do or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
         yield "mixture: not known before the tokens are made"
         return
     order = open_order(TokenStore(TOKENS / TRAIN), params)

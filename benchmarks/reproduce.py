@@ -9,7 +9,7 @@ another version of a library. Last, the end of the run is checked by its segment
 the default model's run shorter).
 
 A verdict is true where it says bit-identical and the weights' sha256 is that of the revision, or where it says
-otherwise and names what was changed as a likely cause. (With another library a report may differ that names it.)
+otherwise and lists the fact that was changed. (With another library a report may differ that names it.)
 """
 
 import argparse
@@ -47,8 +47,8 @@ class Case:
 
     name: str
     options: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
-    """Kinds of causes, one of which must be named where it is not bit-identical; none: it must be."""
+    facts: tuple[str, ...] = ()
+    """Facts, one of which must be listed if it is not bit-identical; none: it must be."""
 
 
 def main() -> None:
@@ -85,13 +85,13 @@ def cases_of(python: Path | None) -> list[Case]:
     """The reproductions of the committed tree."""
     cases = [
         Case("the recorded settings"),
-        Case("another number of threads", settings({"OMP_NUM_THREADS": str(CORES + 1)}), ("threads",)),
-        Case("another kind of CPU", settings(AVX2), ("hardware", "settings")),
+        Case("another number of threads", settings({"OMP_NUM_THREADS": str(CORES + 1)}), ("threads_per_process",)),
+        Case("another kind of CPU", settings(AVX2), ("cpu_capability", "isa_limits")),
     ]
     if python is None:
         print("another library: skipped; name an interpreter that has one with --python", flush=True)
         return cases
-    return [*cases, Case("another library", ("--python", str(python.absolute()), "--this-environment"), ("library",))]
+    return [*cases, Case("another library", ("--python", str(python.absolute()), "--this-environment"), ("library ",))]
 
 
 def settings(values: dict[str, str]) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ def reproduced(folder: Path, source: Path, case: Case, model: str) -> Measuremen
         raise SystemExit(f"{case.name}: exited with {done.returncode}, without a verdict:\n{done.stdout[-3000:]}")
     verdict = found[-1].partition(":")[0]
     same = weights_sha256(work / "checkout" / MODEL) == weights_sha256(revision)
-    named = any(f"cause: {cause}" in done.stdout for cause in case.causes)
+    named = any(f"\ndiffers: {fact}" in done.stdout for fact in case.facts)
     true = same if verdict == "bit-identical" else named
     print(f"{case.name}: {verdict}, weights {'the same' if same else 'others'}", *found, sep="\n", flush=True)
     shutil.rmtree(work)

@@ -215,8 +215,9 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
     This runs the code of the revision on this machine: whose it is, is said, and asked, before any of it runs.
 
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
-    difference and its likely cause. Exit code 2: it could not be tried, e.g. the revision is damaged. With --segment:
-    0 if the steps lead to the recorded state, 3 if not. The same command continues after Ctrl-C or a kill.
+    difference and the recorded facts that differ here. Exit code 2: it could not be tried, e.g. the revision is
+    damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
+    Ctrl-C or a kill.
     """
     from flows.reproduce.reproduction import reproduce as rebuild
 

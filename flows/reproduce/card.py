@@ -9,17 +9,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from flows.reproduce.commands import run_quietly
-from flows.reproduce.files import (
-    CARD_STAGE,
-    ComparedStage,
-    Difference,
-    DifferenceWeight,
-    keys,
-    of_pairs,
-    same_weights,
-)
+from flows.reproduce.compare import ComparedStage, Difference, keys, of_pairs, same_weights
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, write_json
@@ -65,7 +58,7 @@ def compared_card(
         *picture_differences(revision.folder / CURVES, rendered / CURVES),
         *source_differences(revision.inputs, InputListing.find(rendered / Path(INPUTS).name)),
     ]
-    return ComparedStage(CARD_STAGE, "different" if differences else "identical", [], differences)
+    return ComparedStage("card", "different" if differences else "identical", [], differences)
 
 
 def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
@@ -104,8 +97,9 @@ def card_differences(published: Path, rendered: Path, *, same_weights: bool) -> 
     number = min(len(lines), len(others)) if at is None else at
     recorded, found = (one[number][:SHOWN] if number < len(one) else "no line" for one in (lines, others))
     extent = f"{len(differing)} sections differ: {', '.join(differing)}" if len(differing) > 1 else ""
-    explained: DifferenceWeight = "rounding" if not same_weights and set(differing) <= OF_THE_MODEL else "content"
-    yield Difference(differing[0], recorded, found, extent, explained, file=CARD)
+    explained = not same_weights and set(differing) <= OF_THE_MODEL
+    weight: Literal["rounding", "content"] = "rounding" if explained else "content"
+    yield Difference(differing[0], recorded, found, extent, weight, file=CARD)
 
 
 def sections(card: str) -> dict[str, list[str]]:

@@ -266,7 +266,7 @@ def differing_inputs(revision: RecordedRevision, checkout: Path) -> list[tuple[s
                 if isinstance(how, dict):  # a parameter file -> its keys
                     found += [(stage, f"{path}: {key}", str(each)) for key, each in how.items()]
                 elif Path(path).parent == FOLDER:
-                    found += [(stage, name, text) for _, name, text in changed_code(revision, checkout, path)]
+                    found += [(stage, name, text) for name, text in changed_code(revision, checkout, path)]
                 elif not revision.is_made(path):
                     found.append((stage, path, str(how)))
     return found

@@ -43,18 +43,12 @@ class Machine(BaseModel):
     python: str
     versions: dict[str, str]
     """Library, its name normalised (PEP 503) -> version without build tag."""
-    builds: dict[str, str] = {}
-    """The versions that have a build tag: torch -> 2.13.0+cpu."""
-    wheels: dict[str, str] = {}
-    """Library -> what tells its wheel from others (`stages.formats.revision.wheels`)."""
     flags: list[str]
     """The processor's instructions, as torch names them."""
-    system: str
     accelerators: list[str]
     """GPUs that torch finds."""
     cpu_capability: str | None
     """What torch's own kernels use; None without torch."""
-    cores: int | None
 
 
 @dataclass(frozen=True)

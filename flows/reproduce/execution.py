@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from flows.reproduce import ReproduceOptions
@@ -44,8 +44,6 @@ def environment_of(
     else:
         recorded, notes = settings_for(sessions[0], interpreter.machine, revision.work)
         values |= recorded
-        notes += [*changes_within(sessions), *missing(sessions[0], interpreter.machine)]
-        notes += other_builds(sessions[0], interpreter.machine)
     for name, value in settings.items():
         notes.append(f"as asked: {name}={value} (recorded: {values.get(name, 'not set')})")
         values[name] = value
@@ -101,47 +99,6 @@ def limits_for(session: Session, machine: Machine) -> dict[str, str]:
     if level == "AVX2":
         limits["MKL_ENABLE_INSTRUCTIONS"] = level
     return limits
-
-
-def changes_within(sessions: list[Session]) -> Iterator[str]:
-    """A recorded run that was continued under other settings cannot be repeated by one set of settings."""
-    first = sessions[0].model_dump(exclude={"first_step", "last_step"})
-    for session in sessions[1:]:
-        other = session.model_dump(exclude={"first_step", "last_step"})
-        if changed := [name for name in first if first[name] != other[name]]:
-            yield (
-                f"the recorded run was continued at step {session.first_step} with another {', '.join(changed)}; "
-                "this one keeps those it began with, so its last bits may differ"
-            )
-
-
-def missing(session: Session, machine: Machine) -> Iterator[str]:
-    """What the recorded machine had and this one has not."""
-    if session.device_type == "cuda":
-        if session.device not in machine.accelerators:
-            here = ", ".join(machine.accelerators) or "no GPU"
-            yield f"the recorded run had {session.device}; this machine has {here}: expect other last bits"
-        return
-    if lacking := sorted(set(session.cpu_flags) - set(machine.flags)):
-        yield f"this processor lacks {', '.join(lacking)}, which {session.device} has: expect other last bits"
-    if machine.cores and session.threads_per_process > machine.cores:
-        yield f"{session.threads_per_process} threads a process on {machine.cores} cores: as recorded, but slower"
-    recorded = session.versions.get("python", machine.python)
-    if recorded.split(".")[:2] != machine.python.split(".")[:2]:
-        yield f"the recorded Python is {recorded}, this one {machine.python}"
-
-
-def other_builds(session: Session, machine: Machine) -> Iterator[str]:
-    """Libraries of the recorded version that are another build here: by the build tag, or by their wheel."""
-    for name, recorded in session.versions.items():
-        here = machine.builds.get(name, machine.versions.get(name, recorded))
-        if recorded.split("+")[0] != here.split("+")[0]:
-            continue  # another version, which is named elsewhere
-        ours, theirs = session.wheels.get(name), machine.wheels.get(name)
-        if recorded != here:
-            yield f"{name} is {recorded} in the record and {here} here: another build, expect other last bits"
-        elif ours and theirs and ours != theirs:
-            yield f"{name} {here} is not the recorded wheel: its files were {ours[:16]} and are {theirs[:16]} here"
 
 
 CHECKER = "stages.train.segment"

@@ -23,7 +23,6 @@ from flows.reproduce.commands import failed, only_reproduction_in, require_conse
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
 from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
 from flows.reproduce.execution import check_segment, environment_of
-from flows.reproduce.files import PYTHON
 from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
@@ -75,7 +74,7 @@ def reproduce(request: ReproduceOptions) -> int:
         checkout = check_out(revision, request.source)
         interpreter, restored = prepare(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
-        say("execution", describe_execution(revision))
+        say("execution", describe_execution(revision, interpreter))
         for note in notes:
             say("", f"note: {note}")
 
@@ -84,16 +83,9 @@ def reproduce(request: ReproduceOptions) -> int:
             return check_segment(request, steps, revision, interpreter.python, checkout, environment)
         run_stages(list(revision.stages), checkout, interpreter, environment)
         card = compared_card(revision, checkout, interpreter.python, environment)
-        different = interpreter.different | other_python(revision, interpreter)
-        verdict = judge(revision, checkout, restored, different, notes, card)
+        verdict = judge(revision, checkout, restored, interpreter.different, card)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == NOT_REPRODUCED)
-
-
-def other_python(revision: RecordedRevision, interpreter: Interpreter) -> dict[str, tuple[str, str]]:
-    """Python, where its version is not the recorded one: receipts name it, and no lock does."""
-    recorded, here = revision.python, interpreter.machine.python
-    return {} if recorded in (None, here) else {PYTHON: (recorded, here)}
 
 
 def say(step: str, text: str) -> None:
@@ -108,7 +100,7 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
     for stage in verdict.stages:
         lines.append(f"{stage.name:<{width}}  {stage.state}")
         lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
-        lines += [f"{'':<{width}}    input: {changed.fact}" for changed in stage.different_inputs]
+        lines += [f"{'':<{width}}    input: {changed}" for changed in stage.different_inputs]
     for one in verdict.sets:
         ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
         lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
@@ -120,7 +112,7 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
         stage, difference = verdict.first
         what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
         lines.append(f"first difference: {what}")
-    lines += [f"likely cause: {cause.kind}: {cause.fact}" for cause in verdict.causes]
+        lines += [f"differs: {fact}" for fact in verdict.facts] or ["no recorded fact of the execution differs"]
     return lines
 
 
@@ -210,14 +202,16 @@ def describe_code(revision: RecordedRevision, *, begun: bool) -> str:
     return f"{commit}{changed}; every file as the stages read it{when}"
 
 
-def describe_execution(revision: RecordedRevision) -> str:
-    """How the training was executed, on one line."""
+def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:
+    """How the training was executed, and the present device, on one line."""
+    machine = interpreter.machine
+    here = ", ".join(machine.accelerators) or f"a processor with {machine.cpu_capability or 'no torch'}, no GPU"
     if revision.execution is None or not revision.execution.sessions:
-        return "not recorded"
+        return f"not recorded; here {here}"
     session = revision.execution.sessions[0]
     counts = ((session.processes, "process", "es"), (session.threads_per_process, "thread", "s"))
     processes, threads = (f"{count} {noun}{plural if count > 1 else ''}" for count, noun, plural in counts)
-    return f"{session.device}, {processes} of {threads}, {session.precision}, as recorded"
+    return f"{session.device}, {processes} of {threads}, {session.precision}, as recorded; here {here}"
 
 
 def describe_data(revision: RecordedRevision, restored: list[str]) -> str:

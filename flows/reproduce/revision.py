@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.consistency import project_path, unmade
@@ -129,19 +128,17 @@ def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) 
     return above(stage)
 
 
-def changed_code(
-    revision: RecordedRevision, checkout: Path, path: str
-) -> list[tuple[Literal["code", "library"], str, str]]:
-    """(kind, file or library, how it differs) of a stage's code in the checkout.
+def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[tuple[str, str]]:
+    """(file or library, how it differs) of a stage's code in the checkout.
 
-    Where the record does not have it, the file of code itself is named.
+    If the record does not have it, the file of code itself is named.
     """
     recorded, found = code_in(revision.folder / record_path(path)), code_in(checkout / path)
     if recorded is None or found is None:
-        return [("code", path, "modified")]
+        return [(path, "modified")]
     return [
-        *(("code", file, how) for file, how in file_changes(recorded, found).items()),
-        *(("library", name, f"{old} -> {new}") for name, old, new in library_changes(recorded, found)),
+        *file_changes(recorded, found).items(),
+        *((name, f"{old} -> {new}") for name, old, new in library_changes(recorded, found)),
     ]
 
 

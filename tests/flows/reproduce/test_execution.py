@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from flows.reproduce.environment import Machine
-from flows.reproduce.execution import limits_for, missing, other_builds, settings_for
-from flows.reproduce.verdict import differing_facts
-from stages.formats.revision.execution import Session
+from flows.reproduce.execution import limits_for, settings_for
+from stages.formats.revision.execution import Session, differing_facts
 
 AVX2 = ["avx2"]
 AVX512 = ["avx2", "avx512_bf16", "avx512_f", "avx512_vnni"]
@@ -47,10 +46,8 @@ def machine(flags: list[str], accelerators: list[str] | None = None) -> Machine:
         python="3.11.7",
         versions={},
         flags=flags,
-        system="Linux x86_64",
         accelerators=accelerators or [],
         cpu_capability=capability,
-        cores=4,
     )
 
 
@@ -87,51 +84,32 @@ def test_a_processor_with_more_instructions_is_limited_to_the_recorded_ones(
     assert limits_for(session(cpu_flags=recorded, cpu_capability=capability), machine(here)) == limits
 
 
-def test_what_this_machine_lacks_is_said(tmp_path: Path) -> None:
-    assert list(missing(session(cpu_flags=AMX), machine(AVX512))) == [
-        "this processor lacks amx_bf16, avx512_fp16, which a processor has: expect other last bits"
-    ]
-    assert list(missing(session(threads_per_process=64), machine(AVX512))) == [
-        "64 threads a process on 4 cores: as recorded, but slower"
-    ]
-    on_gpus = session(device="H100", device_type="cuda", processes=8)
-    assert list(missing(on_gpus, machine(AVX512))) == [
-        "the recorded run had H100; this machine has no GPU: expect other last bits"
-    ]
-    values, notes = settings_for(on_gpus, machine(AVX512, ["H100"]), tmp_path)
-    assert "PARROTFLOW_LAUNCH" not in values
-    assert "8 processes on 1 machines (H100); this machine cannot launch that" in notes[0]
-
-
 def test_facts_that_differ_are_named_with_both_values() -> None:
     here = session(
         cpu_flags=AVX2, cpu_capability="AVX2", threads_per_process=4, environment={}, versions={"python": "3.12.0"}
     )
 
-    assert list(differing_facts(session(), here)) == [
-        ("cpu_flags", "cpu_flags: here without avx512_bf16, avx512_f, avx512_vnni"),
-        ("cpu_capability", "cpu_capability: recorded AVX512, here AVX2"),
-        ("threads_per_process", "threads_per_process: recorded 2, here 4"),
-        ("versions", "python: recorded 3.11.7, here 3.12.0"),
-        ("environment", "OMP_WAIT_POLICY: recorded passive, here not set"),
+    assert [str(fact) for fact in differing_facts(session(), here)] == [
+        "cpu_capability: recorded AVX512, here AVX2",
+        "cpu_flags: recorded avx512_bf16 avx512_f avx512_vnni, here none",
+        "environment.OMP_WAIT_POLICY: recorded passive, here none",
+        "threads_per_process: recorded 2, here 4",
+        "versions.python: recorded 3.11.7, here 3.12.0",
     ]
 
 
-def test_another_build_of_the_recorded_version_is_named() -> None:
-    recorded = session(
-        versions={"torch": "2.13.0+cpu", "numpy": "2.4.6", "safetensors": "0.7.0"},
-        wheels={"numpy": "a" * 64, "safetensors": "c" * 64},
-    )
-    here = machine(AVX512).model_copy(
-        update={
-            "versions": {"torch": "2.13.0", "numpy": "2.4.6", "safetensors": "0.7.0"},
-            "builds": {"torch": "2.13.0+cu130"},
-            "wheels": {"numpy": "b" * 64, "safetensors": "c" * 64},
-        }
-    )
+def test_gpus_that_are_not_here_are_a_note_and_not_launched(tmp_path: Path) -> None:
+    on_gpus = session(device="H100", device_type="cuda", processes=8)
 
-    assert list(other_builds(recorded, here)) == [
-        "torch is 2.13.0+cpu in the record and 2.13.0+cu130 here: another build, expect other last bits",
-        f"numpy 2.4.6 is not the recorded wheel: its files were {'a' * 16} and are {'b' * 16} here",
-    ]
-    assert list(other_builds(recorded, here.model_copy(update={"builds": {"torch": "2.13.0+cpu"}, "wheels": {}}))) == []
+    values, notes = settings_for(on_gpus, machine(AVX512, ["H100"]), tmp_path)
+
+    assert "PARROTFLOW_LAUNCH" not in values
+    assert "8 processes on 1 machines (H100); this machine cannot launch that" in notes[0]
+
+
+def test_a_record_sets_no_variable_but_those_that_compute(tmp_path: Path) -> None:
+    recorded = {"OMP_WAIT_POLICY": "passive", "LD_PRELOAD": "evil.so", "TORCH_EXTENSIONS_DIR": "x", "MKL_CBWR": "/a b"}
+
+    values, _ = settings_for(session(environment=recorded, isa_limits={"PATH": "evil"}), machine(AVX512), tmp_path)
+
+    assert values.keys() == {"OMP_WAIT_POLICY", "OMP_NUM_THREADS", "PARROTFLOW_COMPILE", "PARROTFLOW_LAUNCH"}

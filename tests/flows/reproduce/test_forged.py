@@ -1,26 +1,35 @@
 """Revisions that were forged, or made to do harm: what is refused before any of their code runs."""
 
+import json
 import os
 import subprocess
 import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.checkout import check_out, fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import MARK, only_reproduction_in, output, require_consent
+from flows.reproduce.compare import ComparedStage, Difference
 from flows.reproduce.data import copied, pull
-from flows.reproduce.files import Cause, ComparedStage, Difference, DifferenceWeight
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
-from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_set, pairs, unexplained
-from stages.formats.evaluation.report import Evaluation, HeldOutMetrics, Intervals
+from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.lock import is_outside
-from stages.formats.revision.provenance import RECORDED_PARAMS, SOURCE_ARCHIVE, GitState, Provenance, SourceArchive
+from stages.formats.revision.provenance import (
+    EVALUATION,
+    EVALUATION_RECEIPT,
+    RECORDED_PARAMS,
+    SOURCE_ARCHIVE,
+    GitState,
+    Provenance,
+    SourceArchive,
+)
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
 from tests.flows.small_pipeline import git, run
@@ -140,18 +149,27 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
             assert (tmp_path / "new" / MARK).exists()
 
 
-@pytest.mark.parametrize(("weight", "count"), [("content", 1), ("versions", 1), ("rounding", 0)])
-def test_no_interval_excuses_the_benchmark_of_the_same_weights(
-    tmp_path: Path, weight: DifferenceWeight, count: int
+@pytest.mark.parametrize(
+    ("file", "weight", "same_inputs", "contradicts"),
+    [
+        ("reports/harness.json", "content", True, True),
+        ("reports/harness.json", "content", False, True),
+        ("reports/harness.json", "rounding", True, False),
+        ("data/harness.jsonl", "hash", True, False),
+        ("card/README.md", "content", True, True),
+        ("card/README.md", "content", False, False),
+    ],
+)
+def test_only_rounding_excuses_another_number_of_the_same_weights(
+    file: str, weight: Literal["rounding", "content", "hash"], same_inputs: bool, contradicts: bool
 ) -> None:
-    difference = Difference("acc", "0.9", "0.5", weight=weight, file="reports/harness.json")
-    stages = [ComparedStage("harness", "different", [], [difference])]
+    difference = Difference("acc", "0.9", "0.5", weight=weight, file=file)
 
-    assert len(list(unexplained(make_revision(tmp_path), stages, {}))) == count
+    assert ComparedStage("harness", "different", [], [difference], same_inputs).contradicts(difference) == contradicts
 
 
 def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
-    stage = ComparedStage("train", "identical", [Cause("data", "train.py: md5 a -> b")], [])
+    stage = ComparedStage("train", "identical", ["train.py: md5 a -> b"], [])
 
     said = verdict_lines(ReproductionVerdict(BIT_IDENTICAL, [stage], []))
 
@@ -169,6 +187,37 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
     assert [(one.name, one.equal, one.reason) for one in sets] == [
         ("law", False, "not measured here"),
         ("code", False, "not published"),
+    ]
+
+
+def write_evaluation(report: Path, receipt: Path, law: str) -> None:
+    """An evaluation of the validation documents and of a set `law`, whose documents have this hash."""
+    ends = [1.0, 3.0]
+    every = {"bits_per_byte": ends, "loss": ends, "perplexity": ends}
+    intervals = every | {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
+    a_set = {"bits_per_byte": 2.0, "loss": 2.0, "perplexity": 2.0, "interval_95": intervals}
+    a_set |= {"documents": 3, "tokens": 9, "bytes": 9, "compressors_bits_per_byte": {}, "compared": {}}
+    a_set |= {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
+    documents = {"path": "data", "documents_per_source": {}, "documents_per_length": {}}
+    sets = {name: documents | {"documents_sha256": sha256} for name, sha256 in (("validation", "v"), ("law", law))}
+    for path, content in (
+        (report, a_set | {"sets": {"law": a_set}}),
+        (receipt, {"convention": "", "sets": sets, "models": {}, "versions": {}}),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+
+
+def test_only_the_set_whose_documents_differ_is_measured_on_other_documents(tmp_path: Path, checkout: Path) -> None:
+    revision = make_revision(tmp_path)
+    write_evaluation(revision.folder / EVALUATION, revision.folder / EVALUATION_RECEIPT, law="a")
+    write_evaluation(checkout / EVALUATE_REPORT, checkout / EVALUATE_RECEIPT, law="b")
+
+    sets = compare_evaluations(revision, checkout, same_weights=True)
+
+    assert [(one.name, one.reason) for one in sets] == [
+        ("validation", "the same weights, equal"),
+        ("law", "measured on other documents"),
     ]
 
 

@@ -90,7 +90,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     assert "\nbit-identical: " in said
 
 
-def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing_step_too(
+def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     python = Path(os.path.relpath(sys.executable))
@@ -107,7 +107,7 @@ def test_another_number_of_threads_is_named_as_the_cause_and_the_first_differing
     assert "first difference: train: model/model.safetensors: bias: recorded " in said
     assert "2 of 2 tensors differ" in said
     assert re.search(r"reports/curves/loss\.tsv: step \d, loss: recorded ", said)
-    assert "likely cause: threads: threads_per_process: recorded 2, here 7" in said
+    assert "\ndiffers: threads_per_process: recorded 2, here 7\n" in said
 
 
 def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
@@ -166,7 +166,7 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
     assert "\nequal within intervals: " in said
-    assert "likely cause: library: numpy: 1.0.1 -> 2.4.6" in said
+    assert "\ndiffers: library numpy: locked 1.0.1, here 2.4.6\n" in said
 
 
 def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
@@ -264,7 +264,8 @@ def test_a_comparison_with_what_was_published_before_is_listed_and_not_judged(
     said = capfd.readouterr().out
     assert "evaluate  different\n" in said
     assert "\nequal within intervals: " in said
-    assert "likely cause: data: evaluate.previous: what was published before is another model here" in said
+    assert "reports/evaluate.json: compared.previous: recorded {" in said
+    assert "\nno recorded fact of the execution differs\n" in said
 
 
 def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revision: Path, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     (revision / EXECUTION).write_text((revision / EXECUTION).read_text().replace(there, '"python": "3.97.1"'))
     reseal(revision)
     found = read_revision("main", revision)
-    here = Machine(python=recorded, versions={}, flags=[], system="", accelerators=[], cpu_capability=None, cores=None)
+    here = Machine(python=recorded, versions={}, flags=[], accelerators=[], cpu_capability=None)
     with pytest.raises(UserError, match=r"made with Python 3\.97\.1; .*PATH has no python3\.97: install it"):
         interpreter_for(found, here)
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.execution import changes_within
 from stages.formats.model_folder import export_path, weights_sha256
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.train.hardware import REPAYS_FROM_FLOPS
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
@@ -83,7 +82,7 @@ def test_a_run_that_is_made_worth_compiling_stays_eager_and_one_setting_repeats_
     assert extended is not None
     first, second = extended.sessions
     assert (first.last_step, second.last_step) == (6, 9)
-    assert list(changes_within(extended.sessions)) == []
+    assert list(differing_facts(*extended.sessions)) == []
 
     again = copy_of(inputs, tmp_path / "again")
     monkeypatch.setenv("PARROTFLOW_COMPILE", "on" if first.compiled else "off")

@@ -8,14 +8,19 @@ import pytest
 from safetensors.numpy import save_file
 
 from flows.reproduce.card import sections
-from flows.reproduce.files import Difference, first_difference
+from flows.reproduce.compare import Difference, first_difference
+from stages.runtime.atomic import file_sha256
+
+
+def compared(recorded: Path, found: Path) -> Difference | None:
+    return first_difference(recorded, found, file_sha256(recorded))
 
 
 def difference(tmp_path: Path, name: str, recorded: str, found: str) -> Difference | None:
     for folder, text in (("recorded", recorded), ("found", found)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text, encoding="utf-8")
-    return first_difference(tmp_path / "recorded" / name, tmp_path / "found" / name)
+    return compared(tmp_path / "recorded" / name, tmp_path / "found" / name)
 
 
 def test_json_by_the_dotted_key(tmp_path: Path) -> None:
@@ -33,14 +38,16 @@ def test_json_by_the_dotted_key(tmp_path: Path) -> None:
         ({"acc": 0.5}, {"acc": 0.51}, "content"),
         ({"difference": 0.0}, {"difference": 1e-8}, "rounding"),
         ({"documents": 100_000}, {"documents": 100_001}, "content"),
-        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.50001, "versions": {"torch": "2"}}, "versions"),
+        ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.50001, "versions": {"torch": "2"}}, "rounding"),
         ({"acc": 0.5, "versions": {"torch": "1"}}, {"acc": 0.6, "versions": {"torch": "2"}}, "content"),
-        ({"acc": 0.5, "python": "3.11.7"}, {"acc": 0.5, "python": "3.11.9"}, "versions"),
+        ({"acc": 0.5, "python": "3.11.7"}, {"acc": 0.5, "python": "3.11.9"}, "rounding"),
         ({"compared": {"previous": {"difference": 0.5}}}, {"compared": {}}, "rounding"),
+        ({"acc": 0.5, "loss": float("nan")}, {"acc": 0.50001, "loss": float("nan")}, "rounding"),
+        ({"acc": 0.5}, {"acc": float("nan")}, "content"),
         ({"compared": {"other": {"difference": 0.5}}}, {"compared": {}}, "content"),
     ],
 )
-def test_what_arithmetic_and_libraries_can_set_apart_is_told_from_content(
+def test_rounding_and_keys_that_are_not_judged_are_told_from_content(
     tmp_path: Path, recorded: object, found: object, weight: str
 ) -> None:
     differing = difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found))
@@ -93,15 +100,21 @@ def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path
     changed[1, 0] = 0.5
     save_file(tensors | {"b": changed}, second)
 
-    assert first_difference(first, second) == Difference(
-        "b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5"
-    )
+    assert compared(first, second) == Difference("b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5")
+
+
+def test_a_number_and_no_number_are_infinitely_far_apart(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    save_file({"a": np.array([1.0, np.nan, 2.0], np.float32), "b": np.array([np.nan], np.float32)}, first)
+    save_file({"a": np.array([1.5, np.nan, np.nan], np.float32), "b": np.array([np.nan], np.float32)}, second)
+
+    assert compared(first, second) == Difference("a", "2 at [2]", "nan at [2]", "1 of 2 tensors differ, by at most inf")
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.tsv", "x.txt"])
 def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
     assert difference(tmp_path, name, "{}", "{}") is None
-    assert first_difference(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
+    assert compared(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
 
 
 def test_a_heading_in_what_a_model_wrote_begins_no_section_of_its_card() -> None:
@@ -125,5 +138,5 @@ def test_a_file_that_is_not_of_its_kind_differs(tmp_path: Path, name: str, conte
     recorded.write_bytes(content)
     found.write_bytes(b"step\tloss\n1\t2\n")
 
-    assert first_difference(recorded, found) is not None
+    assert compared(recorded, found) is not None
     assert first_difference(found, recorded) is not None

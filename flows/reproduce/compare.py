@@ -1,17 +1,15 @@
-"""The outputs and inputs of each stage, against the record; two versions of a file field by field.
+"""The rebuilt outputs of each stage against the recorded ones.
 
-JSON is compared by key, tables by row and column, weights by tensor. The verdict comes first from the hashes in
-dvc.lock, which say of each output whether its bytes are the recorded ones. Where they are not, the files that the
-revision has are compared field by field.
+The hashes in dvc.lock and in the index say whether the bytes are the recorded ones. If they are not, the files that the
+revision holds are compared field by field: JSON by key, tables by row and column, weights by tensor.
 """
 
 import csv
-import filecmp
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -23,43 +21,22 @@ from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.lock import LockEntry, hash_of, overlaps
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import FOLDER
-
-CARD_STAGE = "card"
-"""What the comparison of the card is called among the stages. The stage that makes it is not run: it would publish."""
 
 ROUNDING = 1e-4
 """The relative difference that arithmetic alone may make in a number that was computed from the same weights."""
 
 NEXT_TO_ZERO = 1e-6
-"""The same for a number near 0, such as a difference of two others."""
+"""The absolute difference that it may make in a number near 0, such as a difference of two others."""
 
-PYTHON = "python"
+NOT_JUDGED = re.compile(r"(^|\.)(versions|python|(compared|models)\.previous)\b")
+"""Keys that say nothing of the weights: the libraries that computed, and the model that was published before, which
+moves on and whose weights no record holds."""
 
-VERSIONS = {"versions", PYTHON}
-"""The keys of a receipt under which it names the libraries, and the Python, that computed."""
-
-PREVIOUS = re.compile(r"(^|\.)(compared|models)\.previous\b")
-"""The key of what belongs to the model that `evaluate.previous` names: the one that was published before, which moves
-on and of which no record holds the weights."""
-
-NOT_OF_ITS_KIND = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
-"""What reading a damaged file raises."""
-
-DifferenceWeight = Literal["rounding", "versions", "content"]
-
-CauseKind = Literal[
-    "publication", "data", "code", "parameters", "library", "hardware", "threads", "settings", "unknown"
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that was not as recorded and can explain a difference."""
-
-    kind: CauseKind
-    fact: str
+UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
+"""Exceptions raised for a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +44,16 @@ class Difference:
     """The first place at which two versions of a file differ, and how far they differ altogether."""
 
     field: str
-    """A dotted key, a row and a column, or a tensor; empty where the content is compared as a whole."""
+    """A dotted key, a row and a column, or a tensor; empty if the content is compared as a whole."""
     recorded: str
     found: str
     extent: str = ""
     """How much else differs, in words."""
-    weight: DifferenceWeight = "content"
-    """`rounding`: nothing differs but numbers, by no more than that; `versions`: and the libraries that are named."""
+    weight: Literal["rounding", "content", "hash"] = "content"
+    """`rounding`: only numbers differ, by no more than that, and keys that are not judged. `hash`: the revision does
+    not hold the file, so only its hash is known."""
     file: str = ""
-    """The output, in the project; of a folder the file in it, where the revision has that file."""
+    """The output, in the project; within a folder the file in it, if the revision holds that file."""
 
     def __str__(self) -> str:
         field = f": {self.field}" if self.field else ""
@@ -85,41 +63,46 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStage:
-    """A stage as it came out, against the record."""
+    """A rebuilt stage against the record."""
 
     name: str
     state: Literal["identical", "restored", "different", "not run"]
-    """restored: not computed here, its recorded outputs were pulled."""
-    different_inputs: list[Cause]
-    """Its command, parameters, versions, code or data that are not the recorded ones, without what stages made."""
+    """restored: not computed here; its recorded outputs were pulled."""
+    different_inputs: list[str]
+    """Its command, parameters, versions, code or data that are not the recorded ones, without what other stages
+    made."""
     differences: list[Difference]
-    """Of its outputs."""
-    not_as_made: list[str] = field(default_factory=list)
-    """Of the differing files those whose stage made the recorded output here: the published file is another one."""
+    """In its outputs."""
+    same_inputs: bool = True
+    """Whether all that it read is as recorded, also what other stages made."""
+
+    def contradicts(self, difference: Difference) -> bool:
+        """Whether the same weights cannot explain a difference.
+
+        A text or a picture is judged only if its stage read what is recorded: it may show a number that was rounded.
+        """
+        return difference.weight == "content" and (self.same_inputs or Path(difference.file).suffix in COMPARISONS)
 
 
-def first_difference(recorded: Path, found: Path) -> Difference | None:
-    """None where the bytes are equal."""
+def first_difference(recorded: Path, found: Path, sha256: str) -> Difference | None:
+    """None if the bytes are equal. `sha256` is the verified hash of the recorded file, which is then not read."""
     if not found.is_file():
         return Difference("", "a file", "no file")
-    if filecmp.cmp(recorded, found, shallow=False):
+    if file_sha256(found) == sha256:
         return None
     compare = COMPARISONS.get(recorded.suffix, whole)
     try:
         return compare(recorded, found) or whole(recorded, found)
-    except NOT_OF_ITS_KIND as error:
+    except UNREADABLE as error:
         return Difference("", "readable", first_line(error))
 
 
 def json_difference(recorded: Path, found: Path) -> Difference | None:
-    """By key."""
+    """Compare by key."""
     pairs = list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes())))
-    judged = [pair for pair in pairs if not PREVIOUS.search(pair[0])]
-    others = [pair for pair in judged if VERSIONS.isdisjoint(pair[0].split("."))]
+    rounded = all(NOT_JUDGED.search(key) or is_rounding(left, right) for key, left, right in pairs)
     difference = of_pairs(pairs, "values")
-    if difference is None or any(not is_rounding(left, right) for _, left, right in others):
-        return difference
-    return replace(difference, weight="rounding" if len(others) == len(judged) else "versions")
+    return difference and replace(difference, weight="rounding" if rounded else "content")
 
 
 def is_rounding(left: object, right: object) -> bool:
@@ -130,7 +113,7 @@ def is_rounding(left: object, right: object) -> bool:
 
 
 def number(cell: object) -> object:
-    """A cell of a table as a number, where it is one."""
+    """A cell of a table as a number, if it is one."""
     try:
         return float(str(cell))
     except ValueError:
@@ -145,12 +128,12 @@ def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         for number, (one, other) in enumerate(zip(left, right, strict=True)):
             yield from keys(one, other, f"{prefix}[{number}]")
-    elif left != right:
+    elif left != right and not (left != left and right != right):  # noqa: PLR0124 - both may be NaN
         yield prefix, left, right
 
 
 def table_difference(recorded: Path, found: Path) -> Difference | None:
-    """By row and column. A row is named by its first cell: in a curve, the step."""
+    """Compare by row and column. A row is named by its first cell: in a curve, the step."""
     delimiter = "\t" if recorded.suffix == ".tsv" else ","
     (head, *ours), (other_head, *theirs) = (
         list(csv.reader(path.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)) or [[]]
@@ -174,8 +157,7 @@ def table_difference(recorded: Path, found: Path) -> Difference | None:
 
 
 def tensor_difference(recorded: Path, found: Path) -> Difference | None:
-    """By tensor, in the order of their names: the first that differs, how many do, the largest difference."""
-    import torch
+    """Compare by tensor, in the order of their names: the first that differs, how many do, the largest difference."""
     from safetensors import safe_open
 
     with safe_open(recorded, framework="pt") as ours, safe_open(found, framework="pt") as theirs:
@@ -190,9 +172,11 @@ def tensor_difference(recorded: Path, found: Path) -> Difference | None:
             if left.shape != right.shape or left.dtype != right.dtype:
                 shapes = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (left, right)]
                 return Difference(name, shapes[0], shapes[1])
-            if torch.equal(left, right):
+            same = (left == right) | (left.isnan() & right.isnan())
+            if bool(same.all()):
                 continue
-            apart = (left.double() - right.double()).abs()
+            # A number and no number are infinitely far apart: max() and argmax() would pass over NaN.
+            apart = (left.double() - right.double()).abs().nan_to_num(nan=math.inf).masked_fill(same, 0.0)
             largest = max(largest, float(apart.max()))
             at = int(apart.argmax())
             values = [f"{float(tensor.flatten()[at]):.9g} at [{at}]" for tensor in (left, right)]
@@ -204,7 +188,7 @@ def tensor_difference(recorded: Path, found: Path) -> Difference | None:
 
 
 def whole(recorded: Path, found: Path) -> Difference:
-    """By size alone: what the bytes mean is not known."""
+    """Compare by size alone: the format is not known."""
     sizes = [f"{path.stat().st_size} bytes" for path in (recorded, found)]
     return Difference("", sizes[0], f"{sizes[1]}, others")
 
@@ -223,11 +207,11 @@ COMPARISONS: dict[str, Callable[[Path, Path], Difference | None]] = {
     ".csv": table_difference,
     ".safetensors": tensor_difference,
 }
-"""By the ending of a file's name."""
+"""By the suffix of a file's name."""
 
 
 def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
-    """All stages that led to the revision."""
+    """Compare all stages that led to the revision."""
     lock = checkout / LOCK_FILE
     found = (YAML(typ="safe", pure=True).load(lock).get("stages") or {}) if lock.exists() else {}
     return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
@@ -236,68 +220,61 @@ def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[st
 def compare_stage(
     revision: RecordedRevision, checkout: Path, stage: str, found: LockEntry | None, restored: bool
 ) -> ComparedStage:
-    """One stage; `found` is its new entry in dvc.lock."""
+    """Compare one stage; `found` is its new entry in dvc.lock."""
     recorded = revision.stages[stage]
-    outs = recorded.get("outs", [])
     if found is None:
         return ComparedStage(stage, "not run", [], [])
     differences = list(different_files(revision, checkout, stage))
     named = [difference.file for difference in differences]
     new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
-    for out in outs:
+    for out in recorded.get("outs", []):
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
-            differences.append(Difference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
+            differences.append(Difference("", f"md5 {old}", f"md5 {new.get(path)}", weight="hash", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
+    hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
+    same_inputs = not inputs and all(hash_of(dep) == hashes.get(dep["path"]) for dep in recorded.get("deps", []))
     # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
-    as_recorded = [out["path"] for out in outs if hash_of(out) == new.get(out["path"])]
-    return ComparedStage(
-        stage,
-        "different" if differences else state,
-        inputs,
-        differences,
-        [file for file in named if any(overlaps(path, file) for path in as_recorded)],
-    )
+    return ComparedStage(stage, "different" if differences else state, inputs, differences, same_inputs)
 
 
 def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[Difference]:
-    """The published files that a stage made and that came out otherwise; one line for each file of the project."""
+    """The published files of a stage that came out otherwise; one difference for each file of the project."""
     seen: set[str] = set()
     for path, file in revision.published.items():
         if revision.maker_of(file) == stage and file not in seen:
             seen.add(file)
-            difference = first_difference(revision.folder / path, checkout / file)
+            sha256 = revision.provenance.files[path]
+            difference = first_difference(revision.folder / path, checkout / file, sha256)
             if difference is not None:
                 yield replace(difference, file=file)
 
 
 def different_inputs(
     revision: RecordedRevision, checkout: Path, recorded: LockEntry, found: LockEntry
-) -> Iterator[Cause]:
+) -> Iterator[str]:
     """Command, parameters and dependencies that are not the recorded ones."""
     if recorded.get("cmd") != found.get("cmd"):
-        yield Cause("code", f"command: {recorded.get('cmd')} -> {found.get('cmd')}")
+        yield f"command: {recorded.get('cmd')} -> {found.get('cmd')}"
     for file, values in recorded.get("params", {}).items():
         other: dict[str, Any] = found.get("params", {}).get(file, {})
         for key, old in values.items():
             if old != other.get(key):
-                yield Cause("parameters", f"{file}: {key}: {old} -> {other.get(key)}")
+                yield f"{file}: {key}: {old} -> {other.get(key)}"
     hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
     for dep in recorded.get("deps", []):
         path = dep["path"]
         if hash_of(dep) == hashes.get(path):
             continue
         if Path(path).parent == FOLDER:
-            changes = changed_code(revision, checkout, path)
-            yield from (Cause(kind, f"{name}: {how}") for kind, name, how in changes)
+            yield from (f"{name}: {how}" for name, how in changed_code(revision, checkout, path))
         elif not revision.is_made(path):
-            kind: CauseKind = "code" if path.endswith(".py") else "data"
-            yield Cause(kind, f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}")
+            yield f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}"
 
 
 def same_weights(revision: RecordedRevision, checkout: Path) -> bool:
-    """Whether the rebuilt weights are the published ones; False where there are none."""
+    """Whether the rebuilt weights are the published ones; False if there are none."""
     try:
         return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
     except UserError:

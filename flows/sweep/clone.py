@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -276,8 +276,37 @@ def _stages_at(commit: str, file: str) -> dict[str, object]:
     return stages | {"vars": content.get("vars")}
 
 
-def save_experiment(folder: Path, name: str, targets: Iterable[str]) -> str:
-    """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError."""
+def require_same_bytes(folder: Path, targets: Iterable[str]) -> None:
+    """Raise UserError if git gave a clone other bytes of the files that the targets read than the project has.
+
+    Git converts line ends as it checks out, and its status calls both versions unchanged. Sizes tell them apart.
+    """
+    with open_repo() as repo:
+        _, _, outs, read = read_by(repo, targets)
+    project = Path.cwd()
+    inside = sorted(os.path.relpath(path) for path in read - outs if path.is_relative_to(project))
+    for name in git(folder, "ls-files", "-z", "--", *inside).split("\0") if inside else ():
+        here, there = project / name, folder / name
+        if name and here.is_file() and there.is_file() and here.stat().st_size != there.stat().st_size:
+            converts = git(folder, "config", "core.autocrlf", check=False) not in ("", "false")
+            setting = "core.autocrlf of git" if converts else "an attribute such as `* text=auto` in .gitattributes"
+            raise UserError(
+                f"{name}: {here.stat().st_size} bytes here, {there.stat().st_size} in a clone of the same commit, "
+                f"because {setting} converts line ends; write `{name.partition('/')[0]}/** -text` to .gitattributes "
+                "(`corpus/** -text` for a corpus), run `git add --renormalize .` and commit"
+            )
+
+
+def save_experiment(folder: Path, name: str, targets: Collection[str]) -> str:
+    """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError.
+
+    The metrics of stages that were not brought up to date are HEAD's, of another model; the experiment has none.
+    """
+    with open_repo() as repo:
+        current = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+        for out in [out for stage in {*repo.index.stages} - current for out in stage.outs]:
+            if out.metric and not out.use_cache:
+                (folder / os.path.relpath(out.fs_path)).unlink(missing_ok=True)
     head = git(folder, "rev-parse", "HEAD")
     # What stages have written and DVC does not cache, such as reports that no commit has yet.
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()

@@ -128,6 +128,7 @@ def run_cells(
         for number, (name, cell) in enumerate(to_run.items(), start=1):
             print(f"{batch.title}: clone {number} of {len(to_run)}: {cell.label}", flush=True)
             folders[name] = clone.prepare(cell, head, clones / name, own_cache, cache=cache)
+        clone.require_same_bytes(next(iter(folders.values())), batch.targets)
         print(f"{batch.title}: looking for what cells share", flush=True)
         plan = plan_of_all(folders, batch.targets)
         live = Live(batch.title, to_run, [stage.name for stage in plan.to_do], len(known))

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def composed(tmp_path: Path, *words: str) -> dict[str, dict[str, object]]:
+def composed(tmp_path: Path, *words: str, base: Path | None = ROOT / "params.yaml") -> dict[str, dict[str, object]]:
     path = tmp_path / "params.yaml"
-    path.write_text((ROOT / "params.yaml").read_text())
+    if base:
+        path.write_text(base.read_text())
     path.write_text(composed_text(words, path))
     return read_params_file(path)
 
@@ -209,3 +211,14 @@ def test_words_that_cannot_be_read_are_named(project: Path, words: list[str], me
         composed_with_dial(words)
 
     assert message in str(refused.value)
+
+
+def test_text_of_params_yaml_is_never_interpolated_but_a_word_may_refer_to_it(tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text()
+    for description in ("see ${oc.env:HOME} and ${publish.name}", "costs ${5}", "open ${ only"):
+        (tmp_path / "params.yaml").write_text(re.sub("description: .*", f'description: "{description}"', text))
+
+        values = composed(tmp_path, "train.seed=1", "publish.prompt=${publish.description}", base=None)
+
+        assert values["publish"]["description"] == values["publish"]["prompt"] == description
+        assert values["train"]["seed"] == 1

@@ -160,6 +160,38 @@ def test_files_whose_names_are_not_ascii_come_into_a_clone_and_into_its_experime
     assert git(project, "show", f"{saved}:maße.json") == "{}"
 
 
+def test_a_clone_in_which_git_converts_line_ends_is_refused_with_the_file_and_the_remedy(project: Path) -> None:
+    (project / "source.txt").write_bytes(b"a\r\nb\r\n")
+    commit(project)
+    (project / ".gitattributes").write_text("* text=auto\n")
+    commit(project)
+    git(project, "add", "--renormalize", ".")
+    commit(project)
+
+    with pytest.raises(UserError, match=r"source\.txt: 6 bytes here, 4 in a clone.*`\* text=auto`.*corpus/\*\* -text"):
+        clone.require_same_bytes(made(), ["train"])
+
+    (project / ".gitattributes").write_text("source.txt -text\n")
+    git(project, "add", "--renormalize", ".")
+    commit(project)
+    clone.require_same_bytes(made(), ["train"])
+
+
+def test_an_experiment_has_no_metric_of_a_stage_that_was_not_brought_up_to_date(project: Path) -> None:
+    stage = "  judge: {cmd: cp scores.json judged.json, deps: [scores.json], metrics: [judged.json: {cache: false}]}\n"
+    (project / "dvc.yaml").write_text((project / "dvc.yaml").read_text() + stage)
+    (project / "judged.json").write_text('{"loss": 1.3969}')
+    commit(project)
+    folder = made()
+    repro(folder, "train")
+
+    saved = clone.save_experiment(folder, CELL.name, ["train"])
+
+    files = git(project, "ls-tree", "--name-only", saved).split()
+    assert "scores.json" in files
+    assert "judged.json" not in files
+
+
 @pytest.fixture
 def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose last stage also reads what params.yaml names, as `evaluate.sets` does; not a dep of the stage."""

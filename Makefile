@@ -24,7 +24,7 @@ run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published
 	@parrotflow run
 
 test: setup-dev  ## every test, in parallel
-	@pytest -n $(TEST_PROCESSES)
+	@python tests/run_suite.py -n $(TEST_PROCESSES)
 
 lint: setup-dev  ## style and strict types
 	@ruff check .

@@ -25,7 +25,7 @@ from benchmarks.measurements import compare, record
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, ShardEntry, TokenStore
 from stages.train.data.batches import read_rows
-from stages.train.data.packing import Integers, open_packing
+from stages.train.data.packing import Integers, pack
 
 ROOT = Path(__file__).parents[1]
 STORE = TOKENS / TRAIN
@@ -100,7 +100,7 @@ def opened() -> dict[str, float]:
     """Open the store and read the first batch: seconds, on the clock and of all threads, and megabytes."""
     before, began, computed = memory_bytes(), time.perf_counter(), time.process_time()
     store = TokenStore(STORE)
-    index = open_packing(store, SEQUENCE_LENGTH, "best_fit")
+    index = pack(store, SEQUENCE_LENGTH)
     rows = np.random.default_rng([0, 0]).permutation(index.rows)[:BATCH]
     read_rows(store, index, rows, SEQUENCE_LENGTH)
     seconds, cpu_seconds, after = time.perf_counter() - began, time.process_time() - computed, memory_bytes()

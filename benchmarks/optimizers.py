@@ -21,9 +21,9 @@ from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_params, run_training, training_project
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import IGNORED, ProcessShare, epoch_order, micro_batches, read_rows
+from stages.train.data.batches import ProcessShare, epoch_order, micro_batches, read_rows
 from stages.train.data.order import open_order
-from stages.train.data.packing import build_packing
+from stages.train.data.packing import pack
 from stages.train.params import TrainParams
 
 SHARE = 0.7
@@ -114,32 +114,25 @@ def nanogpts(folder: Path, params: TrainParams, steps: int, learning_rate: float
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * ((step + 1) / (warmup + 1) if step < warmup else decayed)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            _, loss = compiled(
-                torch.from_numpy(batch.rows.inputs), as_nanogpt_targets(torch.from_numpy(batch.rows.targets))
-            )
+            _, loss = compiled(torch.from_numpy(batch.rows.inputs), torch.from_numpy(batch.rows.targets))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    index = build_packing(held_out, length, params.packing)
+    index = pack(held_out, length)
     drawn = epoch_order(params.seed, 0, index.rows)[:EVALUATION_SEQUENCES]
     nats = tokens = 0.0
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         for start in range(0, len(drawn), 16):
             rows = read_rows(held_out, index, drawn[start : start + 16], length)
-            _, loss = model(torch.from_numpy(rows.inputs), as_nanogpt_targets(torch.from_numpy(rows.targets)))
-            targets = int((rows.targets != IGNORED).sum())
+            _, loss = model(torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets))
+            targets = rows.targets.size
             nats += loss.item() * targets
             tokens += targets
     bits = nats / tokens / math.log(2) * held_out.manifest.tokens / held_out.manifest.bytes
     settings = f"learning rate {learning_rate}, warm-up {warmup}"
     print(f"nanoGPT, {steps} steps, {settings}: {bits:.4f} bits per byte", flush=True)
     return bits
-
-
-def as_nanogpt_targets(targets: torch.Tensor) -> torch.Tensor:
-    """nanoGPT leaves out the target -1."""
-    return targets.masked_fill(targets == IGNORED, -1)
 
 
 if __name__ == "__main__":

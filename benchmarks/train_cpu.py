@@ -35,7 +35,7 @@ from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.launch import LaunchConfig, environment
 from stages.train.data.batches import Rows, read_rows, rows_of_step
-from stages.train.data.packing import build_packing
+from stages.train.data.packing import pack
 from stages.train.hardware import repeat_bits, resolve_precision, should_compile
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss
@@ -135,7 +135,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     params = TrainParams.model_validate(section)
     params = resolve_precision(params, "cpu")
     store = TokenStore(Path("data/tokens/train"))
-    index = build_packing(store, params.sequence_length, params.packing)
+    index = pack(store, params.sequence_length)
     rows = rows_of_step(0, 0, params, index.rows)
     batch = read_rows(store, index, rows, params.sequence_length)
     with redirect_stdout(sys.stderr):

@@ -30,7 +30,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest
 from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file
 from stages.tokenize.encode import write_token_shard
-from stages.train.data.batches import IGNORED, MicroBatch
+from stages.train.data.batches import MicroBatch
 from stages.train.hardware import MICRO_BATCH
 from stages.train.loop import StopSignal, Trainer
 from stages.train.model.build import padded_vocabulary
@@ -122,7 +122,7 @@ def gpt2_params(model: dict[str, Any], deterministic_micro_batch_size: int | Non
     """The project's recipe with AdamW and GPT-2's shape; a global batch that no micro-batch exceeds."""
     section = read_params_file(Path("params.yaml"))["train"]
     section |= {"model": model, "sequence_length": model["n_positions"], "precision": "bf16"}
-    section |= {"global_batch_size": 256, "packing": "concatenate", "trackers": []}
+    section |= {"global_batch_size": 256, "trackers": []}
     section["deterministic_micro_batch_size"] = deterministic_micro_batch_size
     section["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 6e-4}
     return TrainParams.model_validate(section)
@@ -149,8 +149,7 @@ def write_random_tokens(folder: Path, tokens: int) -> None:
 
 def our_step(trainer: Trainer, batches: list[MicroBatch]) -> Step:
     """The product's own step, at a tenth of the peak rate."""
-    targets = sum(int((batch.rows.targets != IGNORED).sum()) for batch in batches)
-    ready = [MicroBatch(batch.rows, 0, batch.first_row, batch is batches[-1], targets) for batch in batches]
+    ready = [MicroBatch(batch.rows, 0, batch.first_row, batch is batches[-1]) for batch in batches]
     number = trainer.params.schedule.warmup_steps // 10
 
     def step() -> None:

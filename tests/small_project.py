@@ -85,11 +85,9 @@ SECTIONS: dict[str, Any] = {
         },
         "start_from": None,
         "sequence_length": 16,
-        "packing": "best_fit",
         "mixture": None,
         "attention": "causal",
         "global_batch_size": 8,
-        "batch_doublings": [],
         "deterministic_micro_batch_size": None,
         "max_steps": 12,
         "optimizer": {

@@ -16,14 +16,12 @@ if __name__ == "__main__":
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.launch import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.resume import LIBRARIES
-from stages.train.data.order import check_repetition, describe, open_order
-from stages.train.data.packing import MIXTURE, PACKING, open_packing
+from stages.train.data.order import describe, open_order
 from stages.train.forecast import make_forecast
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
@@ -58,12 +56,7 @@ def main() -> None:
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
-    # What is built once on a machine is built here, before there are workers.
     order = open_order(training, params)
-    check_repetition(order)
-    open_packing(validation, params.sequence_length, params.packing)
-    for cache in (PACKING, MIXTURE):
-        drop_unused(cache)
     model = build_config(params, training.manifest)
     notes = [*config.notes, *note_dropout(params, model)]
     if params.start_from is not None:

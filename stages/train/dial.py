@@ -176,7 +176,6 @@ class Recipe:
         return {
             "model": model_of(self.model.width, self.sequence_length),
             "global_batch_size": self.rows,
-            "batch_doublings": [],
             "max_steps": self.steps,
             "optimizer.name": "muon",
             "optimizer.muon_learning_rate": rounded(MUON_LEARNING_RATE * by_batch * by_width),

@@ -16,7 +16,6 @@ import torch
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
-from stages.train.data.batches import batch_size, rows_before
 from stages.train.hardware import MICRO_BATCH, USABLE, balanced, given_micro_batch_size, resolve_precision
 from stages.train.memory import Memory, Process, memory_of_step
 from stages.train.model.build import flops_per_token, model_without_weights
@@ -77,7 +76,7 @@ class Forecast:
     @property
     def tokens(self) -> int:
         """Of all steps."""
-        return rows_before(self.params, self.params.max_steps) * self.params.sequence_length
+        return self.params.tokens
 
     @property
     def lines(self) -> list[str]:
@@ -145,7 +144,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
     own = launch.processes // launch.machines
     memory = device_memory(launch.device_type)
     capacity = memory if memory is None or launch.device_type != "cpu" else memory // own
-    share = batch_size(params, params.max_steps - 1) // launch.processes
+    share = params.global_batch_size // launch.processes
     buckets = has_buckets(params, launch.processes, launch.sharded)
     alone = Process(launch.device_type, 1, share, launch.shards, buckets)
     of_step = partial(memory_of_step, params, model.config)
@@ -168,7 +167,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
             launch.device_type,
             launch.processes,
             params.precision,
-            step_tokens=rows_before(params, params.max_steps) * params.sequence_length / params.max_steps,
+            step_tokens=params.global_batch_size * params.sequence_length,
         ),
     )
 

@@ -24,7 +24,6 @@ from torch.utils import deterministic
 
 from stages.formats.revision.execution import Session
 from stages.runtime.entry import UserError, whole_number
-from stages.train.data.batches import batch_size, rows_before
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import has_buckets, local_bytes, uses_fsdp
 from stages.train.params import TrainParams
@@ -90,10 +89,8 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
         raise UserError(f"{COMPILE}=on: compiling for the {needed}")
     if choice != "auto" or not compiler:
         return choice == "on"
-    tokens = rows_before(params, params.max_steps) * params.sequence_length
-    batch_sizes = 1 + len(params.batch_doublings)  # each is compiled
     repays = REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
-    return tokens * flops_per_token > batch_sizes * repays
+    return params.tokens * flops_per_token > repays
 
 
 def stays_compiled(afresh: bool, sessions: list[Session], device: torch.device) -> bool:
@@ -151,7 +148,7 @@ where there are DDP's buckets."""
 
 def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
     """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
-    share: int = batch_size(params, params.max_steps - 1) // accelerator.num_processes
+    share: int = params.global_batch_size // accelerator.num_processes
     if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
         return given
     state = STATE + has_buckets(params, accelerator.num_processes, uses_fsdp())

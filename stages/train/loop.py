@@ -95,6 +95,11 @@ class Trainer(Setup):
     compiled: bool
     spikes: SpikeMonitor
 
+    @property
+    def step_tokens(self) -> int:
+        """Targets in a global batch, by which the loss is divided."""
+        return self.params.global_batch_size * self.params.sequence_length
+
     def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
@@ -116,7 +121,7 @@ class Trainer(Setup):
             self.optimizers.forget()
         else:
             self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
-        self.throughput.tokens += batch.step_targets
+        self.throughput.tokens += self.step_tokens
         return StepResult(loss, router_loss, gradient_norm, stop_votes)
 
     def losses(self, batch: MicroBatch) -> Tensor:
@@ -128,7 +133,7 @@ class Trainer(Setup):
         if documents:
             # The number of documents differs from batch to batch: else each would be compiled.
             torch._dynamo.maybe_mark_dynamic(tensors[-1], 0)
-        part: Tensor = self.model(*tensors) / batch.step_targets
+        part: Tensor = self.model(*tensors) / self.step_tokens
         return part
 
 
@@ -216,8 +221,9 @@ def report_spikes(trainer: Trainer, checkpoints: Checkpoints, reporter: Reporter
 def documents(trainer: Trainer, step: int) -> str:
     """The first documents in the batch of `step` (from 0)."""
     rows = trainer.order.rows_of_step(step)
-    starts = [segment.start for row in rows for segment in trainer.order.index.segments(int(row))]
-    numbers = sorted({trainer.store.document_at(start) for start in starts})
+    spans = [span for row in rows for span in trainer.order.index.segments(int(row))]
+    first_and_last = [map(trainer.store.document_at, (start, start + length - 1)) for start, length in spans]
+    numbers = sorted({number for first, last in first_and_last for number in range(first, last + 1)})
     names = [visible(f"{info['source']}:{info['path']}") for info in map(trainer.store.document_info, numbers[:8])]
     return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")
 

@@ -1,7 +1,6 @@
 """The `train` section of params.yaml."""
 
 import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -126,13 +125,11 @@ class TrainParams(Section):
     """A model folder, or `owner/name@COMMIT` of the Hub, whose weights are continued; null starts from random ones."""
     sequence_length: Annotated[int, Field(ge=2)]
     """Tokens in a training sequence."""
-    packing: Literal["best_fit", "concatenate"]
-    """best_fit cuts documents only where they are longer than a sequence; concatenate chops the stream."""
     attention: Literal["causal", "document"]
     """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
     positions count from 0."""
     global_batch_size: Positive
-    """Sequences per optimizer step, over all processes; of the first steps where `batch_doublings` says more."""
+    """Sequences per optimizer step, over all processes."""
     deterministic_micro_batch_size: Positive | None
     """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
     number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
@@ -142,8 +139,6 @@ class TrainParams(Section):
     """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
     schedule: Schedule
     """The learning rate over the steps."""
-    batch_doublings: Annotated[list[Positive], Field(max_length=8)]
-    """After these steps the global batch is twice as large as before: many small steps early, few large ones later."""
     mixture: Mixture | None
     """Which share of the tokens each source of documents gives, and other shares from some step on. Null: every row
     once in each epoch, so each source as it is in the corpus."""
@@ -175,6 +170,11 @@ class TrainParams(Section):
     and then every 1000."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the whole run trains on; one that is read in two epochs counts twice."""
+        return self.max_steps * self.global_batch_size * self.sequence_length
 
     @property
     def exported_steps(self) -> list[int]:
@@ -209,17 +209,6 @@ class TrainParams(Section):
                 f"{value.warmup_steps} steps of warm-up{decaying} are more than train.max_steps = {max_steps}; "
                 f"lower warmup_steps{' or decay_share' if decay else ''}, or train longer"
             )
-        return value
-
-    @field_validator("batch_doublings")
-    @classmethod
-    def _increasing_and_before_the_end(cls, value: list[int], info: ValidationInfo) -> list[int]:
-        if any(step >= later for step, later in pairwise(value)):
-            raise ValueError("each step must be later than the one before it")
-        max_steps, schedule = info.data.get("max_steps"), info.data.get("schedule")
-        # A run that can be made longer may double its batch then.
-        if max_steps and schedule and not schedule.is_extensible and value and value[-1] >= max_steps:
-            raise ValueError(f"no step follows {value[-1]} (train.max_steps = {max_steps}); remove it or train longer")
         return value
 
     @field_validator("mixture")

@@ -196,8 +196,7 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
     options: dict[str, Any] = {"deterministic": fixed_order}
     model: nn.Module = setup.eager
     # Each size of a micro-batch is compiled. Beyond torch's limit of 8 it would run one eagerly, with other last bits.
-    sizes = 8 + 2 * len(setup.params.batch_doublings)
-    torch._dynamo.config.recompile_limit = sizes * max(1, len(list(blocks(setup.eager))) if uses_fsdp() else 1)
+    torch._dynamo.config.recompile_limit = 8 * max(1, len(list(blocks(setup.eager))) if uses_fsdp() else 1)
     if compiled and uses_fsdp():
         # `forward` alone: FSDP's hooks gather weights, and would split what is compiled. Layers alike share the code.
         for block in blocks(setup.eager):

@@ -89,15 +89,6 @@ def message() -> str:
             "params.yaml: train.export_steps = [4, 13]: 13 is beyond train.max_steps = 12; remove it or train longer",
         ),
         (
-            {"batch_doublings": [4, 12]},
-            "params.yaml: train.batch_doublings = [4, 12]: no step follows 12 (train.max_steps = 12); "
-            "remove it or train longer",
-        ),
-        (
-            {"batch_doublings": [4, 4]},
-            "params.yaml: train.batch_doublings = [4, 4]: each step must be later than the one before it",
-        ),
-        (
             {"start_from": "model/step-00000003"},
             "params.yaml: train.start_from = 'model/step-00000003': model/ is what this stage writes, "
             "and DVC deletes it first; copy the model elsewhere",

@@ -56,10 +56,6 @@ def test_the_lines_say_model_operations_time_and_memory_by_part() -> None:
     assert "micro-batches of 8 sequences, fp32" in memory
 
 
-def test_the_batch_that_grows_counts_with_its_size() -> None:
-    assert made(batch_doublings=[10]).tokens == 1.5 * made().tokens
-
-
 def test_a_process_takes_its_share_of_the_batch_and_of_the_machine() -> None:
     one, two = made(), made(replace(ALONE, processes=2))
 

@@ -21,7 +21,7 @@ from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import origins
 from stages.train.data.batches import DataOrder, Rows, read_rows, rows_of_step
 from stages.train.data.order import open_order
-from stages.train.data.packing import build_packing
+from stages.train.data.packing import pack
 from stages.train.loop import pinned
 from stages.train.params import TrainParams
 from tests.train.models import MODELS
@@ -55,7 +55,7 @@ class PlainMuon:
 def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     """The cross-entropy of each step; rows one by one, weighted by their targets."""
     store = TokenStore(project / "data/tokens/train")
-    index = build_packing(store, values.sequence_length, values.packing)
+    index = pack(store, values.sequence_length)
     config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0)
     if config.pad_token_id is not None:
         config.pad_token_id = 0  # that of another vocabulary; its row starts at zero
@@ -73,11 +73,10 @@ def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.003, betas=(0.9, 0.95), eps=1e-8)
     for step in range(STEPS):
         rows = rows_of_step(values.seed, step, values, index.rows)
-        cross_entropy, targets_of_step = 0.0, index.target_count(rows)
+        cross_entropy, weight = 0.0, 1 / len(rows)
         for row in rows:
             batch = read_rows(store, index, np.array([row]), values.sequence_length)
             inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
-            weight = int((targets >= 0).sum()) / targets_of_step
             output = model(input_ids=inputs, labels=targets, shift_labels=targets, use_cache=False)
             (output.loss * weight).backward()
             of_routers = getattr(output, "aux_loss", None)
@@ -107,7 +106,7 @@ def muons(parameter: nn.Parameter) -> list[PlainMuon]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_losses_of_a_run_are_those_of_a_plain_loop(name: str, tmp_path: Path) -> None:
-    changes = {"model": MODELS[name], "max_steps": STEPS, "schedule__warmup_steps": WARMUP, "packing": "concatenate"}
+    changes = {"model": MODELS[name], "max_steps": STEPS, "schedule__warmup_steps": WARMUP}
     project = write_project(tmp_path / "project", **changes)
     run_workers(project, 1, PARROTFLOW_MICRO_BATCH="3")
     curve = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -117,7 +116,7 @@ def test_the_losses_of_a_run_are_those_of_a_plain_loop(name: str, tmp_path: Path
     assert (project / "reports/curves/router_loss.tsv").exists() == ("output_router_logits" in MODELS[name])
 
 
-EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100, "batch_doublings": [1]}
+EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100}
 
 
 def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_before_is_kept(tmp_path: Path) -> None:

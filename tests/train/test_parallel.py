@@ -69,7 +69,7 @@ CHECKPOINTED = {"gradient_checkpointing": True}
 BF16 = {"precision": "bf16"}
 DOCUMENT = {"attention": "document"}
 MIXTURE = {
-    "mixture": {"weights": {"web": 3, "books": 1}, "weighting": "shares", "max_repetition": None, "phases": []},
+    "mixture": {"weights": {"web": 3, "books": 1}, "phases": []},
 }
 
 RUNS = [

@@ -12,7 +12,7 @@ from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.small_run import params
 
-MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "weighting": "shares", "max_repetition": None, "phases": []}
+MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "phases": []}
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,6 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "weighting": "shares", "max_re
             "params.yaml: train.export_steps = 'log10': expected steps such as [100, 200], or log2",
         ),
         (
-            {"batch_doublings": [12]},
-            "params.yaml: train.batch_doublings = [12]: no step follows 12 (train.max_steps = 12); "
-            "remove it or train longer",
-        ),
-        (
             {"mixture": MIXTURE | {"weights": {"web": 0, "books": 0.0}}},
             "params.yaml: train.mixture.weights: no source has a weight above 0",
         ),
@@ -61,15 +56,6 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "weighting": "shares", "max_re
             {"mixture": MIXTURE | {"weights": {"*": 1}, "phases": [{"after": 3, "weights": {"*": 1, "books": 1}}]}},
             "params.yaml: train.mixture: weights has `*`, the sources without a weight of their own, and none for "
             "`books`, which has one elsewhere: give it one there too (0 leaves it out)",
-        ),
-        (
-            {"mixture": MIXTURE | {"max_repetition": {"boks": 4}}},
-            "params.yaml: train.mixture: max_repetition names `boks`, which has no weight",
-        ),
-        (
-            {"mixture": MIXTURE | {"max_repetition": 0}},
-            "params.yaml: train.mixture.max_repetition = 0: expected a whole number from 1 on, such as 4, or one for "
-            "each source, such as {books: 4}",
         ),
         (
             {"mixture": MIXTURE | {"phases": [{"after": 1.5, "weights": {"web": 1}}]}},

@@ -29,7 +29,7 @@ Check = Callable[..., str]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that keeps its checkpoints of the steps 6, 9 and 12, and doubles its batch in between."""
-    folder = write_project(tmp_path_factory.mktemp("finished"), checkpoints_kept=3, batch_doublings=[7])
+    folder = write_project(tmp_path_factory.mktemp("finished"), checkpoints_kept=3)
     run_workers(folder, 1)
     return folder
 
@@ -165,8 +165,8 @@ def test_another_setting_than_recorded_is_listed(project: Path, check: Check) ->
     said = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
 
     assert re.findall("^execution: (.*)", said, re.MULTILINE) == [
-        "gradient_accumulation_steps: recorded 1, here 6",
-        "micro_batch_size: recorded 16, here 3",
+        "gradient_accumulation_steps: recorded 1, here 3",
+        "micro_batch_size: recorded 8, here 3",
     ]
 
 
@@ -181,7 +181,7 @@ def test_a_segment_that_cannot_be_checked_is_refused_with_the_steps_that_can(pro
 
 
 def test_other_parameters_than_the_runs_are_refused_by_name(project: Path, check: Check) -> None:
-    write_params(project, checkpoints_kept=3, batch_doublings=[7], seed=1)
+    write_params(project, checkpoints_kept=3, seed=1)
 
     said = check(project, 9, 12, CANNOT)
 

@@ -69,7 +69,7 @@ def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
         return None
     store = TokenStore(TOKENS / TRAIN)
     mixed = open_order(store, params).mixed if params.mixture else None
-    return sum(source.targets for source in mixed.sources) if mixed else store.manifest.tokens
+    return sum(source.rows for source in mixed.sources) * params.sequence_length if mixed else store.manifest.tokens
 
 
 def is_made_of(values: dict[str, Any]) -> bool:

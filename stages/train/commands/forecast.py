@@ -23,7 +23,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
-from stages.train.data.order import check_repetition, describe, open_order
+from stages.train.data.order import describe, open_order
 from stages.train.forecast import Forecast, make_forecast
 from stages.train.model.build import HUB_COMMIT, model_without_weights, source_folder
 from stages.train.optim.optimizers import Role, weights
@@ -88,7 +88,6 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
         yield "mixture: not known before the tokens are made"
         return
     order = open_order(TokenStore(TOKENS / TRAIN), params)
-    check_repetition(order)
     yield from describe(order)
 
 

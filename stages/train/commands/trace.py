@@ -2,7 +2,7 @@
 
     parrotflow data trace --step 120 [--row 3] [--of 9f3c01ab] [--tokens FOLDER]
 
-It answers for the run that made `model/`, whose seed, batch size and packing are recorded in `model/training.json`:
+It answers for the run that made `model/`, whose seed and batch size are recorded in `model/training.json`:
 the order of the data follows from these. Without a model it answers for params.yaml. `--of` names a published revision
 instead: its first digits, or its folder. The record names the tokens by their hash, and other tokens are refused.
 Under a mixture it ends with what each source gave to the step, and to the run until then.
@@ -21,7 +21,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, run_stage, visible
 from stages.runtime.section import read_params_file, read_section
-from stages.train.data.batches import DataOrder, batch_size
+from stages.train.data.batches import DataOrder
 from stages.train.data.order import RowOrder, open_order, shares_in
 from stages.train.params import TrainParams
 
@@ -112,11 +112,9 @@ def check(step: int, row: int | None, params: DataOrder) -> None:
     """Raise UserError where the run has no such step or row."""
     if not 1 <= step <= params.max_steps:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
-    size = batch_size(params, step - 1)
+    size = params.global_batch_size
     if row is not None and not 0 <= row < size:
-        raise UserError(
-            f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size and batch_doublings)"
-        )
+        raise UserError(f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size)")
 
 
 def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:

@@ -1,15 +1,14 @@
 """Which rows a step trains on, and their tokens. A pure function of (seed, step): nothing to save, nothing to skip.
 
-The permutations of the rows in all epochs, one after the other, are cut into global batches, which double after the
-steps of `train.batch_doublings`. Each process takes its slice of a global batch in micro-batches, read ahead in a
-thread, so the order does not depend on how many processes there are. Under a mixture see `order.py`.
+The permutations of the rows in all epochs, one after the other, are cut into global batches. Each process takes its
+slice of a global batch in micro-batches, read ahead in a thread, so the order does not depend on the number of
+processes. `order.py` has the order under a mixture.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -18,14 +17,11 @@ from pydantic import BaseModel
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.mixture import Mixture
-from stages.train.data.packing import Integers, PackingIndex, Strategy
+from stages.train.data.packing import Integers, PackingIndex
 from stages.train.params import TrainParams
 
 if TYPE_CHECKING:
     from stages.train.data.order import RowOrder
-
-IGNORED = -100
-"""The target of a padded position (torch's cross_entropy leaves it out)."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Rows:
 
     inputs: Integers
     targets: Integers
-    """The token that follows each input, `IGNORED` where a row is padded."""
+    """The token that follows each input."""
     positions: Integers
     """Of each input in its document or its part of one: 0 where a segment or a document begins."""
     boundaries: npt.NDArray[np.int32]
@@ -48,36 +44,27 @@ def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
 
 
 class DataOrder(BaseModel):
-    """What the order of the data follows from, as a run records it; the fields are those of the `train` section."""
+    """What determines the order of the data, as a run records it. The fields are those of the `train` section."""
 
     seed: int
     max_steps: int
     global_batch_size: int
-    batch_doublings: list[int] = []
-    """Models of before there were any do not name them."""
     sequence_length: int
-    packing: Strategy
     mixture: Mixture | None = None
-    """Models that were trained without one do not name it."""
+    """Only recorded if the run has one."""
 
 
 OrderParams: TypeAlias = TrainParams | DataOrder
 
 
-def batch_size(params: OrderParams, step: int) -> int:
-    """Rows of the global batch of `step` (from 0)."""
-    return params.global_batch_size << sum(step >= doubling for doubling in params.batch_doublings)
-
-
-def rows_before(params: OrderParams, step: int) -> int:
-    """How many rows the steps before `step` (from 0) take together. 4 rows, doubled after step 3: 0, 4, 8, 12, 20."""
-    edges = [0, *(doubling for doubling in params.batch_doublings if doubling < step), step]
-    return sum((last - first) * batch_size(params, first) for first, last in pairwise(edges))
+def draws_of_step(params: OrderParams, step: int) -> range:
+    """The numbers of the rows that `step` (from 0) draws, counted over the whole run."""
+    return range(step * params.global_batch_size, (step + 1) * params.global_batch_size)
 
 
 def rows_of_step(seed: int, step: int, params: OrderParams, rows: int) -> Integers:
-    """The rows of the global batch of `step` (from 0), in order; shape (batch_size,)."""
-    drawn = range(rows_before(params, step), rows_before(params, step + 1))
+    """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
+    drawn = draws_of_step(params, step)
     return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
 
 
@@ -92,10 +79,10 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
         inputs     E  a  b  E  c
         positions  0  1  2  0  1
 
-    Had packing put them the other way round, the inputs of `c E` would still begin with the E before `c` in the store.
+    Under a mixture the documents of a source are not neighbours in the store, so a row can have several segments.
     """
     inputs = np.full((len(rows), sequence_length), store.manifest.eos_id, dtype=np.int64)
-    targets = np.full((len(rows), sequence_length), IGNORED, dtype=np.int64)
+    targets = np.empty((len(rows), sequence_length), dtype=np.int64)
     begins = np.zeros((len(rows), sequence_length), dtype=np.bool_)
     for line, row in enumerate(rows):
         column = 0
@@ -127,8 +114,6 @@ class MicroBatch:
     """Index of its first row in the global batch."""
     is_last: bool
     """Whether it is this process's last one of the step."""
-    step_targets: int
-    """Targets of the whole global batch, by which the loss is divided."""
 
 
 @dataclass(frozen=True)
@@ -150,20 +135,20 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """A process's micro-batches of some steps; `place` is called on the rows of each, in the thread that reads them."""
 
-    def read(rows: Integers, step: int, first_row: int, is_last: bool, step_targets: int) -> MicroBatch:
+    def read(rows: Integers, step: int, first_row: int, is_last: bool) -> MicroBatch:
         read = place(read_rows(store, order.index, rows, params.sequence_length))
-        return MicroBatch(read, step, first_row, is_last, step_targets)
+        return MicroBatch(read, step, first_row, is_last)
 
     with ThreadPoolExecutor(1, "batches") as thread:
         coming: Future[MicroBatch] | None = None
         for step in steps:
             rows = order.rows_of_step(step)
-            targets, each = order.index.target_count(rows), len(rows) // share.processes
+            each = len(rows) // share.processes
             own = range(share.process * each, (share.process + 1) * each)
             for first in own[:: share.micro_batch_size]:
                 stop = min(first + share.micro_batch_size, own.stop)
                 current = coming
-                coming = thread.submit(read, rows[first:stop], step, first, stop == own.stop, targets)
+                coming = thread.submit(read, rows[first:stop], step, first, stop == own.stop)
                 if current is not None:
                     yield current.result()
         if coming is not None:

@@ -2,8 +2,6 @@
 
     mixture:
       weights: {web: 0.7, code: 0.2, books: 0.1}
-      weighting: shares
-      max_repetition: {books: 4}
       phases:
         - {after: 0.8, weights: {web: 0.3, code: 0.3, books: 0.4}}    # the last fifth of the steps
 
@@ -25,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -75,25 +73,10 @@ class Mixture(Section):
 
     weights: SourceWeights
     """Source -> weight; only their ratios count. 0, or no weight: no document of that source is trained on."""
-    weighting: Literal["shares", "upsampling"]
-    """shares: of the tokens that are trained on. upsampling: of how often a source is read, so that 1 for each is the
-    corpus as it is, and 2 reads a source twice as often as one with 1."""
-    max_repetition: int | dict[str, int] | None
-    """How often a token may be trained on, in the whole run: one number for all sources, or source -> number. Null, or
-    a source without a number: as often as the weights ask. Up to 4 times is nearly as good as new data (Muennighoff et
-    al. 2023, "Scaling Data-Constrained Language Models")."""
     phases: list[Phase]
     """Later weights, in the order of their steps; a source without a weight there is not read any more."""
 
     _has_some_weight = field_validator("weights")(_some_weight)
-
-    @field_validator("max_repetition", mode="plain")
-    @classmethod
-    def _one_or_each(cls, value: Any) -> int | dict[str, int] | None:
-        if value is None or all(map(_is_positive, value.values() if isinstance(value, dict) else [value])):
-            bounds: int | dict[str, int] | None = value
-            return bounds
-        raise ValueError("expected a whole number from 1 on, such as 4, or one for each source, such as {books: 4}")
 
     @model_validator(mode="after")
     def _named_everywhere(self) -> Self:
@@ -105,8 +88,6 @@ class Mixture(Section):
                     f"{where} has `{OTHERS}`, the sources without a weight of their own, and none for `{missing[0]}`, "
                     "which has one elsewhere: give it one there too (0 leaves it out)"
                 )
-        if isinstance(self.max_repetition, dict) and (unknown := sorted(set(self.max_repetition) - named)):
-            raise ValueError(f"max_repetition names `{unknown[0]}`, which has no weight")
         return self
 
     @property
@@ -124,10 +105,6 @@ class Mixture(Section):
         """Those with a weight of their own, if it is 0."""
         return {source for weights in self.all_weights for source in weights} - {OTHERS}
 
-    def repetition_bound(self, source: str) -> int | None:
-        """How often a token of `source` may be trained on."""
-        return self.max_repetition.get(source) if isinstance(self.max_repetition, dict) else self.max_repetition
-
     def starts(self, max_steps: int) -> list[int]:
         """The first step, from 0, of the weights of the start and of each phase."""
         return [0, *(phase.start(max_steps) for phase in self.phases)]
@@ -144,7 +121,7 @@ class Mixture(Section):
                 f"with train.max_steps = {max_steps} the phases begin after the steps "
                 f"{', '.join(map(str, starts[1:]))}; each must begin later than the one before it, and after step 1"
             )
-        # A run that can be made longer may come to a phase then, as with `batch_doublings`.
+        # A run that can be made longer may come to a phase then.
         if starts[-1] >= max_steps and not (is_extensible and isinstance(self.phases[-1].after, int)):
             raise ValueError(
                 f"no step follows {starts[-1]}, after which a phase begins (train.max_steps = {max_steps}); "

@@ -6,7 +6,6 @@ share and the epochs of each source follow from it.
 """
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import OrderParams, rows_before, rows_of_step
+from stages.train.data.batches import OrderParams, draws_of_step, rows_of_step
 from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, SourceWeights, whole_numbers
 from stages.train.data.packing import (
     Integers,
@@ -25,8 +24,8 @@ from stages.train.data.packing import (
     PackingIndex,
     SourceRows,
     document_sources,
-    open_mixed_rows,
-    open_packing,
+    pack,
+    pack_sources,
 )
 
 
@@ -74,51 +73,45 @@ class RowOrder:
     """None without a mixture."""
 
     def rows_of_step(self, step: int) -> Integers:
-        """The rows of the global batch of `step` (from 0), in order; shape (batch_size,)."""
+        """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
         if self.mixed is None:
             return rows_of_step(self.params.seed, step, self.params, self.index.rows)
-        drawn = range(rows_before(self.params, step), rows_before(self.params, step + 1))
-        return np.array([self.mixed.row(draw) for draw in drawn])
+        return np.array([self.mixed.row(draw) for draw in draws_of_step(self.params, step)])
 
 
 def open_order(store: TokenStore, params: OrderParams) -> RowOrder:
-    """The order of a run over a store. Raises UserError where the store lacks a source of the mixture."""
+    """The order of a run over a store. Raises UserError if the store lacks a source of the mixture."""
     if params.mixture is None:
-        return RowOrder(params, open_packing(store, params.sequence_length, params.packing), None)
-    rows = open_mixed_rows(store, params.sequence_length, params.packing, params.mixture)
+        return RowOrder(params, pack(store, params.sequence_length), None)
+    rows = pack_sources(store, params.sequence_length, params.mixture)
     check_sources(store, rows, params.sequence_length)
     return RowOrder(params, rows.index, mixed_order(params, params.mixture, rows))
 
 
 def mixed_order(params: OrderParams, mixture: Mixture, rows: MixedRows) -> MixedOrder:
-    """The order of the draws, once it is known how many rows each source has."""
-    shares = [shares_asked(mixture, weights, rows.sources) for weights in mixture.all_weights]
-    # A source has at most one row that is not full. Rows are drawn such that the shares of the tokens are as asked.
-    ratios = [
-        Ratios(whole_numbers([share * one.rows / one.targets for share, one in zip(each, rows.sources, strict=True)]))
-        for each in shares
-    ]
-    starts = tuple(rows_before(params, start) for start in mixture.starts(params.max_steps))
+    """The order of the draws, given how many rows each source has."""
+    shares = [shares_asked(weights, rows.sources) for weights in mixture.all_weights]
+    ratios = [Ratios(whole_numbers(each)) for each in shares]
+    starts = tuple(start * params.global_batch_size for start in mixture.starts(params.max_steps))
     return MixedOrder(params.seed, mixture, rows.sources, rows.left_out, Draws(starts, tuple(ratios)), tuple(shares))
 
 
-def shares_asked(mixture: Mixture, weights: SourceWeights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
+def shares_asked(weights: SourceWeights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
     """The share of the tokens that some weights ask of each source; together 1."""
-    size = {one.name: one.targets if mixture.weighting == "upsampling" else 1 for one in sources}
-    asked = [weights.get(one.name, 0) * size[one.name] for one in sources]
+    asked = [weights.get(one.name, 0) for one in sources]
     return tuple(one / sum(asked) for one in asked)
 
 
 def check_sources(store: TokenStore, rows: MixedRows, sequence_length: int) -> None:
-    """Raise UserError where a source of the mixture is not in the store, or is shorter than a row."""
+    """Raise UserError if a source of the mixture is not in the store, or is shorter than a row."""
     for source in rows.sources:
         if source.rows:
             continue
         if source.documents:
             raise UserError(
                 f"params.yaml: train.mixture: the {source.stored_tokens:,} tokens of `{source.name}` in {store.folder} "
-                f"are fewer than one sequence (train.sequence_length = {sequence_length}), and packing: concatenate "
-                "pads none; use best_fit, shorter sequences, or remove it"
+                f"are fewer than one sequence (train.sequence_length = {sequence_length}); use shorter sequences, or "
+                "remove it"
             )
         names, numbers = document_sources(store)
         tokens = np.bincount(numbers, weights=store.document_lengths, minlength=len(names))
@@ -140,7 +133,7 @@ class SourceShare(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: int
-    """Targets; one that is read in two epochs counts twice."""
+    """Trained on; a token that is read in two epochs counts twice."""
     share: float
     """Of the tokens of all sources."""
     asked_share: float
@@ -153,21 +146,13 @@ SourceShares: TypeAlias = dict[str, SourceShare]
 
 
 def tokens_before(order: RowOrder, mixed: MixedOrder, step: int) -> list[int]:
-    """Targets of each source in the steps before `step` (from 0)."""
-    counts = mixed.draws.counts(rows_before(order.params, step))
-    return [_tokens(order, mixed, source, draws) for source, draws in enumerate(counts)]
-
-
-def _tokens(order: RowOrder, mixed: MixedOrder, source: int, draws: int) -> int:
-    rows, index = mixed.sources[source], order.index
-    epochs, begun = divmod(draws, rows.rows)
-    offsets = np.asarray(index.offsets[rows.first_row : rows.first_row + rows.rows + 1])
-    of_row = np.add.reduceat(index.lengths[offsets[0] : offsets[-1]], offsets[:-1] - offsets[0])
-    return epochs * rows.targets + int(of_row[mixed.epoch(source, epochs)[:begun]].sum())
+    """Tokens of each source that the steps before `step` (from 0) train on."""
+    counts = mixed.draws.counts(step * order.params.global_batch_size)
+    return [count * order.params.sequence_length for count in counts]
 
 
 def shares_in(order: RowOrder, mixed: MixedOrder, steps: range) -> SourceShares:
-    """Of each source, what some steps (from 0) train on."""
+    """What some steps (from 0) train on of each source."""
     starts = [*(start for start in mixed.mixture.starts(order.params.max_steps) if start < steps.stop), steps.stop]
     tokens, asked = np.zeros(len(mixed.sources)), np.zeros(len(mixed.sources))
     for (first, stop), shares in zip(pairwise(starts), mixed.shares, strict=False):
@@ -180,14 +165,14 @@ def shares_in(order: RowOrder, mixed: MixedOrder, steps: range) -> SourceShares:
             tokens=int(own),
             share=round(float(own / tokens.sum()), 6),
             asked_share=round(float(ask / tokens.sum()), 6),
-            epochs=round(float(own / source.targets), 4),
+            epochs=round(float(own / (source.rows * order.params.sequence_length)), 4),
         )
         for source, own, ask in zip(mixed.sources, tokens, asked, strict=True)
     }
 
 
 def shares_by_phase(order: RowOrder) -> dict[str, SourceShares]:
-    """Of the whole run and, where it has several, of each phase; empty without a mixture."""
+    """The shares in the whole run and, if it has several phases, in each; empty without a mixture."""
     if (mixed := order.mixed) is None:
         return {}
     last = order.params.max_steps
@@ -199,37 +184,8 @@ def shares_by_phase(order: RowOrder) -> dict[str, SourceShares]:
     }
 
 
-def check_repetition(order: RowOrder) -> None:
-    """Raise UserError where a run would read a source more often than `max_repetition` allows."""
-    if (mixed := order.mixed) is None:
-        return
-    last = order.params.max_steps
-    after = tokens_before(order, mixed, last)
-    draws = mixed.draws.counts(rows_before(order.params, last))
-    said = []
-    for number, (source, tokens) in enumerate(zip(mixed.sources, after, strict=True)):
-        bound = mixed.mixture.repetition_bound(source.name)
-        if bound is not None and draws[number] > bound * source.rows:
-            share, most = tokens / sum(after), bound * source.targets / sum(after)
-            said.append(
-                f"`{source.name}` has {source.targets:,} tokens, and {last:,} steps ask for {tokens:,} "
-                f"({share:.2%} of all): {draws[number] / source.rows:.2f} repetitions, its max_repetition is {bound}. "
-                f"It is used up after step {_last_within(order, mixed, number, bound * source.rows):,}. Lower its "
-                f"weight until its share of the run is {most:.2%} at most, raise its max_repetition to "
-                f"{-(-draws[number] // source.rows)}, train for fewer steps, or collect more of it"
-            )
-    if said:
-        raise UserError("\n".join(f"params.yaml: train.mixture: {line}" for line in said))
-
-
-def _last_within(order: RowOrder, mixed: MixedOrder, source: int, draws: int) -> int:
-    """The last step (from 1) after which a source has been drawn from at most `draws` times."""
-    steps = range(1, order.params.max_steps + 1)
-    return bisect_right(steps, draws, key=lambda step: mixed.draws.counts(rows_before(order.params, step))[source])
-
-
 def describe(order: RowOrder) -> Iterator[str]:
-    """A line for each source of a mixture, and one for what is left out; none without a mixture."""
+    """Yield a line for each source of a mixture, and one for the documents left out; nothing without a mixture."""
     if (mixed := order.mixed) is None:
         return
     by_phase = shares_by_phase(order)
@@ -239,7 +195,8 @@ def describe(order: RowOrder) -> Iterator[str]:
         by = ", ".join(f"{found[source.name].share:.1%} in {steps}" for steps, found in by_phase.items())
         yield (
             f"mixture: {source.name}: {of_run.share:.2%} of the tokens{f' ({by})' if by else ''}, "
-            f"{of_run.epochs:.2f} epochs of {source.targets:,} tokens in {source.documents:,} documents"
+            f"{of_run.epochs:.2f} epochs of {source.rows * order.params.sequence_length:,} tokens in "
+            f"{source.documents:,} documents"
         )
     if (left := mixed.left_out).documents:
-        yield f"mixture: {left.documents:,} documents ({left.stored_tokens:,} tokens) have no weight: left out"
+        yield f"mixture: {left.documents:,} documents ({left.stored_tokens:,} tokens) are left out: they have no weight"

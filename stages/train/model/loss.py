@@ -30,7 +30,6 @@ from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
 from stages.runtime.entry import UserError
-from stages.train.data.batches import IGNORED
 from stages.train.model.document_attention import DOCUMENTS, as_mask
 from stages.train.params import TrainParams
 
@@ -57,7 +56,7 @@ def rows_at_once(device_type: str, vocabulary: int, width: int, dtype: torch.dty
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum over all targets that are not `IGNORED` of the cross-entropy of `hidden @ weight.T`, in nats.
+    """The cross-entropy of `hidden @ weight.T` summed over all targets, in nats.
 
     `hidden` is (tokens, width), `weight` (vocabulary, width), `targets` (tokens); products are taken in `dtype`.
     """
@@ -66,9 +65,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype:
     if dtype == torch.float32:
         # Retained graphs are not needed here; torch warns under its compiler where this is not said.
         options = nn.LinearCrossEntropyOptions(allow_retain_graph=torch.compiler.is_compiling(), batch_chunk_size=rows)
-        return functional.linear_cross_entropy(
-            hidden, weight, targets, reduction="sum", ignore_index=IGNORED, options=options
-        )
+        return functional.linear_cross_entropy(hidden, weight, targets, reduction="sum", options=options)
     total: Tensor
     if torch.is_grad_enabled():
         total = _LinearCrossEntropy.apply(hidden, weight, targets, dtype, rows)  # type: ignore[no-untyped-call]
@@ -77,7 +74,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype:
     total = torch.zeros((), device=hidden.device)
     for part, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
         logits = functional.linear(part, weight).float()
-        total = total + functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum")
+        total = total + functional.cross_entropy(logits, wanted, reduction="sum")
     return total
 
 
@@ -93,11 +90,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden_gradients = []
         for part, wanted in zip(torch.split(hidden.to(dtype), rows), torch.split(targets, rows), strict=True):
             log_probabilities = torch.log_softmax(functional.linear(part, head).float(), dim=-1)
-            total = total + functional.nll_loss(log_probabilities, wanted, ignore_index=IGNORED, reduction="sum")
+            total = total + functional.nll_loss(log_probabilities, wanted, reduction="sum")
             # No scatter: under deterministic algorithms it would fall out of compiled code.
             hit = (vocabulary == wanted[:, None]).float()
-            counted = (wanted != IGNORED).float()[:, None]
-            gradient = ((log_probabilities.exp() - hit) * counted).to(dtype)
+            gradient = (log_probabilities.exp() - hit).to(dtype)
             hidden_gradients.append(gradient @ head)
             weight_gradient = weight_gradient + (gradient.t() @ part).float()
         ctx.save_for_backward(torch.cat(hidden_gradients), weight_gradient)
@@ -134,7 +130,7 @@ class CausalLoss(nn.Module):
     def forward(
         self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None, boundaries: Tensor | None = None
     ) -> Tensor:
-        """(2,): both losses, each summed over all targets that are not `IGNORED`, in nats. Their sum is trained on.
+        """(2,): both losses, each summed over all targets, in nats. Their sum is trained on.
 
         The first three are (rows, sequence_length); positions and boundaries, (documents + 1,), are those of
         `data.batches.Rows`, read under `attention: document` alone. Without routers the second loss is 0.
@@ -162,7 +158,7 @@ class CausalLoss(nn.Module):
         if self.plain_head:
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets, self.dtype)
-        return functional.cross_entropy(output.float(), targets, ignore_index=IGNORED, reduction="sum")
+        return functional.cross_entropy(output.float(), targets, reduction="sum")
 
 
 @dataclass(frozen=True)
@@ -173,23 +169,22 @@ class RouterLoss:
     experts_per_token: int
 
     def __call__(self, router_logits: Sequence[Tensor], targets: Tensor) -> Tensor:
-        """The loss of each row times its number of targets, summed, in nats; inputs without a target do not count.
+        """The loss of each row times its number of targets, summed, in nats.
 
-        `router_logits`: of each layer, (rows * sequence_length, experts). `targets`: (rows, sequence_length).
+        `router_logits` has (rows * sequence_length, experts) for each layer; `targets` is (rows, sequence_length).
         """
-        counted = (targets != IGNORED).float()
         chosen = probability = torch.zeros((), device=targets.device)  # each (rows, experts)
         for logits in router_logits:
             of_token = functional.softmax(logits, dim=-1).float().view(*targets.shape, -1)
             choices = torch.topk(of_token, self.experts_per_token, dim=-1).indices
             # No scatter: under deterministic algorithms it would fall out of compiled code.
             is_chosen = (choices[..., None] == torch.arange(of_token.shape[-1], device=logits.device)).any(-2)
-            chosen = chosen + (is_chosen * counted[..., None]).sum(1)
-            probability = probability + (of_token * counted[..., None]).sum(1)
-        tokens = counted.sum(1, keepdim=True)
-        total = (tokens * len(router_logits)).clamp(min=1)
+            chosen = chosen + is_chosen.float().sum(1)
+            probability = probability + of_token.sum(1)
+        tokens = targets.shape[1]
+        total = tokens * len(router_logits)
         of_row = chosen.shape[-1] * ((chosen / total) * (probability / total)).sum(-1)
-        return self.coefficient * (of_row * tokens.squeeze(1)).sum()
+        return self.coefficient * tokens * of_row.sum()
 
 
 def router_loss_of(model: PreTrainedModel, is_tried: bool = True) -> RouterLoss | None:

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from stages.formats.tokens import TokenStore
 from stages.train.data.batches import epoch_order, read_rows
-from stages.train.data.packing import Integers, open_packing
+from stages.train.data.packing import Integers, pack
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 
@@ -33,7 +33,7 @@ class Validation:
         self.store = store
         self.model = model
         self.sequence_length = params.sequence_length
-        self.index = open_packing(store, params.sequence_length, params.packing)
+        self.index = pack(store, params.sequence_length)
         drawn = epoch_order(params.seed, 0, self.index.rows)[: params.evaluation_sequences]
         self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
 
@@ -53,7 +53,7 @@ class Validation:
             if number <= last:
                 nats[number] = sum_of_chunk
         self.model.train()
-        tokens = sum(self.index.target_count(chunk) for chunk in self.chunks)
+        tokens = sum(map(len, self.chunks)) * self.sequence_length
         total = self.accelerator.reduce(nats.to(self.accelerator.device), "sum").cpu()
         loss = math.fsum(total.tolist()) / tokens
         manifest = self.store.manifest

@@ -26,7 +26,6 @@ from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
-from stages.train.data.batches import rows_before
 from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import SPEED_CURVE, SpeedCurve, Throughput, Uptime
 from stages.train.params import TrainParams
@@ -69,7 +68,7 @@ class Reporter:
         """The state after `done` steps. Losses in nats per token."""
         if not self.accelerator.is_main_process:
             return
-        left = seconds_left(self.params, self.steps, done, self.throughput.seconds)
+        left = seconds_left(self.steps, done, self.throughput.seconds)
         self.line.show(done, loss, self.throughput.tokens_per_second, left)
         multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
@@ -108,13 +107,9 @@ class Reporter:
         self.accelerator.log(values | others, step=done)
 
 
-def seconds_left(params: TrainParams, steps: range, done: int, seconds: float) -> float:
-    """The time until all of `steps` are done, where those before `done` took `seconds`.
-
-    It is counted in rows: steps take longer where the batch has grown.
-    """
-    first, now, end = (rows_before(params, step) for step in (steps.start, done, steps.stop))
-    return seconds * (end - now) / (now - first)
+def seconds_left(steps: range, done: int, seconds: float) -> float:
+    """The time until all of `steps` are done, if those before `done` took `seconds`."""
+    return seconds * (steps.stop - done) / (done - steps.start)
 
 
 class ProgressLine:

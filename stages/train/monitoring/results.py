@@ -35,7 +35,6 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch import SEGMENT
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
-from stages.train.data.batches import batch_size, rows_before
 from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
@@ -59,7 +58,7 @@ class TrainingReport(BaseModel):
     """As trained: the vocabulary is padded."""
     steps: int
     tokens: int
-    """Trained on; a token that is read in two epochs counts twice, and what pads a row counts as tokens."""
+    """Trained on; a token that is read in two epochs counts twice."""
     model_flops: float
     """Floating-point operations of the model for these tokens, forward and backward, by `flops_per_token`. Held-out
     evaluation, the optimizer and what is computed again to save memory do not count."""
@@ -91,12 +90,11 @@ def write_results(
             "delete that folder and run the same command again"
         )
     params = trainer.params
-    tokens = rows_before(params, params.max_steps) * params.sequence_length
     report = TrainingReport(
         parameters=trainer.eager.model.num_parameters(),
         steps=progress.step,
-        tokens=tokens,
-        model_flops=float(trainer.throughput.flops_per_token * tokens),
+        tokens=params.tokens,
+        model_flops=float(trainer.throughput.flops_per_token * params.tokens),
         training_loss=round(progress.training_loss, 6),
         validation_loss=round(held_out.loss, 6),
         validation_bits_per_byte=round(held_out.bits_per_byte, 6),
@@ -146,7 +144,7 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
 
     Nothing that the weights do not depend on: the same weights leave the same folder.
     """
-    names = {"seed", "max_steps", "global_batch_size", "batch_doublings", "sequence_length", "packing", "precision"}
+    names = {"seed", "max_steps", "global_batch_size", "sequence_length", "precision"}
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
     names |= {"mixture"} if trainer.params.mixture else set()
     return trainer.params.model_dump(include=names) | tokens
@@ -182,7 +180,7 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
     Where machines differ, it describes that of the main process.
     """
     params, processes, device = trainer.params, trainer.accelerator.num_processes, trainer.accelerator.device
-    own_rows = batch_size(params, params.max_steps - 1) // processes
+    own_rows = params.global_batch_size // processes
     distributed = "fsdp2" if uses_fsdp() else "ddp" if processes > 1 else "none"
     flags = torch.cpu.get_capabilities()
     digests = {name: wheel_digest(distribution(name)) for name in IMPORTED if name in sys.modules}

@@ -34,22 +34,6 @@ def test_every_preset_gives_parameters_that_all_stages_take(tmp_path: Path, word
     assert composed(tmp_path, word)
 
 
-@pytest.mark.parametrize("word", ["model=gpt2_mini", "recipe=codeparrot", "recipe=codeparrot_small"])
-def test_a_preset_with_a_batch_of_its_own_leaves_nothing_of_a_batch_that_grew(tmp_path: Path, word: str) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text(composed_text(["train.batch_doublings=[200]"]))
-
-    assert "batch_doublings: []" in composed_text([word], path)
-
-
-def test_presets_set_how_the_batch_grows_where_they_set_its_size() -> None:
-    presets = [path.read_text() for path in (ROOT / "conf").rglob("*.yaml")]
-
-    of_a_batch = [text for text in presets if "global_batch_size:" in text]
-    assert len(of_a_batch) == 3
-    assert all("batch_doublings: []" in text for text in of_a_batch)
-
-
 @pytest.mark.parametrize("corpus", [choice for choice in groups(ROOT / "conf")["corpus"] if choice != "embedded"])
 def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_back(
     tmp_path: Path, corpus: str

@@ -22,7 +22,6 @@ from tests.train.small_run import copy_of, fork, run, run_workers, write_params,
 
 STEPS = {
     "max_steps": 200,
-    "batch_doublings": [25],
     "checkpoint_every_steps": 10,
     "log_every_steps": 5,
     "evaluate_every_steps": 100,

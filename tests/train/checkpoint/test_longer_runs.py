@@ -62,7 +62,7 @@ def test_under_constant_and_wsd_a_longer_run_goes_on(
 def test_a_batch_that_doubles_only_in_the_longer_run_is_no_reason_to_start_afresh(
     inputs: Path, project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    growing: dict[str, Any] = {"schedule__name": "constant", "batch_doublings": [9]}
+    growing: dict[str, Any] = {"schedule__name": "constant"}
     train(project, capfd, **growing, max_steps=7)
     (said,) = train(project, capfd, **growing, max_steps=12)
     assert said.startswith("continuing at step 7 of 12, from ")

@@ -102,7 +102,7 @@ def test_the_corpus_is_what_the_mixture_reads_of_the_tokens_and_only_if_they_are
     monkeypatch.chdir(project)
     values: dict[str, Any] = {"collect": {"max_bytes": 1}, "train": train_params()}
     Path("params.yaml").write_text(yaml.safe_dump(values))
-    rare = {"weights": {"rare": 1.0}, "weighting": "shares", "max_repetition": None, "phases": []}
+    rare = {"weights": {"rare": 1.0}, "phases": []}
 
     def tokens(**changes: object) -> int | None:
         return command.tokens_of_corpus(values, check_section("train", train_params(**changes), TrainParams))

@@ -22,7 +22,7 @@ from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import environment, params, write_params, write_project
 
-MIXTURE = {"weights": {"web": 0.5, "books": 0.5}, "weighting": "shares", "max_repetition": 4, "phases": []}
+MIXTURE = {"weights": {"web": 0.5, "books": 0.5}, "phases": []}
 
 LARGE = {
     **{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 4},
@@ -147,13 +147,6 @@ def test_of_a_model_that_another_stage_may_still_make_nothing_is_known(
 def mixture_said(project: Path, max_steps: int) -> list[str]:
     write_params(project, mixture=MIXTURE, max_steps=max_steps)
     return list(mixture_lines(read_section("train", TrainParams)))
-
-
-def test_a_source_that_would_be_read_too_often_is_refused_with_the_numbers(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError, match=r"train.mixture: `books` has .*5,000 steps ask for .* repetitions"):
-        asked(small, monkeypatch, "--check", mixture=MIXTURE, max_steps=5000)
 
 
 def test_what_can_be_given_is_said_as_training_says_it(small: Path) -> None:

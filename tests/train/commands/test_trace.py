@@ -8,26 +8,24 @@ import pytest
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_section
 from stages.train.commands.trace import check, main, origins, trained_order
 from stages.train.data.batches import read_rows, rows_of_step
 from stages.train.data.order import open_order
-from stages.train.data.packing import build_packing
-from stages.train.params import TrainParams
+from stages.train.data.packing import pack
 from tests.formats.revision.records import GITSTATE, write_index
 from tests.train.small_run import run_workers, write_params, write_project
 
 
-@pytest.fixture(params=["best_fit", "concatenate"])
-def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = write_project(tmp_path / "project", packing=request.param, batch_doublings=[4])
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = write_project(tmp_path / "project", global_batch_size=16)
     monkeypatch.chdir(folder)
     return folder
 
 
 def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
     store, params = TokenStore(Path("data/tokens/train")), trained_order()
-    index = build_packing(store, params.sequence_length, params.packing)
+    index = pack(store, params.sequence_length)
     by_path = {info["path"]: number for number, info in enumerate(store.document_infos())}
 
     for step in (1, 5, params.max_steps):
@@ -68,19 +66,15 @@ def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
     params = trained_order()
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
         check(13, None, params)
-    with pytest.raises(UserError, match="--row 8: step 4 has the rows 0 to 7"):
-        check(4, 8, params)
-    check(5, 8, params)
     with pytest.raises(UserError, match="--row 16: step 5 has the rows 0 to 15"):
         check(5, 16, params)
 
 
 def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:
-    packing = read_section("train", TrainParams).packing
     store = TokenStore(Path("data/tokens/train"))
     run_workers(project, 1)
     before = list(origins(store, open_order(store, trained_order()), 5))
-    write_params(project, seed=5, global_batch_size=4, packing=packing)
+    write_params(project, seed=5, global_batch_size=4)
     assert list(origins(store, open_order(store, trained_order()), 5)) == before
     assert len({origin.row for origin in before}) == 16
 
@@ -111,13 +105,12 @@ def trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
 def test_it_answers_for_a_published_revision_by_its_name_and_by_its_folder(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    packing = read_section("train", TrainParams).packing
     run_workers(project, 1)
     capsys.readouterr()
     of_the_model = trace(monkeypatch, capsys)
     folder = published(project, "9f3c01abcd")
     shutil.rmtree(project / "model")
-    write_params(project, seed=5, global_batch_size=4, packing=packing)
+    write_params(project, seed=5, global_batch_size=4)
 
     assert trace(monkeypatch, capsys, "--of", "9f3c") == of_the_model
     assert trace(monkeypatch, capsys, "--of", str(folder)) == of_the_model

@@ -1,7 +1,5 @@
 """Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,22 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.data import packing
 from stages.train.data.batches import (
-    IGNORED,
     DataOrder,
     MicroBatch,
     ProcessShare,
-    batch_size,
     dropout_seed,
     micro_batches,
     read_rows,
-    rows_before,
     rows_of_step,
 )
-from stages.train.data.best_fit import fill_gaps
 from stages.train.data.order import open_order
-from stages.train.data.packing import build_packing, open_packing, pack
+from stages.train.data.packing import pack, pack_documents
 from stages.train.parallel import BinaryTree
 from stages.train.params import Schedule, TrainParams
 from tests.train.small_run import params, write_project
@@ -36,26 +29,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(folder / "data/tokens/train")
 
 
-def batch_of(first: int, doublings: list[int]) -> DataOrder:
-    """Batches of `first` rows, twice as many after each of some steps."""
-    return DataOrder(
-        seed=3,
-        max_steps=60,
-        global_batch_size=first,
-        batch_doublings=doublings,
-        sequence_length=32,
-        packing="best_fit",
-    )
+def batches_of(rows: int) -> DataOrder:
+    return DataOrder(seed=3, max_steps=60, global_batch_size=rows, sequence_length=32)
 
 
-batches = st.builds(batch_of, st.integers(1, 20), st.lists(st.integers(1, 40), max_size=3, unique=True).map(sorted))
-
-
-@given(seed=st.integers(0, 5), step=st.integers(0, 40), batch=batches, rows=st.integers(1, 50))
-def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(
-    seed: int, step: int, batch: DataOrder, rows: int
-) -> None:
-    epochs = np.concatenate([rows_of_step(seed, s, batch, rows) for s in range(step + 1)])
+@given(seed=st.integers(0, 5), step=st.integers(0, 40), size=st.integers(1, 20), rows=st.integers(1, 50))
+def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, size: int, rows: int) -> None:
+    epochs = np.concatenate([rows_of_step(seed, s, batches_of(size), rows) for s in range(step + 1)])
     for first in range(0, len(epochs), rows):
         epoch = epochs[first : first + rows]
         assert len(set(epoch.tolist())) == len(epoch)
@@ -64,54 +44,21 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(
 
 @given(step=st.integers(0, 40))
 def test_a_step_needs_no_step_before_it(step: int) -> None:
-    again = [rows_of_step(3, s, batch_of(8, [20]), 30).tolist() for s in range(step + 1)]
-    assert rows_of_step(3, step, batch_of(8, [20]), 30).tolist() == again[-1]
-
-
-def test_the_worked_example_of_a_batch_that_doubles() -> None:
-    batch = batch_of(4, [3])
-    assert [batch_size(batch, step) for step in range(5)] == [4, 4, 4, 8, 8]
-    assert [rows_before(batch, step) for step in range(5)] == [0, 4, 8, 12, 20]
-
-
-@given(batch=batches, step=st.integers(0, 60))
-def test_the_rows_before_a_step_are_those_of_all_steps_before_it(batch: DataOrder, step: int) -> None:
-    assert rows_before(batch, step) == sum(batch_size(batch, earlier) for earlier in range(step))
-    passed = [doubling for doubling in batch.batch_doublings if doubling <= step]
-    assert batch_size(batch, step) == batch.global_batch_size * 2 ** len(passed)
+    again = [rows_of_step(3, s, batches_of(8), 30).tolist() for s in range(step + 1)]
+    assert rows_of_step(3, step, batches_of(8), 30).tolist() == again[-1]
 
 
 @settings(deadline=None, max_examples=20)
 @given(sequence_length=st.integers(2, 200))
-def test_best_fit_trains_on_every_token_once_and_pads_one_row_at_most(store: TokenStore, sequence_length: int) -> None:
-    index = build_packing(store, sequence_length, "best_fit")
-    targets = np.zeros(store.manifest.tokens, dtype=np.int64)
-    padded = 0
-    for row in range(index.rows):
-        segments = index.segments(row)
-        for start, length in segments:
-            targets[start : start + length] += 1
-        padded += sum(segment.length for segment in segments) < sequence_length
-    assert (targets == 1).all()
-    assert padded <= 1
-
-
-def test_the_index_of_a_large_store_is_built_once_and_mapped(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(packing, "KEPT_FROM_DOCUMENTS", store.manifest.documents)
-    expected = build_packing(store, 32, "best_fit")
-    first = open_packing(store, 32, "best_fit")
-    monkeypatch.setattr(packing, "best_fit", lambda *of: pytest.fail("built again"))
-    for index in (first, open_packing(store, 32, "best_fit")):
-        for name in packing.ARRAYS:
-            assert isinstance(getattr(index, name), np.memmap)
-            assert (getattr(index, name) == getattr(expected, name)).all()
+def test_an_epoch_is_the_stream_cut_into_rows_without_its_last_tokens(store: TokenStore, sequence_length: int) -> None:
+    index = pack(store, sequence_length)
+    spans = [span for row in range(index.rows) for span in index.segments(row)]
+    assert spans == [(row * sequence_length, sequence_length) for row in range(index.rows)]
+    assert 0 <= store.manifest.tokens - index.rows * sequence_length < sequence_length
 
 
 def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:
-    index = build_packing(store, 32, "best_fit")
+    index = pack(store, 32)
     stream = store.read(0, store.manifest.tokens)
     batch = read_rows(store, index, np.arange(index.rows), 32)
     for row in range(index.rows):
@@ -122,7 +69,7 @@ def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> 
             before = stream[start - 1] if start else store.manifest.eos_id
             assert batch.inputs[row, column] == before
             column += length
-        assert (batch.targets[row, column:] == IGNORED).all()
+        assert column == 32
 
 
 @given(
@@ -183,12 +130,11 @@ def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: in
     processes=st.sampled_from([1, 2, 4]),
     size=st.integers(1, 9),
     first_step=st.integers(0, 3),
-    doublings=st.sampled_from([[], [2], [1, 3]]),
 )
 def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
-    store: TokenStore, processes: int, size: int, first_step: int, doublings: list[int]
+    store: TokenStore, processes: int, size: int, first_step: int
 ) -> None:
-    values = TrainParams.model_validate(params(sequence_length=32, max_steps=4, batch_doublings=doublings))
+    values = TrainParams.model_validate(params(sequence_length=32, max_steps=4))
     order = open_order(store, values)
     shares = [ProcessShare(process, processes, size) for process in range(processes)]
     every = [list(micro_batches(store, order, values, share, range(first_step, values.max_steps))) for share in shares]
@@ -199,72 +145,36 @@ def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
         assert (together == read_rows(store, order.index, rows, 32).targets).all()
         for process, batches in enumerate(of_step):
             assert [batch.is_last for batch in batches] == [False] * (len(batches) - 1) + [True]
-            assert {batch.step_targets for batch in batches} == {order.index.target_count(rows)}
             first = process * len(rows) // processes
             assert [batch.first_row for batch in batches] == [first + size * number for number in range(len(batches))]
 
 
 def test_the_seed_of_dropout_is_a_stated_function(store: TokenStore) -> None:
     """numpy's SeedSequence, whose values numpy keeps (NEP 19); Python's `hash` of a tuple may change."""
-    rows = read_rows(store, build_packing(store, 32, "best_fit"), np.array([0]), 32)
-    assert dropout_seed(7, MicroBatch(rows, 2, 4, True, 1)) == 13787687309989359358
-    seeds = {dropout_seed(s, MicroBatch(rows, t, r, True, 1)) for s in (0, 1) for t in (0, 1) for r in (0, 8)}
+    rows = read_rows(store, pack(store, 32), np.array([0]), 32)
+    assert dropout_seed(7, MicroBatch(rows, 2, 4, True)) == 13787687309989359358
+    seeds = {dropout_seed(s, MicroBatch(rows, t, r, True)) for s in (0, 1) for t in (0, 1) for r in (0, 8)}
     assert len(seeds) == 8
 
 
-Segment = tuple[int, int]
-"""Start and length."""
+@given(st.integers(2, 30), st.lists(st.tuples(st.integers(1, 70), st.integers(0, 9)), max_size=60))
+def test_documents_are_packed_in_their_order_and_cut_where_a_row_ends(
+    sequence_length: int, documents: list[tuple[int, int]]
+) -> None:
+    """Other documents, of 0 to 9 tokens, lie between them in the store."""
+    ends = np.cumsum([length + gap for length, gap in documents], dtype=np.int64)
+    lengths = np.array([length for length, _ in documents], np.int64)
+    starts = ends - [length + gap for length, gap in documents] if documents else ends
+    stream = [token for start, length in zip(starts, lengths, strict=True) for token in range(start, start + length)]
+
+    index = pack_documents(starts, lengths, sequence_length)
+
+    assert index.rows == len(stream) // sequence_length
+    for row in range(index.rows):
+        tokens = [token for start, length in index.segments(row) for token in range(start, start + length)]
+        assert tokens == stream[row * sequence_length : (row + 1) * sequence_length]
 
 
-@given(st.integers(2, 30), st.lists(st.integers(1, 70), max_size=60))
-def test_an_index_is_that_of_documents_packed_one_after_the_other(sequence_length: int, lengths: list[int]) -> None:
-    starts = [sum(lengths[:place]) for place in range(len(lengths))]
-
-    index = pack(np.array(starts, np.int64), np.array(lengths, np.int64), sequence_length, "best_fit")
-
-    rows, remainders = [], []
-    for start, length in zip(starts, lengths, strict=True):
-        whole = length - length % sequence_length
-        rows += [[(start + cut, sequence_length)] for cut in range(0, whole, sequence_length)]
-        remainders += [(start + whole, length - whole)] if length > whole else []
-    rows += filled(best_fit_decreasing(remainders, sequence_length), sequence_length)
-    assert [[tuple(segment) for segment in index.segments(row)] for row in range(index.rows)] == rows
-
-
-def best_fit_decreasing(remainders: list[Segment], sequence_length: int) -> list[list[Segment]]:
-    rows: list[list[Segment]] = []
-    by_space: list[tuple[int, int]] = []  # space and row, the one that got it last at the end
-    for start, length in sorted(remainders, key=lambda one: (-one[1], one[0])):
-        best = min((space for space, _ in by_space if space >= length), default=None)
-        if best is None:
-            best, row = sequence_length, len(rows)
-            rows.append([])
-        else:
-            row = [number for space, number in by_space if space == best][-1]
-            by_space.remove((best, row))
-        rows[row].append((start, length))
-        by_space.append((best - length, row))
-    return rows
-
-
-def filled(rows: list[list[Segment]], sequence_length: int) -> list[list[Segment]]:
-    waiting = sorted(rows, key=lambda row: -sum(length for _, length in row))
-    pieces: list[Segment] = []
-    full: list[list[Segment]] = []
-    while waiting or pieces:
-        row = waiting.pop(0) if waiting else []
-        space = sequence_length - sum(length for _, length in row)
-        while space and (pieces or waiting):
-            pieces = pieces or waiting.pop()
-            start, length = pieces.pop()
-            row = [*row, (start, min(length, space))]
-            if length > space:
-                pieces.append((start + space, length - space))
-            space -= min(length, space)
-        full.append(row)
-    return full
-
-
-def test_the_worked_example_of_filling_gaps() -> None:
-    kept, edges = fill_gaps(np.array([1, 2, 3]), 5)
-    assert (kept, edges.tolist()) == (2, [0, 1, 2])
+def test_the_worked_example_of_packed_documents() -> None:
+    index = pack_documents(np.array([0, 10]), np.array([3, 4]), 5)
+    assert [index.segments(row) for row in range(index.rows)] == [[(0, 3), (10, 2)]]

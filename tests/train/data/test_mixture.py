@@ -1,7 +1,6 @@
 """A mixture: rows of each source in the asked shares of tokens, the same whatever the processes and the first step."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import ProcessShare, batch_size, micro_batches, read_rows
+from stages.train.data.batches import ProcessShare, micro_batches, read_rows
 from stages.train.data.mixture import Draws, Ratios, whole_numbers
-from stages.train.data.order import WHOLE_RUN, RowOrder, check_repetition, describe, open_order, shares_by_phase
-from stages.train.data.packing import build_packing, pack
+from stages.train.data.order import WHOLE_RUN, RowOrder, describe, open_order, shares_by_phase
+from stages.train.data.packing import pack, pack_documents
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
@@ -23,8 +22,6 @@ SOURCES = "web", "web", "web", "books", "web", "code"
 
 ANNEALED: dict[str, Any] = {
     "weights": {"web": 7, "code": 2, "books": 1},
-    "weighting": "shares",
-    "max_repetition": None,
     "phases": [{"after": 0.8, "weights": {"web": 0.25, "books": 0.75}}],
 }
 
@@ -66,12 +63,11 @@ def by_source(store: TokenStore, tokens: Counter[int]) -> dict[str, int]:
     return dict(totals)
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concatenate"])
 @pytest.mark.parametrize("sequence_length", [16, 100])
 def test_over_10000_steps_each_share_is_within_a_thousandth_of_what_is_asked(
-    store: TokenStore, packing: str, sequence_length: int
+    store: TokenStore, sequence_length: int
 ) -> None:
-    asked = values(max_steps=10_000, packing=packing, sequence_length=sequence_length)
+    asked = values(max_steps=10_000, sequence_length=sequence_length)
     order = open_order(store, asked)
     told = shares_by_phase(order)
     for name, steps, shares in (
@@ -90,45 +86,16 @@ def test_over_10000_steps_each_share_is_within_a_thousandth_of_what_is_asked(
         assert of_run.share == pytest.approx(of_run.asked_share, abs=0.001)
 
 
-@pytest.mark.parametrize("packing", ["best_fit", "concatenate"])
-@pytest.mark.parametrize("bound", [1, 3])
-def test_no_token_is_trained_on_more_often_than_its_bound(store: TokenStore, packing: str, bound: int) -> None:
-    """In the longest run that is not refused; one step more is."""
-    mixture = {"max_repetition": {"books": bound}, "phases": []}
-
-    def order(max_steps: int) -> RowOrder:
-        return open_order(store, values(mixture, max_steps=max_steps, packing=packing, schedule__warmup_steps=0))
-
-    longest = next(steps for steps in range(1, 400) if refused(order(steps + 1)))
-    check_repetition(order(longest))
-    tokens = tokens_trained_on(order(longest), range(longest))
-    sources = source_of_tokens(store)
-    books = Counter(tokens[position] for position, source in enumerate(sources) if source == "books")
-    assert max(books) == bound
-    assert books[bound] > 0.9 * sum(books.values())
-
-
-def refused(order: RowOrder) -> str:
-    """What is said of a run that reads a source too often; empty where it does not."""
-    try:
-        check_repetition(order)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 @settings(deadline=None, max_examples=20)
 @given(
     processes=st.sampled_from([1, 2, 4]),
     size=st.integers(1, 9),
     first_step=st.integers(0, 9),
-    doublings=st.sampled_from([[], [2], [8]]),
-    packing=st.sampled_from(["best_fit", "concatenate"]),
 )
 def test_all_processes_together_train_on_the_rows_of_each_step_wherever_they_begin(
-    store: TokenStore, processes: int, size: int, first_step: int, doublings: list[int], packing: str
+    store: TokenStore, processes: int, size: int, first_step: int
 ) -> None:
-    asked = values(batch_doublings=doublings, packing=packing, max_steps=10)
+    asked = values(max_steps=10)
     whole = open_order(store, asked)
     rows_of = [whole.rows_of_step(step) for step in range(10)]
     order, found = open_order(store, asked), []
@@ -142,16 +109,14 @@ def test_all_processes_together_train_on_the_rows_of_each_step_wherever_they_beg
 
 
 @settings(deadline=None, max_examples=30)
-@given(after=st.integers(1, 11), doublings=st.sampled_from([[], [3], [2, 6]]))
-def test_a_phase_begins_with_the_step_after_the_one_that_is_named(
-    store: TokenStore, after: int, doublings: list[int]
-) -> None:
+@given(after=st.integers(1, 11))
+def test_a_phase_begins_with_the_step_after_the_one_that_is_named(store: TokenStore, after: int) -> None:
     phases = [{"after": after, "weights": {"books": 1}}]
-    asked = values({"weights": {"web": 1}, "phases": phases}, batch_doublings=doublings)
+    asked = values({"weights": {"web": 1}, "phases": phases})
     order, sources = open_order(store, asked), source_of_tokens(store)
     for step in range(asked.max_steps):
         rows = order.rows_of_step(step)
-        assert len(rows) == batch_size(asked, step)
+        assert len(rows) == asked.global_batch_size
         found = {sources[start] for row in rows for start, _ in order.index.segments(int(row))}
         assert found == {"web" if step < after else "books"}
 
@@ -192,70 +157,30 @@ def test_the_order_in_which_params_name_sources_means_nothing(store: TokenStore)
     assert all((one.rows_of_step(step) == other.rows_of_step(step)).all() for step in range(12))
 
 
-def test_upsampling_counts_from_what_each_source_has(store: TokenStore) -> None:
-    sizes = Counter(source_of_tokens(store))
-    mixture = {"weighting": "upsampling", "weights": {"*": 1, "books": 3}, "phases": []}
-    (found,) = shares_by_phase(open_order(store, values(mixture, max_steps=10_000))).values()
-    assert found["books"].epochs / found["*"].epochs == pytest.approx(3, rel=0.001)
-    whole = sizes["web"] + sizes["code"] + 3 * sizes["books"]
-    assert found["*"].asked_share == pytest.approx((sizes["web"] + sizes["code"]) / whole, abs=1e-6)
-
-
 def test_documents_without_a_weight_are_left_out_and_a_line_says_so(store: TokenStore) -> None:
     sizes = Counter(source_of_tokens(store))
     mixture = {"weights": {"code": 1, "web": 0}, "phases": [{"after": 6, "weights": {"books": 1, "code": 1}}]}
     order = open_order(store, values(mixture))
     assert set(shares_by_phase(order)[WHOLE_RUN]) == {"books", "code"}
-    assert list(describe(order))[-1] == f"mixture: 40 documents ({sizes['web']:,} tokens) have no weight: left out"
+    assert (
+        list(describe(order))[-1]
+        == f"mixture: 40 documents ({sizes['web']:,} tokens) are left out: they have no weight"
+    )
     trained = by_source(store, tokens_trained_on(order, range(12)))
     assert set(trained) == {"books", "code"}
 
 
 @settings(deadline=None, max_examples=20)
 @given(sequence_length=st.integers(2, 200))
-def test_concatenated_documents_are_chopped_as_the_stream_of_a_store_is(
-    store: TokenStore, sequence_length: int
-) -> None:
-    index = pack(store.document_starts, store.document_lengths, sequence_length, "concatenate")
-    stream = build_packing(store, sequence_length, "concatenate")
+def test_all_documents_packed_are_the_stream_of_the_store(store: TokenStore, sequence_length: int) -> None:
+    index = pack_documents(store.document_starts, store.document_lengths, sequence_length)
+    stream = pack(store, sequence_length)
     rows = np.arange(index.rows)
     assert index.rows == stream.rows
     own, whole = (read_rows(store, one, rows, sequence_length) for one in (index, stream))
     assert (own.inputs == whole.inputs).all()
     assert (own.targets == whole.targets).all()
     assert (own.positions[:, 1:] == whole.positions[:, 1:]).all()
-
-
-def test_the_index_of_a_large_store_is_built_once_whatever_the_weights(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    expected = open_order(store, values())
-    monkeypatch.setattr("stages.train.data.packing.KEPT_FROM_DOCUMENTS", store.manifest.documents)
-    first = open_order(store, values({"weights": {"web": 1, "code": 9, "books": 1}}))
-    monkeypatch.setattr("stages.train.data.packing.pack_sources", lambda *of: pytest.fail("built again"))
-    again = open_order(store, values())
-    assert isinstance(again.index.starts, np.memmap)
-    assert again.mixed.left_out == first.mixed.left_out
-    for step in range(12):
-        assert (again.rows_of_step(step) == expected.rows_of_step(step)).all()
-
-
-def test_a_source_that_is_read_too_often_is_refused_with_the_numbers(store: TokenStore) -> None:
-    mixture = {"max_repetition": 4, "weights": {"web": 0.5, "books": 0.5}, "phases": []}
-    order = open_order(store, values(mixture, max_steps=200, packing="concatenate"))
-    books = next(source for source in order.mixed.sources if source.name == "books")
-    trained = by_source(store, tokens_trained_on(order, range(200)))
-    used_up = 4 * books.rows // 4  # four of the eight rows of a step are of books
-    total = sum(trained.values())
-    lines = refused(order).splitlines()
-    assert lines[0] == (
-        f"params.yaml: train.mixture: `books` has {books.targets:,} tokens, and 200 steps ask for "
-        f"{trained['books']:,} ({trained['books'] / total:.2%} of all): {800 / books.rows:.2f} repetitions, its "
-        f"max_repetition is 4. It is used up after step {used_up}. Lower its weight until its share of the run is "
-        f"{4 * books.targets / total:.2%} at most, raise its max_repetition to {-(-800 // books.rows)}, train for "
-        "fewer steps, or collect more of it"
-    )
 
 
 @pytest.mark.parametrize(
@@ -265,8 +190,8 @@ def test_a_source_that_is_read_too_often_is_refused_with_the_numbers(store: Toke
         ({"web": 1, "books": 1, "code": 1, "*": 1}, {}, "data/tokens/train has no other sources. It has web ("),
         (
             {"web": 1, "books": 1},
-            {"packing": "concatenate", "sequence_length": 1000},
-            "are fewer than one sequence (train.sequence_length = 1000), and packing: concatenate pads none; ",
+            {"sequence_length": 1000},
+            "are fewer than one sequence (train.sequence_length = 1000); use shorter sequences, or remove it",
         ),
     ],
 )

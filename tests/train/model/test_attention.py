@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.entry import UserError
 from stages.train.data.batches import Rows, read_rows
-from stages.train.data.packing import build_packing
+from stages.train.data.packing import pack
 from stages.train.memory import Operations
 from stages.train.model.attention import UNMASKED, WINDOWED, mask_documents_where_needed
 from stages.train.model.build import build_model
@@ -50,13 +50,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(write_project(tmp_path_factory.mktemp("project")) / "data/tokens/train")
 
 
-@pytest.mark.parametrize("strategy", ["best_fit", "concatenate"])
 @settings(max_examples=20, deadline=None)
 @given(sequence_length=st.integers(2, 300))
 def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
-    store: TokenStore, strategy: Any, sequence_length: int
+    store: TokenStore, sequence_length: int
 ) -> None:
-    index = build_packing(store, sequence_length, strategy)
+    index = pack(store, sequence_length)
     if not index.rows:
         return
     batch = read_rows(store, index, np.arange(min(index.rows, 40)), sequence_length)
@@ -74,8 +73,9 @@ def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
 @pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
 def test_a_packed_row_gives_the_losses_of_its_documents_alone(model: dict[str, Any], store: TokenStore) -> None:
     loss = loss_of(model, "document")
-    index = build_packing(store, 32, "best_fit")
-    row = max(range(index.rows), key=lambda number: len(index.segments(number)))
+    index = pack(store, 32)
+    all_rows = read_rows(store, index, np.arange(index.rows), 32)
+    row = int((all_rows.positions == 0).sum(axis=1).argmax())
     inputs, targets, positions, boundaries = tensors(read_rows(store, index, np.array([row]), 32))
     starts = boundaries.tolist()
     assert starts == [*torch.nonzero(positions[0] == 0).flatten().tolist(), 32]
@@ -94,7 +94,7 @@ def test_without_a_mask_documents_give_the_gradients_that_they_give_with_it(
     model: dict[str, Any], precision: str, store: TokenStore
 ) -> None:
     loss = loss_of(model, "document", precision)
-    batch = tensors(read_rows(store, build_packing(store, 32, "best_fit"), np.arange(4), 32))
+    batch = tensors(read_rows(store, pack(store, 32), np.arange(4), 32))
     assert loss.model.config._attn_implementation == DOCUMENTS
     ours = gradients(loss, batch)
 

@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
-from stages.train.data.batches import IGNORED
 from stages.train.model import loss as module
 from stages.train.model.build import build_config, build_model
 from stages.train.model.loss import CausalLoss, linear_cross_entropy
@@ -42,14 +41,14 @@ HEADS: dict[str, tuple[dict[str, Any], bool]] = {
 def drawn(seed: int, tokens: int, vocabulary: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(seed)
     hidden, weight = torch.randn(tokens, width), torch.randn(vocabulary, width)
-    targets = torch.randint(0, vocabulary, (tokens,)).masked_fill(torch.rand(tokens) < 0.3, IGNORED)
+    targets = torch.randint(0, vocabulary, (tokens,))
     return hidden.requires_grad_(), weight.requires_grad_(), targets
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     logits = functional.linear(hidden, weight)
     logits = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return functional.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(logits, targets, reduction="sum")
 
 
 def gradients(loss: Tensor, *of: Tensor) -> list[Tensor]:
@@ -157,14 +156,6 @@ def test_the_sum_and_its_gradients_do_not_depend_on_the_micro_batch(name: str) -
     (together, gradient), (alone, gradient_alone) = summed(4), summed(1)
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(gradient, gradient_alone, rtol=1e-3, atol=1e-5)
-
-
-def test_inputs_without_a_target_do_not_count() -> None:
-    ours = loss_of(MODELS["mixtral"])
-    inputs, targets = IDS[:1, :-1], IDS[:1, 1:].clone()
-    targets[:, 10:] = IGNORED
-    padded = ours(inputs, targets, inputs)
-    torch.testing.assert_close(padded, ours(inputs[:, :10], targets[:, :10], inputs[:, :10]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_that_asks_for_none_has_none() -> None:

@@ -34,7 +34,7 @@ class ReproduceOptions:
     """A variable of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; no other with a secret reaches
     them. May be given several times."""
     yes: bool = False
-    """Run someone else's code without a question; needed where there is no terminal."""
+    """Run the revision's code without a question; needed if there is no terminal."""
     key: Path | None = None
     """The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it."""
     segment: str | None = None

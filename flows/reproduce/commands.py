@@ -1,6 +1,5 @@
 """Programs that a reproduction starts, whose code they run, and the right to its folder, which they keep."""
 
-import hashlib
 import os
 import re
 import shlex
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.run.locks import held_locks, run_lock
-from stages.formats.revision.provenance import RECORDED_LOCK, RECORDED_PARAMS
-from stages.runtime.credentials import credential_in, without_credentials
+from stages.formats.revision.execution import is_computing
+from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
-from stages.runtime.stage_code import stage_codes
 
 if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision
@@ -24,29 +22,16 @@ if TYPE_CHECKING:
 MARK = "parrotflow-reproduce"
 """An empty file; a folder that has it is one of a reproduction."""
 
-KEPT = re.compile(
-    "PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_.*|TZ|TERM|COLUMNS|LINES|NO_COLOR|TMPDIR|TEMP|TMP|"
-    "CC|CXX|CPATH|LIBRARY_PATH|LD_.*|DYLD_.*|CUDA_.*|ROCM_.*|HIP_.*|HSA_.*|"
-    "(HTTPS?|ALL|NO)_PROXY|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL|AWS)_CA_BUNDLE|XDG_.*_(HOME|DIRS?)|"
-    "GIT_(SSL_.*|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM))|PYENV_ROOT|PYTHON(PATH|UNBUFFERED|DONTWRITEBYTECODE)|"
-    "HF_(HOME|HUB_CACHE|DATASETS_CACHE|ENDPOINT|HUB_OFFLINE|HUB_DISABLE_.*)|"
-    "DO_NOT_TRACK|DVC_(NO_ANALYTICS|SITE_CACHE_DIR)|"
-    "PARROTFLOW_(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB|RESTARTS|GRACE_SECONDS)",
+NOT_GIVEN = re.compile(
+    rf".*({SECRET_NAMES.pattern}).*|(SSH|ACCELERATE|PREFECT)_.*|GIT_(?!SSL_|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$).*|"
+    "DVC_(?!(NO_ANALYTICS|SITE_CACHE_DIR)$).*|"
+    "PARROTFLOW_(?!(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB|RESTARTS|GRACE_SECONDS)$).*",
     re.IGNORECASE,
 )
-"""The variables of this shell that code and programs of a revision get. A list of those that it does not get would miss
-some: a secret may have any name."""
+"""The variables of this shell that programs of a revision do not get, besides those that change the computation: names
+that look secret, and what would lead git, DVC and the stages to places of the user."""
 
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
-
-OWN = Path("published")
-"""Where this project's own revisions are."""
-
-NO_CODE = {Path(path).name for path in (RECORDED_PARAMS, RECORDED_LOCK)}
-"""Files of the record that replace those of the commit, and of which nothing is run."""
-
-NOT_OF_THE_COMMIT = {".git", ".dvc/config.local", ".dvc/tmp", ".dvc/cache"}
-"""What the checkout has besides the recorded code."""
 
 SSH = "ssh -oBatchMode=yes -oConnectTimeout=30"
 
@@ -110,12 +95,16 @@ def run_quietly(
 
 
 def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, str]:
-    """The variables of this shell that hold no secret, those that the user grants, and those that begin with `also`.
+    """The variables of this shell that look harmless, those that the user grants, and those that begin with `also`.
 
     Git asks for no password, and the Hub's client takes none from the user's home.
     """
     here = os.environ.items()
-    values = {name: value for name, value in here if KEPT.fullmatch(name) and credential_in(value) is None}
+    values = {
+        name: value
+        for name, value in here
+        if not NOT_GIVEN.fullmatch(name) and not is_computing(name) and credential_in(value) is None
+    }
     values |= {name: value for name, value in here if name in granted or (also and name.startswith(also))}
     values = {"GIT_SSH_COMMAND": SSH} | values | {"GIT_TERMINAL_PROMPT": "0"}
     return values if HUB_TOKENS & set(granted) else values | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
@@ -144,24 +133,19 @@ def failed(code: int) -> type[UserError]:
 
 
 def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:
-    """Say whose code is about to run, and ask for a yes in the terminal.
-
-    The code of this repository's own commits needs none. Raises UserError without a yes.
-    """
-    if is_own_code(revision, checkout):
-        return
+    """Say whose code is about to run, and ask for a yes in the terminal. Raises UserError without one."""
     git, archive = revision.provenance.git, revision.provenance.source
     origin = (git and as_recorded(git.origin)) or "of unknown origin"
     commit = f"commit {as_recorded(git.commit)}" if git else "no commit"
     own = f" with {len(archive.files)} files from the revision itself" if archive and archive.files else ""
     whose = f"{origin}, {commit}{own}; {signature}"
-    print(f"\nThis runs the code of someone else on this machine: {whose}.", flush=True)
+    print(f"\nThis runs the revision's code on this machine: {whose}.", flush=True)
     if yes:
         return
     if not sys.stdin.isatty():
         raise UserError(
-            f"{revision.asked}: its code needs a yes, and there is no terminal to ask in: read it "
-            f"({checkout}), then give --yes"
+            f"{revision.asked}: running its code requires confirmation, and there is no terminal: review the code in "
+            f"{checkout}, then pass --yes"
         )
     if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
@@ -170,34 +154,3 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
 def as_recorded(text: str | None) -> str | None:
     """A word of the record, for a question: with other characters it is quoted, and cannot answer for the record."""
     return text if text is None or re.fullmatch("[!-~]*", text) else ascii(text)
-
-
-def is_own_code(revision: "RecordedRevision", checkout: Path) -> bool:
-    """Whether a revision in this project's `published/` runs exactly what a commit on one of its branches holds.
-
-    Every file is compared, also dvc.yaml with its commands and the lock with its libraries: a revision can name a
-    commit and bring other code.
-    """
-    git = revision.provenance.git
-    if git is None or not Path(revision.asked).resolve().is_relative_to(OWN.resolve()):
-        return False
-    branches = run_quietly(["git", "for-each-ref", "--contains", git.commit, "refs/heads"], Path.cwd())
-    if branches.returncode or not branches.stdout.strip():
-        return False
-    tree = run_quietly(["git", "ls-tree", "-r", "-z", f"{git.commit}:{git.folder}"], Path.cwd())
-    entries = (entry.partition("\t") for entry in tree.stdout.split("\0") if entry)
-    committed = {path: about.split()[2] for about, _, path in entries if path not in NO_CODE}
-    return tree.returncode == 0 and committed == dict(blobs(checkout))
-
-
-def blobs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Each file of a checkout with the hash that git has of its content."""
-    ours = NO_CODE | {path.as_posix() for path in stage_codes(folder)}
-    for file in folder.rglob("*"):
-        path = file.relative_to(folder).as_posix()
-        besides = any(path == name or path.startswith(f"{name}/") for name in NOT_OF_THE_COMMIT)
-        if besides or path in ours or (file.is_dir() and not file.is_symlink()):
-            continue
-        content = os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
-        header = b"blob %d\0" % len(content)
-        yield path, hashlib.sha1(header + content, usedforsecurity=False).hexdigest()

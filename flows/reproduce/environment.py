@@ -23,10 +23,6 @@ VENV, READY, MADE_WITH = "venv", "ready", "made-with"
 
 REQUIREMENTS = "requirements.txt"
 
-PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
-"""A line of a lock that is obeyed, perhaps on some platforms. Others can name an index, a URL or a folder from which
-code would be run."""
-
 PROBE = Path(__file__).with_name("probe.py")
 
 NOT_INSTALLED = "not installed"
@@ -134,16 +130,6 @@ def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[s
     """Library -> (locked, installed) where they differ."""
     found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
     return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
-
-
-def require_pins(asked: str, lock: Path) -> None:
-    """Raise UserError where a lock holds anything but `name==version` lines and remarks."""
-    for number, line in enumerate(lock.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#") and not PIN.fullmatch(line.strip()):
-            raise UserError(
-                f"{asked}: {RECORDED_REQUIREMENTS}, line {number}: `{line.strip()[:200]}` is no `name==version`: "
-                "options, URLs and paths of a lock are not obeyed; nothing was installed"
-            )
 
 
 def make_environment(revision: RecordedRevision, base: Path) -> Path:

@@ -21,11 +21,10 @@ from flows.reproduce.card import compared_card
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
 from flows.reproduce.data import keep_restored, pulled, supply_inputs
-from flows.reproduce.environment import Interpreter, choose_interpreter, require_pins
+from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
-from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
@@ -69,8 +68,6 @@ def reproduce(request: ReproduceOptions) -> int:
         say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)
-        require_pins(request.revision, revision.folder / RECORDED_REQUIREMENTS)
-
         checkout = check_out(revision, request.source)
         interpreter, restored = prepare(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)

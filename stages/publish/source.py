@@ -30,7 +30,7 @@ from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, printable
 from stages.publish.lock import COPIED, outside_deps, recorded_code
 from stages.runtime.code import OWN_FOLDERS, read_module
-from stages.runtime.credentials import PARTS, credentials
+from stages.runtime.credentials import PARTS, SECRET_NAMES, credentials
 from stages.runtime.entry import UserError
 
 LARGEST = 1_000_000
@@ -180,9 +180,6 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return stream.getvalue()
 
 
-NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
-"""Environment variables whose values are credentials."""
-
 SHORTEST = 12
 """A shorter value of such a variable (`true`, `password`) may stand in any text."""
 
@@ -215,7 +212,7 @@ def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False)
     """
     text = content.decode("utf-8", "replace")
     for name, value in os.environ.items():
-        if NAMES.search(name) and len(value) >= SHORTEST and value in text:
+        if SECRET_NAMES.search(name) and len(value) >= SHORTEST and value in text:
             return f"the value of {name}, line {_line(text, text.index(value))}"
     by_names = (("Credential in a configuration", OF_A_CONFIGURATION),) if by_name else ()
     by_form = ((match.start(), kind) for kind, form in (*by_names, *forms()) for match in form.finditer(text))

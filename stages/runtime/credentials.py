@@ -35,6 +35,9 @@ SECRET_ENDINGS = (
 )
 """Of the words of a parameter's name."""
 
+SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+"""Parts of the names of environment variables whose values are credentials."""
+
 REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
     "(docs/how-to/data.md, Sources that need a login)"

@@ -188,7 +188,7 @@ def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(project)
         with (work.parent / "said").open("w") as said, redirect_stdout(said):
-            assert reproduce(ReproduceOptions("published/tiny", folder=work)) == 0
+            assert reproduce(ReproduceOptions("published/tiny", yes=True, folder=work)) == 0
     return work / "checkout"
 
 

@@ -16,7 +16,7 @@ def test_a_segment_of_a_published_training_is_bit_identical(
     shutil.copytree(up_to_date, project, symlinks=True)
     monkeypatch.chdir(project)
 
-    assert reproduce(ReproduceOptions("published/tiny", segment="3-6", folder=tmp_path / "work")) == 0
+    assert reproduce(ReproduceOptions("published/tiny", segment="3-6", yes=True, folder=tmp_path / "work")) == 0
 
     said = capfd.readouterr().out
     assert "restored: collect, clean, tokenizer, tokenize" in said

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.environment import Machine, interpreter_for, needed_versions, require_pins
+from flows.reproduce.environment import Machine, interpreter_for, needed_versions
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import keep, read_revision, require_intact
-from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_PIPELINE, SIGNATURE, GitState, Provenance
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE, SIGNATURE, GitState, Provenance
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
@@ -36,11 +36,13 @@ Path("data/numbers.txt").write_text(Path("corpus.txt").read_text().replace(" ", 
 PLANTED = {
     "AWS_SECRET_ACCESS_KEY": SECRET,
     "HF_TOKEN": f"hf_{SECRET}",
-    "MYVARIABLE": SECRET,
+    "MY_API_KEY": SECRET,
     "DATABASE_URL": f"postgres://user:{SECRET}@host/db",
     "HTTPS_PROXY": f"http://user:{SECRET}@127.0.0.1:9",
     "PIP_INDEX_URL": f"http://user:{SECRET}@127.0.0.1:9/simple",
     "PREFECT_API_KEY": SECRET,
+    "PREFECT_API_URL": f"http://127.0.0.1:9/{SECRET}",
+    "PARROTFLOW_MIRROR": f"s3://{SECRET}",
     "SSH_AUTH_SOCK": f"/tmp/{SECRET}",
     "GIT_SSH_COMMAND": f"sshpass -p {SECRET} ssh",
     "GIT_CONFIG_COUNT": "1",
@@ -88,51 +90,11 @@ def test_without_a_yes_nothing_runs_and_it_is_said_whose_code_it_is(
     done = command_line("main", "--source", str(project), folder=tmp_path)
 
     assert done.returncode == 2
-    assert (
-        "This runs the code of someone else on this machine: https://example.org/them/model.git, commit " in done.stdout
-    )
+    assert "This runs the revision's code on this machine: https://example.org/them/model.git, commit " in done.stdout
     assert "; not signed." in done.stdout
-    assert "then give --yes" in done.stderr
+    assert "then pass --yes" in done.stderr
     assert "Running stage" not in done.stdout
     assert not list(tmp_path.rglob("venv"))
-
-
-def test_this_projects_own_revision_runs_without_a_question_only_if_its_commit_holds_all_of_its_code(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    mine = tmp_path / "mine"
-    shutil.copytree(project, mine)
-    own = write_revision(mine, mine / "published/tiny/main")
-    monkeypatch.chdir(mine)
-
-    assert reproduce(ReproduceOptions("published/tiny/main")) == 0
-    assert "someone else" not in capfd.readouterr().out
-
-    with (own / RECORDED_PIPELINE).open("a") as file:
-        file.write("# other commands\n")
-    reseal(own)
-    with pytest.raises(UserError, match="then give --yes"):
-        reproduce(ReproduceOptions("published/tiny/main", folder=tmp_path / "other"))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--index-url http://127.0.0.1/simple",
-        "evil @ file:///tmp/evil",
-        "-e .",
-        "https://example.org/evil.whl",
-        "numpy==1.0 --config-settings x=y",
-        "numpy>=1",
-        "-r other.txt",
-        "numpy==1.0 \\",
-    ],
-)
-def test_a_line_of_a_lock_that_is_no_pin_is_refused_by_name(tmp_path: Path, line: str) -> None:
-    (tmp_path / "requirements.lock").write_text(f"# made by pip\nnumpy==2.4.6\n{line}\n")
-
-    with pytest.raises(UserError, match=r"line 3: .* is no `name==version`"):
-        require_pins("main", tmp_path / "requirements.lock")
 
 
 def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees(
@@ -153,16 +115,17 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     (home / ".config/pip/pip.conf").write_text(f"[global]\nextra-index-url = http://user:{SECRET}@127.0.0.1:9/\n")
     arguments = [str(tmp_path / "main"), "--yes", "--source", str(theirs)]
 
-    done = command_line(*arguments, folder=here, HOME=str(home), **PLANTED)
+    done = command_line(*arguments, folder=here, HOME=str(home), SOME_OTHER_VARIABLE="1", **PLANTED)
 
     assert done.returncode == 0, done.stdout + done.stderr
     (seen,) = here.rglob("data/environment.txt")
     assert "'PATH'" in seen.read_text()
+    assert "'SOME_OTHER_VARIABLE'" in seen.read_text()
     written = [file for file in here.rglob("*") if file.is_file() and file != here / ".git/config"]
     assert [file for file in written if SECRET.encode() in file.read_bytes()] == []
     assert SECRET not in done.stdout + done.stderr
 
-    more = ["--folder", str(tmp_path / "granted"), "--token", "MYVARIABLE"]
+    more = ["--folder", str(tmp_path / "granted"), "--token", "MY_API_KEY"]
     assert command_line(*arguments, *more, folder=here, **PLANTED).returncode == 0
     (seen,) = (tmp_path / "granted").rglob("data/environment.txt")
     assert seen.read_text().count(SECRET) == 1

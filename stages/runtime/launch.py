@@ -13,6 +13,7 @@ All workers have ended and nothing is lost, but torchrun logs a traceback.
 import gc
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,13 +183,26 @@ def command(config: LaunchConfig, module: str, *options: str) -> list[str]:
     return [*result, *options, "-m", module]
 
 
+OF_OTHER_LAUNCHERS = re.compile(
+    "(WORLD_SIZE|RANK|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|CROSS_RANK|MASTER_ADDR|MASTER_PORT)|"
+    "(GROUP|ROLE)_(RANK|NAME|WORLD_SIZE)|"
+    "(ACCELERATE|FSDP|PARALLELISM_CONFIG|TORCHELASTIC|PMI|PMIX|MPI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
+)
+"""Variables by which a launcher describes a process group. A shell that Slurm, MPI or accelerate left behind has them
+too, and a worker that reads them waits for processes that nobody starts."""
+
+
 def environment(config: LaunchConfig) -> dict[str, str]:
-    """The workers' environment. accelerate starts several CPU processes only with this variable set."""
-    values = dict(os.environ)
+    """Return the workers' environment.
+
+    The config file alone says which processes there are. Several machines keep the variables of their launcher.
+    """
+    alone = config.machines == 1
+    values = {name: value for name, value in os.environ.items() if not (alone and OF_OTHER_LAUNCHERS.fullmatch(name))}
     # torchrun would handle SIGTERM although it is started ignoring it (torch/distributed/run.py).
     values.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT")
     if config.on_cpu:
-        values["ACCELERATE_USE_CPU"] = "true"
+        values["ACCELERATE_USE_CPU"] = "true"  # without it accelerate does not start several CPU processes
         values.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
         # Threads that spin for a moment and then sleep: as fast as spinning on, but not at a standstill where anything
         # else runs on the same cores. The count is GNU's (about 0.1 ms); other OpenMP runtimes know the policy alone.

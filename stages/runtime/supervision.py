@@ -21,7 +21,7 @@ from typing import IO, NoReturn
 VARIABLE = "PARROTFLOW_SUPERVISION"
 """The folder of the locks; set by the command for its workers."""
 
-ALIVE, WORKERS, STOP, FAILED = "alive", "workers", "stop", "failed"
+ALIVE, WORKERS, STOP, FAILED, STOPPABLE = "alive", "workers", "stop", "failed", "stoppable"
 STARTED, ENDED, FAILURE = "started", "ended", "failure"
 
 WORKER_GRACE_SECONDS = 60.0
@@ -53,6 +53,10 @@ class Supervision:
     def started(self) -> bool:
         """Whether a worker ever ran."""
         return any(self.folder.glob(f"{STARTED}-*"))
+
+    def can_be_asked(self) -> bool:
+        """Whether a worker looks for `ask_to_stop`; before that there is nothing to save."""
+        return (self.folder / STOPPABLE).exists()
 
     def has_workers(self) -> bool:
         """Whether a worker is still running."""
@@ -89,6 +93,12 @@ def _locked(path: Path, how: int) -> IO[str]:
     file = path.open("a", encoding="utf-8")
     fcntl.flock(file, how)
     return file
+
+
+def look_for_stop() -> None:
+    """Tell the command that this worker looks for its request to stop from now on."""
+    if folder := os.environ.get(VARIABLE):
+        (Path(folder) / STOPPABLE).touch()
 
 
 def stop_is_requested() -> bool:

@@ -125,8 +125,8 @@ def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple
 def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supervision) -> int:
     """Wait for the launcher. Its whole session is killed some time after a worker has failed, or after a stop.
 
-    After a stop when the grace is over, or at once where no worker has begun: there is nothing to save, and a launcher
-    waits for minutes for other machines.
+    After a stop it is killed when the grace is over, or at once before the first step: there is nothing to save, and a
+    launcher or a worker may be waiting for another machine.
     """
     grace, stopped, failed = grace_seconds(), math.inf, math.inf
     while process.poll() is None:
@@ -137,7 +137,7 @@ def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supe
         if stop.is_set():
             stopped = min(stopped, time.monotonic())
             is_over = grace is not None and time.monotonic() >= stopped + grace
-            if is_over or not line.started():
+            if is_over or not line.can_be_asked():
                 os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)

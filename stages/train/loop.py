@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError, visible
-from stages.runtime.supervision import stop_is_requested
+from stages.runtime.supervision import look_for_stop, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
@@ -39,11 +39,19 @@ from stages.train.spikes import SpikeMonitor
 
 
 class StopSignal:
-    """Set by SIGTERM to this process or to the command: the current step is finished and saved first (pre-emption)."""
+    """SIGTERM to this process or to the command: the current step is finished and saved first (pre-emption).
+
+    Until `listen` SIGTERM ends the process: there is nothing to save, and it may be waiting for other processes.
+    """
 
     def __init__(self) -> None:
         self._received = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the launcher ignores it, and children inherit that
+
+    def listen(self) -> None:
+        """Finish the current step on SIGTERM from now on."""
         signal.signal(signal.SIGTERM, self._receive)
+        look_for_stop()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._received = True
@@ -159,6 +167,7 @@ def train(
     Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
     """
     params, steps = trainer.params, reporter.steps
+    trainer.stop.listen()
     votes = HostCopy(torch.zeros(()))
     batches_by_step = groupby(trainer.micro_batches(steps), key=attrgetter("step"))
     for step, batches in profiled(batches_by_step, checkpoints.folder, trainer.accelerator):

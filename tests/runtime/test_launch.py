@@ -1,8 +1,9 @@
-"""torchrun's agent, started by us, reports what is wrong and no more."""
+"""The launch file decides which processes there are; torchrun's agent reports what is wrong and no more."""
 
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,22 @@ def shown(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture
     logger.addFilter(launch.is_not_the_store_of_a_barrier_that_was_left)
     yield caplog
     logger.removeFilter(launch.is_not_the_store_of_a_barrier_that_was_left)
+
+
+LEFT_BEHIND = {
+    **{"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+    **{"PMI_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "2", "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"},
+}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_workers_of_one_machine_do_not_see_what_slurm_mpi_or_accelerate_left_in_the_shell(
+    monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    for name, value in LEFT_BEHIND.items():
+        monkeypatch.setenv(name, value)
+    config = launch.LaunchConfig(Path("launch/cpu.yaml"), processes, machines=1, on_cpu=True, sharded=False)
+    assert not LEFT_BEHIND.keys() & launch.environment(config).keys()
 
 
 def wait_in_exit_barrier(store: TCPStore, seconds: float) -> None:

@@ -110,6 +110,28 @@ def test_workers_that_wait_for_one_that_failed_are_ended_with_its_exit_code(
     assert time.time() - float((project / "failed").read_text(encoding="utf-8")) < 30
 
 
+def test_a_stop_before_the_first_step_ends_workers_that_wait_for_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "project")
+    monkeypatch.setattr(launcher, "WORKER", "tests.train.never_begins")
+
+    def command() -> None:
+        os.chdir(project)
+        os.environ.update(environment())
+        raise SystemExit(launcher.launch(launch_config(), TrainParams.model_validate(params())))
+
+    process = multiprocessing.get_context("fork").Process(target=command)
+    process.start()
+    while not (project / "waiting").exists():
+        assert process.is_alive()
+        time.sleep(0.05)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(timeout=120)
+    assert process.exitcode == EXIT_TERMINATED
+
+
 def test_by_default_all_have_ended_within_half_a_minute() -> None:
     assert launcher.AFTER_FAILURE_SECONDS + 5 < 30
 

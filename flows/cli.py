@@ -288,7 +288,7 @@ def sweep(
     from flows.sweep import run_cells as sweeps
 
     if new:
-        print(write_new("experiment", experiment_path(name)))
+        print(write_new(experiment_path(name)))
         return
     if dry:
         print_planned(sweeps.planned(name, size, commit_of_cells(pool)), retry=retry)
@@ -371,33 +371,6 @@ def print_results(name: str, size: Literal["small", "full"]) -> None:
     results = made.compute(name, size)
     written = made.write_results(name, size, results)
     print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
-
-
-@app.command
-def search(name: str, *, pool: str | None = None, show: bool = False, new: bool = False) -> None:
-    """Search params.yaml for the best run, at random or from the results so far, until a budget is spent.
-
-    Each run becomes a DVC experiment. The same command continues after Ctrl-C or a kill.
-
-    Parameters
-    ----------
-    name
-        Of a file in searches/, or its path.
-    pool
-        Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
-    show
-        Only print what was found so far.
-    new
-        Only write such a file, to be filled in.
-    """
-    from flows.experiments.yaml_file import write_new
-    from flows.search.search import run_search
-    from flows.search.search_file import search_path
-
-    if new:
-        print(write_new("search", search_path(name)))
-        return
-    print(run_search(name, None if show else runner_of_cells("search", {"search": name}, pool)).text())
 
 
 @app.command

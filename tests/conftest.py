@@ -20,7 +20,6 @@ LONGEST = (
     "flows/sweep/test_pool.py",
     "flows/run/test_pages.py",
     "flows/test_deployments.py",
-    "flows/search/test_command.py",
     "flows/test_repeat.py",
     "runtime/test_workers_on_ray.py",
     "train/test_failing_workers.py",

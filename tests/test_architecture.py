@@ -243,7 +243,6 @@ ROOMS_BY_FLOOR = (
         "flows.checkout",
         "flows.deployments",
         "flows.sweep",
-        "flows.search",
     },
     {"flows.cli"},
 )

@@ -11,18 +11,23 @@ from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from flows.experiments.yaml_file import Overrides, bare_name, experiment_path
+from flows.experiments.drawn import NOT_ALL_ENDED, Draw, levels_of
+from flows.experiments.experiment import Experiment, results_folder
+from flows.experiments.rows import number_at
+from flows.experiments.runs import RECORD, Run, last_runs
+from flows.experiments.yaml_file import Overrides, bare_name, experiment_path, read_values
 from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
 
 if TYPE_CHECKING:
-    from flows.experiments.experiment import Experiment, SettingName
+    from flows.experiments.experiment import SettingName
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -104,7 +109,46 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def cells_of(name: str, experiment: "Experiment", size: "SettingName") -> list[Cell]:
+def read_experiment(name: str, size: "SettingName" = "small") -> Experiment:
+    """Read and check an experiment's file. An axis drawn by TPE has the levels that the record determines so far.
+
+    Raises UserError that names each bad key, its value and what is allowed.
+    """
+    path = experiment_path(name)
+    values = read_values(path)
+    axes = values["axes"] if isinstance(values.get("axes"), dict) else {}
+    drawn = {
+        axis: check_section(f"axes.{axis}", item, Draw, path)
+        for axis, item in axes.items()
+        if isinstance(item, dict) and "draw" in item
+    }
+    learning = [axis for axis, draw in drawn.items() if draw.by == "tpe"]
+    if len(learning) > 1:
+        raise UserError(f"{path}: axes: {', '.join(learning)}: only one axis can be drawn by TPE")
+    for axis in sorted(drawn, key=learning.__contains__):
+        draw = drawn[axis]
+        recorded = last_runs(results_folder(name, size) / RECORD) if draw.metric else {}
+
+        def value_of(
+            label: str, level: Overrides, axis: str = axis, draw: Draw = draw, recorded: dict[str, Run] = recorded
+        ) -> float | Literal["not all ended"] | None:
+            one = check_section("", values | {"axes": axes | {axis: {label: level}}}, Experiment, path)
+            metric = one.metrics.get(draw.metric or "")
+            if metric is None or metric.better is None:
+                raise UserError(f"{path}: axes.{axis}.metric: {draw.metric} is no metric with a `better`")
+            runs = [recorded.get(cell.id) for cell in cells_of(name, one, size)]
+            if None in runs:
+                return NOT_ALL_ENDED
+            reports = [run.reports if run.state == "finished" else {} for run in runs if run]
+            numbers = [number for report in reports if (number := number_at(report, metric.source)) is not None]
+            sign = 1 if metric.better == "lower" else -1
+            return sign * fmean(numbers) if len(numbers) == len(runs) else None
+
+        axes[axis] = levels_of(draw, value_of)
+    return check_section("", values, Experiment, path)
+
+
+def cells_of(name: str, experiment: Experiment, size: "SettingName") -> list[Cell]:
     """The cells of one size, in the order of the file, seeds last, each checked against the sections of params.yaml.
 
     Raises UserError that names the file, the cell, the key, its value and what is allowed.
@@ -171,11 +215,14 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
     models = section_models()
     checked: set[tuple[str, str]] = set()
     names: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for cell in cells:
         where = f"{path}: cell {cell.label}"
         if cell.id in names:
             raise UserError(f"{where}: the same run as {names[cell.id]}; let their levels or seeds differ")
         names[cell.id] = f"cell {cell.label}"
+        if labels.setdefault(cell.label, cell.id) != cell.id:
+            raise UserError(f"{where}: another cell's levels read the same; rename a level that contains a comma")
         keys = list(cell.overrides)
         for place, key in enumerate(keys):
             if replaced := [earlier for earlier in keys[:place] if earlier.startswith(f"{key}.")]:

@@ -7,10 +7,9 @@ of its cells has at least two seeds.
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
-from pydantic import Field, model_validator
 
 from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import (
@@ -22,82 +21,10 @@ from flows.experiments.statistics import (
     fit_valley,
     paired_difference,
 )
-from flows.experiments.yaml_file import Name
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section
 
-Limit = float | Name
-"""A number; or a metric, of whose mean at the same levels."""
-
-Relation = Literal["below", "at_most", "above", "at_least"]
-
-Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
-"""Within which a number has to be."""
-
-
-class Condition(Section):
-    """A number that the runs give, with its 95 % interval, and its bounds: exactly one of the first three.
-
-    {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
-    """
-
-    mean: Name | None = None
-    """A metric: its mean over the seeds."""
-    difference: Name | None = None
-    """A metric: its mean difference between two levels of an axis, paired by seed."""
-    exponent: Name | None = None
-    """One of `fits`: the exponent b of y = a x^-b, or of the best z by x."""
-    levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
-    """A level for each axis that has several; of a difference one axis has two, the baseline last."""
-    value: Bounds | None = None
-    low: Bounds | None = None
-    high: Bounds | None = None
-    """Of the number itself, and of the lower and the upper bound of its interval."""
-
-    @property
-    def bounds(self) -> dict[str, Bounds]:
-        """Those that are given, by `value`, `low` and `high`."""
-        return {name: found for name in ("value", "low", "high") if (found := getattr(self, name))}
-
-    @property
-    def sides(self) -> list[dict[str, str]]:
-        """The levels whose runs are compared: those of the number, and of a difference those of its baseline."""
-        return [
-            {axis: level if isinstance(level, str) else level[side] for axis, level in self.levels.items()}
-            for side in range(2 if self.difference else 1)
-        ]
-
-    @model_validator(mode="after")
-    def _asks_something(self) -> "Condition":
-        if len([name for name in (self.mean, self.difference, self.exponent) if name]) != 1:
-            raise ValueError("give exactly one of mean, difference, exponent")
-        if not self.bounds:
-            raise ValueError("give bounds of at least one of value, low, high")
-        pairs = [level for level in self.levels.values() if isinstance(level, list)]
-        if len(pairs) != (self.difference is not None) or any(own == base for own, base in pairs):
-            raise ValueError("levels: a difference needs two different levels of exactly one axis, others need none")
-        if self.exponent and self.levels:
-            raise ValueError("levels: a fit is through all runs; give none")
-        if self.exponent and any(isinstance(limit, str) for limit in self._limits()):
-            raise ValueError("a fit is compared with numbers only")
-        return self
-
-    def _limits(self) -> list[Limit]:
-        return [limit for bounds in self.bounds.values() for limit in bounds.values()]
-
-    @property
-    def metrics(self) -> set[str]:
-        """Those that it names."""
-        named = {limit for limit in self._limits() if isinstance(limit, str)}
-        return named | {name for name in (self.mean, self.difference) if name}
-
-
-class Claim(Section):
-    """A sentence of the paper, and the conditions under which it holds."""
-
-    says: str
-    holds_if: Annotated[list[Condition], Field(min_length=1)]
-
+if TYPE_CHECKING:
+    from flows.experiments.experiment import Condition
 
 Answer = Literal["holds", "does not hold", "cannot be said"]
 
@@ -146,7 +73,7 @@ def check_claims(data: Tidy) -> list[CheckedClaim]:
     return checked
 
 
-def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
+def _checked(data: Tidy, condition: "Condition") -> tuple[Answer, str]:
     """The answer of one condition, and what is missing, or the values that were compared."""
     rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
     try:
@@ -165,7 +92,7 @@ def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
     return "holds" if all(holds) else "does not hold", "; ".join(told)
 
 
-def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:
+def _number(data: Tidy, condition: "Condition", rows: list[pd.DataFrame]) -> Estimate:
     """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
     if condition.exponent:
         fit = data.experiment.fits[condition.exponent]

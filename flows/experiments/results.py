@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from flows.dvc_repo.cache import has_commit, reach
-from flows.experiments.cells import cells_of
+from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
-from flows.experiments.experiment import SettingName, read_experiment, results_folder
+from flows.experiments.experiment import SettingName, results_folder
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.rows import CELL_REPORT, Tidy, lacking, read_rows, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, recorded_runs, runs_that_count
@@ -46,7 +46,7 @@ class Results:
 
 def compute(name: str, size: SettingName, runs: Iterable[Run] | None = None) -> Results:
     """Tables, fits and claims of the runs that there are, or of those given. Raises UserError on faults of the file."""
-    experiment = read_experiment(name)
+    experiment = read_experiment(name, size)
     cells = cells_of(name, experiment, size)
     reached, values = reach(experiment.targets), read_params_file()
     # What no stage of a run writes is in its commit as it was in the one from which the run was started.
@@ -106,7 +106,7 @@ def _fit_as_json(data: Tidy, name: str, law: PowerLaw | Valley) -> dict[str, Any
 
 def stored_results(name: str, size: SettingName) -> Results:
     """Tables, fits and claims of the stored runs.csv. Raises UserError where there is none."""
-    experiment = read_experiment(name)
+    experiment = read_experiment(name, size)
     data = read_rows((bare_name(name), size), experiment, results_folder(name, size) / RUNS)
     return _results(data, name)
 

@@ -1,16 +1,13 @@
-"""What the files of experiments and of searches have in common: their names, how they are read, kinds of values.
-
-They are read as params.yaml is: every key known, every value of its type, and one message for each fault.
-"""
+"""The file of an experiment: its path, its plain values, and the types of values in it."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import SectionT, check_section, read_params_file
+from stages.runtime.section import read_params_file
 
 EXPERIMENTS = Path("experiments")
 
@@ -38,15 +35,10 @@ Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_lev
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
 
 
-def named_path(folder: Path, name: str) -> Path:
-    """The file of an experiment or a search in its folder, given by its name or its path."""
-    path = Path(name)
-    return path if path.suffix in (".yaml", ".yml") else folder / f"{path.name}.yaml"
-
-
 def experiment_path(name: str) -> Path:
     """The file of an experiment, given by its name or its path."""
-    return named_path(EXPERIMENTS, name)
+    path = Path(name)
+    return path if path.suffix in (".yaml", ".yml") else EXPERIMENTS / f"{path.name}.yaml"
 
 
 def bare_name(name: str) -> str:
@@ -54,24 +46,24 @@ def bare_name(name: str) -> str:
     return experiment_path(name).stem
 
 
-def write_new(kind: Literal["experiment", "search"], path: Path) -> str:
-    """Write a file to fill in, which runs as it is, and say what to do with it.
+def write_new(path: Path) -> str:
+    """Write an experiment file that runs as it is, and return what to do with it.
 
-    The project's conf/ has the text, as it knows its stages and reports. Raises UserError if the file is there already,
-    or the text is not.
+    The project's conf/ has the text, as it knows its stages and reports. Raises UserError if the file exists already,
+    or the text does not.
     """
-    template = Path(f"conf/new_{kind}.yaml")
+    template = Path("conf/new_experiment.yaml")
     if not template.is_file():
-        raise UserError(f"{template}: not found; it is the text that a new {kind} begins with")
+        raise UserError(f"{template}: not found; it is the text that a new experiment begins with")
     if path.exists():
-        raise UserError(f"{path} is there already; choose another name, or remove it")
+        raise UserError(f"{path} exists already; choose another name, or remove it")
     atomic_write(path, template.read_text(encoding="utf-8").replace("NAME", path.stem))
     return f"wrote {path}: edit it, commit it"
 
 
-def read_checked(path: Path, model: type[SectionT]) -> SectionT:
-    """Read a file of this model. Raises UserError that names each bad key, its value and what is allowed."""
+def read_values(path: Path) -> dict[str, Any]:
+    """The plain values of a file. Raises UserError if it does not exist."""
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
-    return check_section("", read_params_file(path), model, path)
+    return read_params_file(path)

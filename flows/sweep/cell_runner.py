@@ -20,8 +20,8 @@ from rich.text import Text
 
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
-from flows.experiments.rows import CELL_REPORT, CurvePoints
-from flows.experiments.runs import Batch, Run, RunState, reports_and_curves
+from flows.experiments.rows import CELL_REPORT
+from flows.experiments.runs import Batch, Run, RunState
 from flows.run.locks import Devices, machine_name
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
@@ -33,11 +33,6 @@ from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
     from flows.plan.graph import PlannedStage
-
-CURVES_READ_EVERY_SECONDS = 3.0
-
-ReasonToStop = Callable[[Cell, Mapping[str, CurvePoints]], str]
-"""Given a cell and its curves so far, by FILE:COLUMN: why it stops early; empty while it continues."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +50,6 @@ class CellRunner(StageRunner):
     """Make a DVC experiment of this name of a clone's targets; its commit, empty where none is made."""
     discard: Callable[[str], None]
     """Remove the clone of a cell."""
-    stop_early: ReasonToStop | None
     on_ended: Callable[[Run], None]
     devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
@@ -92,7 +86,7 @@ class CellRunner(StageRunner):
                 folder=str(folder),
                 environment=request.environment | dvc_state_within(folder) | environment,
             )
-            outcome = super().run(own, on_lines, timeout_seconds, self._watch(cell))
+            outcome = super().run(own, on_lines, timeout_seconds, give_up)
         if outcome.cpu_seconds:  # else it was restored, or killed, and its processor's time is not known
             with self._lock:
                 self._report(folder, outcome)
@@ -121,20 +115,6 @@ class CellRunner(StageRunner):
             for key, took in (("seconds", ran.seconds), ("cpu_seconds", ran.cpu_seconds)):
                 facts[key][ran.name] = round(facts[key].get(ran.name, 0) + took, 1)
         write_json(path, facts)
-
-    def _watch(self, cell: str) -> Callable[[], str]:
-        """Why a cell is to be ended early, asked at most every few seconds."""
-        read = time.monotonic()
-
-        def reason() -> str:
-            nonlocal read
-            if self.stop_early is None or time.monotonic() - read < CURVES_READ_EVERY_SECONDS:
-                return ""
-            read = time.monotonic()
-            curves = reports_and_curves(self._live_texts(cell), (), self.batch.curves)[1]
-            return self.stop_early(self.cells[cell], curves)
-
-        return reason
 
     def _live_texts(self, cell: str) -> dict[str, str]:
         """The curves that a training has written so far; its reports, which HEAD may carry too, are older ones."""
@@ -192,8 +172,6 @@ class Live(Follower):
         self.done: dict[str, Run] = {}
         self.finished: dict[str, Run] = {}
         """Cells that are recorded before the end of their last stage is told."""
-        self.stopped: set[str] = set()
-        """Cells that were ended early, which is no failure."""
         self.note = ""
         """More for the summary."""
 
@@ -228,8 +206,6 @@ class Live(Follower):
             if event.stage in self.left[cell] and event.retry_in_seconds is None:
                 self.left[cell].remove(event.stage)
         if outcome.result not in GOOD:
-            if outcome.result == "stopped":
-                self.stopped.add(cell)
             again = "" if event.retry_in_seconds is None else f"; next attempt in {event.retry_in_seconds:g} s"
             self._print(outcome.result, f"{self._label(cell)}: {stage} {outcome.result}{again}")
             if outcome.message:
@@ -266,8 +242,7 @@ class Live(Follower):
         """How many cells are done, and those that run."""
         now = time.perf_counter()
         with self._lock:
-            stopped = len(self.stopped & self.done.keys())
-            failed = sum(run.state != "finished" for run in self.done.values()) - stopped
+            failed = sum(run.state != "finished" for run in self.done.values())
             elapsed = now - self.began
             left = (len(self.cells) - len(self.done)) * elapsed / len(self.done) if self.done else 0
             table = columns("cell", "stage", "progress", "seconds", "stages left", cut="cell")
@@ -275,10 +250,9 @@ class Live(Follower):
                 cell, _, stage = name.partition("/")
                 done, seconds, stages_left = self.progress.get(name, ""), f"{now - began:.0f}", len(self.left[cell])
                 table.add_row(one_line(self._label(cell)), stage, done, seconds, str(stages_left))
-        early = f", {stopped} stopped early" if stopped else ""
         counts = ", ".join(f"{count} {result}" for result, count in self.ran.items())
         parts = [
-            f"{len(self.done)} of {len(self.cells)} cells done{early}, {failed} failed",
+            f"{len(self.done)} of {len(self.cells)} cells done, {failed} failed",
             f"stages: {counts or 'none yet'}",
             self.note,
             f"{elapsed / 60:.1f} min",

@@ -27,7 +27,7 @@ from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.run.process import stopped_by_signals
 from flows.sweep import clone
-from flows.sweep.cell_runner import Live, ReasonToStop
+from flows.sweep.cell_runner import Live
 from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
 from flows.sweep.plan import Job, computed_contents, jobs_of, known_and_to_run, require_unguarded, working_in
@@ -52,10 +52,8 @@ PLANNING = clone.CLONES / "plan"
 """The clone in which the stages of each cell are looked up."""
 
 
-def run_cells_on_pool(
-    batch: Batch, *, pool: str, stop_early: ReasonToStop | None = None, wait: bool = False
-) -> list[Run]:
-    """As `run_cells`, on the workers of a pool. `stop_early` is not asked: curves are seen when a cell has ended.
+def run_cells_on_pool(batch: Batch, *, pool: str, wait: bool = False) -> list[Run]:
+    """As `run_cells`, on the workers of a pool.
 
     Raises UserError before anything runs where the workers could not get the commit or share results, StoppedError
     after Ctrl-C: the flow runs are then cancelled.

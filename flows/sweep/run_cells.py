@@ -1,4 +1,4 @@
-"""`parrotflow sweep NAME`: which cells of an experiment, or a search, have no current result; run here, and recorded.
+"""`parrotflow sweep NAME`: which cells of an experiment have no current result; run here, and recorded.
 
 The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
 other run of it takes the same cores.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from flows.experiments.cells import Cell, cells_of
+from flows.experiments.cells import Cell, cells_of, read_experiment
 from flows.experiments.experiment import SettingName, results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
@@ -24,7 +24,7 @@ from flows.run.dvc_server import DvcServer
 from flows.run.locks import run_lock
 from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, StageEnded, StoppedError
 from flows.sweep import clone
-from flows.sweep.cell_runner import CellRunner, Live, ReasonToStop
+from flows.sweep.cell_runner import CellRunner, Live
 from flows.sweep.plan import Standing, known_and_to_run, plan_of_all, require_unguarded, standings
 
 if TYPE_CHECKING:
@@ -67,10 +67,16 @@ def sweep(
     A cell that failed at the commit that is still checked out runs again only with `retry`. `runner` runs
     them; `options` are those of the command that say so.
     """
-    batch = grid(name, size)
-    given_up = {cell: found.run for cell, found in standings(batch).items() if found.run and found.failed and not retry}
-    runs = runner(replace(batch, cells=[cell for cell in batch.cells if cell.id not in given_up]), wait=wait)
-    by_cell = given_up | {run.cell: run for run in runs}
+    while True:
+        batch = grid(name, size)
+        axes = read_experiment(name, size).axes
+        standing = standings(batch)
+        given_up = {cell: found.run for cell, found in standing.items() if found.run and found.failed and not retry}
+        runs = runner(replace(batch, cells=[cell for cell in batch.cells if cell.id not in given_up]), wait=wait)
+        by_cell = given_up | {run.cell: run for run in runs}
+        retry = False  # else a cell that fails again would be tried for every level that is drawn after it
+        if read_experiment(name, size).axes == axes:  # else TPE has drawn the next level from these results
+            break
     missing = [(cell, by_cell[cell.id]) for cell in batch.cells if by_cell[cell.id].state != "finished"]
     lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
     if missing:
@@ -101,7 +107,6 @@ def run_cells(
     batch: Batch,
     *,
     carry_out: "CarryOut",
-    stop_early: ReasonToStop | None = None,
     clones: Path = clone.CLONES,
     alone: bool = False,
     on_worker: bool = False,
@@ -140,7 +145,6 @@ def run_cells(
             head=head,
             save_experiment=(lambda *_: "") if alone or on_worker else clone.save_experiment,
             discard=(lambda _: None) if on_worker else lambda cell: clone.discard(clones.absolute() / cell),
-            stop_early=stop_early,
             on_ended=live.on_ended,
         )
         options = RunOptions(tuple(batch.targets), keep_going=True, pull=on_worker, wait=wait)

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from flows.experiments.cells import Cell, cells_of
-from flows.experiments.experiment import Experiment, read_experiment
+from flows.experiments.cells import Cell, cells_of, read_experiment
+from flows.experiments.experiment import Experiment
 
 
 def b_is_better(size: str) -> dict[str, Any]:

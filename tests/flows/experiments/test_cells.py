@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.experiments.cells import Cell, cells_of
-from flows.experiments.experiment import read_experiment
+from flows.experiments.cells import Cell, cells_of, read_experiment
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file, value_at
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
@@ -57,6 +56,15 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
         ({"base": {"modle.width": 1}}, "cell small, a, seed 0: modle.width: params.yaml has no `modle`"),
         ({"axes": {"size": {"s": {"model.width": 1}}, "recipe": {"a": {"model.width": 2}}}}, "both set model.width"),
         ({"axes": {"size": {"s": {}}, "recipe": {"a": {}, "b": {}}}}, "the same run as cell s, a, seed 0"),
+        (
+            {
+                "axes": {
+                    "size": {"x, y": {"model.width": 1}, "x": {"model.width": 2}},
+                    "recipe": {"z": {"model.name": "z"}, "y, z": {"model.name": "y"}},
+                }
+            },
+            "cell x, y, z, seed 0: another cell's levels read the same",
+        ),
         (
             {"axes": {"size": {"s": {"model.shape.width": 1}}, "recipe": {"a": {"model.shape": {"width": 2}}}}},
             "model.shape replaces model.shape.width, set before it; set model.shape first",

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.experiments.claims import Claim, Condition, check_claims, fit_of
+from flows.experiments.claims import check_claims, fit_of
+from flows.experiments.experiment import Claim, Condition
 from flows.experiments.rows import Tidy
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import SMALLEST, some_data

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.cells import cells_of
-from flows.experiments.experiment import read_experiment, results_folder
+from flows.experiments.cells import cells_of, read_experiment
+from flows.experiments.experiment import results_folder
 from flows.experiments.yaml_file import EXPERIMENTS, experiment_path
-from flows.search.search_file import SEARCHES, search_path
 from flows.sweep.clone import require_listed
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
@@ -122,7 +121,6 @@ def test_a_name_may_have_a_point(tmp_path: Path) -> None:
     assert experiment_path("scaling.v2") == experiment_path("experiments/scaling.v2.yaml")
     assert results_folder("scaling.v2", "small") == results_folder("experiments/scaling.v2.yaml", "small")
     assert results_folder("scaling.v2", "small") == EXPERIMENTS / "scaling.v2/small"
-    assert search_path("rates.v2") == SEARCHES / "rates.v2.yaml"
 
 
 def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> None:

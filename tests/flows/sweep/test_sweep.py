@@ -339,3 +339,14 @@ def test_a_grid_that_cannot_run_is_refused_before_anything_starts(
         assert done.returncode == 2
         assert message in done.stdout
         assert not (folder / RECORD).exists()
+
+
+def test_an_axis_drawn_by_tpe_runs_level_after_level_and_is_done_when_all_are_drawn(tmp_path: Path) -> None:
+    width = {"draw": 3, "by": "tpe", "metric": "loss", "space": {"model.width": {"low": 1, "high": 9, "integer": True}}}
+    changes = ONE_RECIPE | seeds(0) | {"tables": {}, "axes": {"width": width}}
+    folder = make_sweep(tmp_path / "toy", **changes)
+
+    assert sweep(folder).returncode == 0
+
+    assert len({run.params["model"]["width"] for run in runs_of(folder / RECORD)}) == 3
+    assert "0 of 3 cells would run" in sweep(folder, "--dry").stdout

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.experiments.cells import cells_of
-from flows.experiments.experiment import read_experiment
+from flows.experiments.cells import cells_of, read_experiment
 from flows.project.compose import put
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file

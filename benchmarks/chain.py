@@ -92,8 +92,8 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
     shutil.copyfile(project / "data/tokenizer/tokenizer.json", project / "tokenizer.json")
     params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
-    rows_of = {"text": "text", "fields": {"source": None, "path": "id", "license": None}}
-    params["collect"] |= {"sources": [{"kind": "jsonl", "globs": ["rows/*.jsonl"], **origin, **rows_of}]}
+    rows_of = {"text": ["text"], "fields": {"source": None, "path": "id", "license": None}}
+    params["collect"] |= {"sources": [{"kind": "files", "globs": ["rows"], "part_bytes": None, **origin, **rows_of}]}
     off = {name: False if value is True else None for name, value in params["clean"]["filters"].items()}
     params["clean"]["filters"] = off | {"prose": {"minimum": MINIMUM, "maximum": MAXIMUM}}
     params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}

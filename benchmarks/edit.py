@@ -89,7 +89,9 @@ def write_settings(project: Path, **tokenizer: Any) -> None:
     """The parameters of a project whose corpus is files; some of the tokenizer's may be given."""
     params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     origin = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
-    params["collect"] |= {"sources": [{"kind": "files", "globs": ["corpus"], **origin}], "shard_bytes": 8_000_000}
+    rows = {"text": ["text"], "fields": {"source": None, "path": None, "license": None}, "part_bytes": None}
+    source = {"kind": "files", "globs": ["corpus"], **origin, **rows}
+    params["collect"] |= {"sources": [source], "shard_bytes": 8_000_000}
     params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
     params["tokenizer"] |= {"vocabulary_size": 32_768} | tokenizer
     (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")

@@ -61,8 +61,8 @@ def write_project(project: Path, limit: int) -> float:
             copy += 1
     params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
-    rows = {"text": "text", "fields": {"source": "source", "path": "path", "license": None}}
-    corpus = {"kind": "jsonl", "globs": ["corpus.jsonl"], **origin, **rows}
+    rows = {"text": ["text"], "fields": {"source": "source", "path": "path", "license": None}}
+    corpus = {"kind": "files", "globs": ["corpus.jsonl"], "part_bytes": None, **origin, **rows}
     params["collect"] |= {"sources": [corpus], "shard_bytes": SHARD_BYTES}
     params["clean"]["split"] = {"by": "source", "validation_sources": [], "validation_share": 0.02}
     params["tokenizer"] |= {"vocabulary_size": 32_768, "training_bytes": 500_000_000}

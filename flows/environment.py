@@ -118,7 +118,6 @@ VARIABLES = {
     ),
     "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
     "PARROTFLOW_RESOURCES": ("1 of each", "how many stages may use a named resource at once, e.g. `accelerator=2`"),
-    "PARROTFLOW_DOWNLOADS": ("4", "files of HTTP that `collect` downloads at once"),
     "PARROTFLOW_SHARD_CACHE_GB": (
         "50",
         "gigabytes that each kind of result may keep in `.parrotflow/cache`; the stage that uses it removes the least "
@@ -161,7 +160,6 @@ OF_LIBRARIES = {
 
 SET_BY_STAGES = {
     "PARROTFLOW_LAUNCH_SETTINGS",
-    "PARROTFLOW_PART_FOR",
     "PARROTFLOW_SEGMENT",
     "PARROTFLOW_STAGES_TO_DO",
     "PARROTFLOW_SUPERVISION",

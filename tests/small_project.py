@@ -28,6 +28,9 @@ FILES_SOURCE: dict[str, Any] = {
     "license": "MIT",
     "share": 1.0,
     "max_bytes": None,
+    "text": ["text", "content"],
+    "fields": {"source": None, "path": None, "license": None},
+    "part_bytes": None,
 }
 
 SECTIONS: dict[str, Any] = {

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.collect.content_check import SeenFiles
-from stages.collect.gather import Taken, gather
-from stages.collect.located import before_wildcards
+from stages.collect.find import NOT_HASHED, before_wildcards
+from stages.collect.gather import NOT_UTF8, Taken, gather
 from stages.collect.params import CollectParams
-from stages.collect.remote import KIND as DOWNLOADS
-from stages.collect.remote import forget_unfinished, versions
-from stages.collect.source_kinds import source_kinds
+from stages.collect.sources.files import ARCHIVE
 from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import InputsChangedError, UserError, run_stage
+from stages.runtime.entry import UserError, run_stage, visible
 from stages.runtime.inputs import Inputs, inputs_of_this_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
@@ -28,35 +25,27 @@ LEFT_OUT_TABLE = Path("data/left_out.csv")
 LARGEST_SOURCES = 50
 """The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
+NOTES_SHOWN = 10
+"""The most lines about single files that a run prints."""
+
 
 def main() -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
-    noticed: list[str] = []
     if inputs := inputs_of_this_stage():
-        places = [place for source in params.sources for place in source.places]
-        noticed = [place for place in places if "://" in place and place in inputs.deps]
-        for line in unnoticed(places, inputs):
+        for line in unnoticed([place for source in params.sources for place in source.places], inputs):
             print(line, flush=True)
-    before = versions(noticed)
-    taken, seen = Taken(), SeenFiles()
+    taken = Taken()
     with atomic_folder(DOCUMENTS) as folder:
-        write_documents(folder, gather(params, taken, seen), params.shard_bytes)
+        write_documents(folder, gather(params, taken), params.shard_bytes)
+        notes = [note for source in params.sources for note in source.notes]
         if not taken.documents:
-            raise UserError(f"collect: the corpus is empty: {reasons(taken)}")
-    identity = corpus_id(shard_paths(DOCUMENTS))
-    # DVC asks for the versions only now, and would record a new one with the old text.
-    after = versions(noticed)
-    if changed := sorted(url for url in {*before, *after} if before.get(url) != after.get(url)):
-        raise InputsChangedError(f"collect: {changed[0]} changed while it was collected: run the same command again")
-    write_json(REPORTS / "collect.json", summary(taken, identity))
+            raise UserError("\n".join([f"collect: the corpus is empty: {reasons(taken)}", *remarks(taken, notes)]))
+    write_json(REPORTS / "collect.json", summary(taken, corpus_id(shard_paths(DOCUMENTS))))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
-    seen.save()
-    for cache in (CACHE_NAME, DOWNLOADS):
-        drop_unused(cache)
-    forget_unfinished()
+    drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
-    print(f"collected {counts}; left out {taken.reasons.total():,}", *misplaced(taken), sep="\n")
+    print(f"collected {counts}; left out {taken.reasons.total():,}", *remarks(taken, notes), sep="\n")
 
 
 def unnoticed(places: Sequence[str], inputs: Inputs) -> list[str]:
@@ -86,10 +75,18 @@ def summary(taken: Taken, identity: str) -> dict[str, Any]:
     }
 
 
-def misplaced(taken: Taken) -> list[str]:
-    """A line for each notable reason, such as a kind of file that another kind of source would have read."""
-    notable = (reason for kind in source_kinds() for reason in kind.notable)
-    return [f"left out {count:,}: {reason}" for reason in notable if (count := taken.reasons[reason])]
+def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
+    """Lines about what was probably left out by mistake."""
+    lines = []
+    if count := taken.reasons[NOT_UTF8]:
+        share = f"{taken.not_utf8_bytes:,} of {taken.total_bytes + taken.not_utf8_bytes:,} bytes"
+        lines.append(
+            f"WARNING: left out {count:,} files or rows that are not UTF-8 ({share}), "
+            f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f cp1252 -t utf-8`"
+        )
+    lines += [f"left out {count:,}: {reason}" for reason in (ARCHIVE, NOT_HASHED) if (count := taken.reasons[reason])]
+    lines += [f"WARNING: {note}" for note in notes[:NOTES_SHOWN]]
+    return lines + [f"and {len(notes) - NOTES_SHOWN:,} more such files"] * (len(notes) > NOTES_SHOWN)
 
 
 def reasons(taken: Taken) -> str:

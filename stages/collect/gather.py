@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from license_expression import Licensing
 
-from stages.collect.content_check import ContentCheck, SeenFiles, UnreadDocument, check_content
-from stages.collect.params import CollectParams
-from stages.collect.source_kinds import TOO_LARGE, Reading, SourceItem, SourcePart
-from stages.formats.documents import Document
+from stages.collect.source_kinds import TOO_LARGE, SourceItem, SourcePart
+from stages.formats.documents import Document, document_id, text_size
 from stages.runtime.workers import Progress
 
+if TYPE_CHECKING:  # its kinds of sources import this module
+    from stages.collect.params import CollectParams
+
 LICENSING = Licensing()
+
+NOT_UTF8 = "not UTF-8"
 
 NAMED_AT_MOST = 100_000
 """The most left out texts that are named in the report; the others are counted."""
@@ -32,6 +35,9 @@ class Taken:
     """Reason -> texts left out."""
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
     """Source, path and reason of the first of them."""
+    not_utf8_bytes: int = 0
+    """Bytes of the contents that are not UTF-8."""
+    not_utf8_example: str = ""
 
     def leave_out(self, item: SourceItem | Document, reason: str) -> None:
         """Count a text that is left out, and name it while there is room."""
@@ -40,12 +46,11 @@ class Taken:
             self.left_out.append((item.source, item.path, reason))
 
 
-def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Document]:
-    """Every document of every source, within the limits; `taken` counts them, `seen` knows files from earlier runs."""
-    reading = Reading(params.max_document_bytes, seen)
+def gather(params: "CollectParams", taken: Taken) -> Iterator[Document]:
+    """Every document of every source, within the limits; `taken` counts them."""
     progress = Progress("collect", "documents")
     for source in params.sources:
-        for part in source.parts(reading):
+        for part in source.parts(params.max_document_bytes):
             for document in documents_taken(part, params, taken):
                 if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
                     taken.leave_out(document, "over collect.max_bytes, with all after it")
@@ -57,13 +62,16 @@ def gather(params: CollectParams, taken: Taken, seen: SeenFiles) -> Iterator[Doc
                 yield document
 
 
-def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> Iterator[Document]:
+def documents_taken(part: SourcePart, params: "CollectParams", taken: Taken) -> Iterator[Document]:
     """The documents of a part up to the first that does not fit; the rest is counted with its reason."""
     total = 0
     for item in part.items:
         found = examine(item, part.share, params)
         if isinstance(found, str):
             taken.leave_out(item, found)
+            if found == NOT_UTF8:
+                taken.not_utf8_bytes += len(item.content)
+                taken.not_utf8_example = taken.not_utf8_example or item.path
             continue
         total += found.size
         if part.max_bytes is not None and total > part.max_bytes:
@@ -72,21 +80,32 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
         yield found
 
 
-def examine(item: SourceItem, share: float, params: CollectParams) -> Document | str:
+def examine(item: SourceItem, share: float, params: "CollectParams") -> Document | str:
     """An item as a document, or why it is left out."""
     if item.reason:
         return item.reason
     if not (is_allowed(item.license, params.licenses) if item.license else params.unlicensed):
         return f"licence not allowed: {item.license or 'unknown'}"
-    found = item.content if isinstance(item.content, ContentCheck) else check_content(item.content)
-    if flaw := TOO_LARGE if found.size > params.max_document_bytes else found.flaw:
+    text, flaw = check_text(item.content)
+    if flaw := flaw or (TOO_LARGE if text_size(text) > params.max_document_bytes else ""):
         return flaw
-    if int(found.id[-16:], 16) >= share * 2**64:  # a draw that depends on the content alone
+    identifier = document_id(text)
+    if int(identifier[-16:], 16) >= share * 2**64:  # a draw that depends on the content alone
         return "not in the source's share"
-    origin = (item.source, item.revision, item.path, item.license)
-    if found.text is None:
-        return UnreadDocument(found.id, *origin, "", found.size)
-    return Document(found.id, *origin, found.text)
+    return Document(identifier, item.source, item.revision, item.path, item.license, text)
+
+
+def check_text(content: bytes | str) -> tuple[str, str]:
+    """A content as text, and why it cannot be a document: one of them empty. A byte-order mark is not part of it."""
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        if b"\0" in data and not is_utf16:
+            return "", "binary (NUL bytes)"
+        text = data.decode("utf-8-sig")
+    except UnicodeError:
+        return "", NOT_UTF8
+    return (text, "") if text.strip() else ("", "empty")
 
 
 @cache

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from stages.collect.content_check import UnreadDocument
 from stages.formats.documents import Document, id_bits, write_shard
 from stages.runtime.cache import cache_key, cached, find_cached
 from stages.runtime.workers import map_shards
@@ -30,9 +29,6 @@ SPOOL_BUFFER_BYTES = 256 * 2**20
 
 MAXIMUM_BITS = 64
 """A trie is never deeper."""
-
-UNREAD_BYTES = 500
-"""About what an unread document takes in memory."""
 
 
 def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: int) -> None:
@@ -122,7 +118,7 @@ def _spooled(folder: Path, depth: int, documents: Iterable[Document]) -> list[_B
     for document in documents:
         bits = id_bits(document.id, depth)
         buckets.setdefault(bits, _Bucket(bits, folder / bits)).add(document)
-        waiting += UNREAD_BYTES if isinstance(document, UnreadDocument) else document.size
+        waiting += document.size
         if waiting > SPOOL_BUFFER_BYTES:
             for bucket in buckets.values():
                 if bucket.waiting:
@@ -185,4 +181,4 @@ def _shard_key(documents: list[Document]) -> str:
 
 
 def _write_shard(documents: list[Document], folder: Path) -> None:
-    write_shard(folder / SHARD, [d.read() if isinstance(d, UnreadDocument) else d for d in documents])
+    write_shard(folder / SHARD, documents)

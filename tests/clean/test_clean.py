@@ -305,8 +305,7 @@ def test_an_empty_corpus_names_the_key_of_what_dropped_most() -> None:
 def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"unlike{number} words " * 5} for number in range(40)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = FILES_SOURCE | {"kind": "jsonl", "globs": ["rows.jsonl"], "name": "rows", "text": "text"}
-    source["fields"] = {"source": None, "path": None, "license": None}
+    source = FILES_SOURCE | {"globs": ["rows.jsonl"], "name": "rows"}
     write_project(Path(), collect__sources=[FILES_SOURCE, source])
     collect()
 

@@ -30,7 +30,9 @@ Files = tuple[str, str]
 
 OWN: Files = ("filters/shouting.py", "sources/lines.py")
 SHIPPED: Files = ("stages/clean/filters/shouting.py", "stages/collect/sources/lines.py")
-LINES = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs")}
+LINES = {
+    name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs", "text", "fields", "part_bytes")
+}
 
 
 @pytest.fixture
@@ -206,9 +208,9 @@ def test_an_own_folder_hides_no_library(project: Path) -> None:
         ),
         (
             "sources/again.py",
-            KIND.replace('"lines"', '"jsonl"'),
+            KIND.replace('"lines"', '"hub"'),
             "collect",
-            "sources/again.py: stages/collect/sources/text_rows.py has a kind `jsonl` already; rename one of them",
+            "sources/again.py: stages/collect/sources/hub.py has a kind `hub` already; rename one of them",
         ),
         (
             "filters/my-own.py",

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import socket
@@ -15,10 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.collect.__main__ import main as collect
 from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
-from tests.small_project import FILES_SOURCE, ROOT, folder_bytes, write_corpus, write_project
+from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (optional) is not installed")
 
@@ -108,30 +106,6 @@ def test_one_process_two_processes_and_ray_give_the_same_bytes(cluster: str, tmp
         shutil.rmtree(tmp_path / "data")
 
     assert results[0] == results[1] == results[2]
-
-
-@needs_ray
-def test_sources_that_the_cluster_reads_give_the_bytes_of_those_read_here(
-    cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path, 6)
-    for number in range(3):
-        rows = (json.dumps({"content": f"row_{number}_{row} = {row}\n" * 9}) for row in range(20))
-        (tmp_path / f"rows_{number}.jsonl").write_text("\n".join(rows) + "\n")
-    fields = {"text": "content", "fields": {"source": None, "path": None, "license": None}}
-    lines = FILES_SOURCE | fields | {"kind": "jsonl", "globs": ["*.jsonl"]}
-    write_project(tmp_path, collect__sources=[FILES_SOURCE, lines])
-    collect()
-    expected = folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports")
-    for folder in (".parrotflow", "data", "reports"):
-        shutil.rmtree(tmp_path / folder)
-
-    monkeypatch.setenv("RAY_ADDRESS", cluster)
-    collect()
-
-    assert folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports") == expected
-    assert not list((tmp_path / ".parrotflow/cache").glob(".reading-*"))
 
 
 @needs_ray

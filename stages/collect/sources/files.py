@@ -1,63 +1,134 @@
-"""Text files, one document each."""
+"""Files on this machine or at URLs, each read as what its name says: text, or rows of JSON, CSV or Parquet."""
 
+import io
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, BinaryIO, Literal, cast
 
-from stages.collect.located import COMPRESSED, NOT_READ, LocatedFile, by_ending, find, has_ending, opened
-from stages.collect.source_kinds import TOO_LARGE, FileSource, Reading, SourceItem
+from pydantic import Field
 
-MAYBE_COMPRESSED = ("", *COMPRESSED)
+from stages.collect.find import FoundFile, find, opened
+from stages.collect.gather import check_text
+from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, looks_like_rows, parquet_rows, rows_as_items
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
+from stages.formats.documents import without_query
+from stages.formats.rows import ending
+from stages.runtime.entry import UserError
 
-ENDINGS: dict[str, tuple[str, ...]] = {
-    "jsonl": tuple(f".{name}{end}" for name in ("jsonl", "ndjson") for end in MAYBE_COMPRESSED),
-    "csv": tuple(f".csv{end}" for end in MAYBE_COMPRESSED),
-    "parquet": (".parquet",),
-    "archives": (".zip", ".tgz", ".tbz2", ".txz", *(f".tar{end}" for end in MAYBE_COMPRESSED)),
-}
-"""Kind -> how the names of its files end, in upper or lower case; all other files are text."""
+ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+"""Endings of files with a document a row, each also with one of `COMPRESSED`."""
 
-NO_TEXT = {
-    "looks like JSON lines (use kind: jsonl)": ENDINGS["jsonl"],
-    "looks like CSV (use kind: csv)": ENDINGS["csv"],
-    "looks like Parquet (use kind: parquet)": ENDINGS["parquet"],
-    "looks like an archive (use kind: archives)": ENDINGS["archives"],
-    "looks compressed (decompress it)": NOT_READ,
-}
-"""Why a file is left out whose name says that its content is no running text -> the name's ending."""
+PACKED = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".lz4")
+
+ARCHIVE = "archive (unpack it)"
+UNREADABLE = "unreadable, or not compressed as its name says"
+
+HEAD_BYTES = 2**20
+"""How far a text is looked at to tell whether it is rows."""
 
 
-class Files(FileSource):
-    """Text files, one document each; `.txt.gz` (.bz2, .xz, .zst) is decompressed.
-
-    Rows and archives among them are left out, unless a glob names their ending.
-    """
-
-    notable: ClassVar[tuple[str, ...]] = tuple(NO_TEXT)
+class Files(NamedSource):
+    """Files by what their names say: text is one document a file; JSON lines, JSON, CSV, TSV and Parquet one a row."""
 
     kind: Literal["files"]
+    globs: Names
+    """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
+    URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
+    wildcards is one document. A URL that holds a credential is refused."""
+    text: Names
+    """The fields (columns) that hold the text of a row: the first of these that has one. `meta.text` is nested."""
+    fields: Fields
+    """Which fields of a row hold other facts."""
+    part_bytes: Annotated[int, Field(ge=1000)] | None
+    """A longer text file, such as a book, is cut into parts of at most that size, each a document: after the last blank
+    line of the second half of a part, else at a line's end. null: each file is one document."""
 
-    def items(self, reading: Reading) -> Iterator[SourceItem]:
-        """Each file. Left out are those that cannot be read, and rows and archives, unless a glob names them by their
-        ending: `corpus/*.jsonl` takes JSON as it is."""
-        from stages.collect.reading import text_items  # slow, and the parameters are checked without it
+    @property
+    def places(self) -> list[str]:
+        """As of all kinds."""
+        return self.globs
 
-        as_text = {file.name for file in find([pattern for pattern in self.globs if why_no_text(pattern)])}
-        yield from text_items(
-            self, find(self.globs), reading, lambda name: "" if name in as_text else why_no_text(name)
-        )
+    def items(self, limit: int) -> Iterator[SourceItem]:
+        """The documents of each file, in the order of the files' names. Raises UserError for broken rows, and for text
+        that looks like rows; text that cannot be read is left out."""
+        for file in find(self.globs):
+            end = ending(without_query(file.name))
+            if file.flaw or end in PACKED:
+                yield self.left_out(file.name, file.flaw or ARCHIVE)
+            elif end in ROWS:
+                with opened(file) as stream:
+                    yield from self._rows(file, end, stream, limit)
+            else:
+                yield from self._text(file, limit)
 
-    def items_of(self, file: LocatedFile, limit: int) -> Iterator[SourceItem]:
-        """A file at a URL. A server that breaks off is no fault of the file: nothing is left out, the run ends."""
-        with opened(file) as stream, by_ending(file.name, stream) as text:
-            content = text.read(limit + 1)
-        yield self.left_out(file.name, TOO_LARGE) if len(content) > limit else self.item(file.name, content)
+    def _rows(self, file: FoundFile, end: str, stream: BinaryIO, limit: int) -> Iterator[SourceItem]:
+        has = ""
+        if end == ".parquet":
+            rows, has = parquet_rows(file, stream, self.text, self.fields)
+        elif end == ".jsonl":
+            rows = json_lines(file.name, stream, limit)
+        elif end == ".json":
+            rows = json_rows(file.name, stream, limit)
+        else:
+            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields, self.notes)
+        yield from rows_as_items(self, rows, file.name, self.text, self.fields, has)
+
+    def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:
+        if self.part_bytes is None and (file.size or 0) > limit:
+            yield self.left_out(file.name, TOO_LARGE)
+            return
+        number = 0
+        try:
+            with opened(file) as stream:
+                reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
+                if looks_like_rows(reader.peek(HEAD_BYTES)):
+                    raise LooksLikeRowsError(
+                        f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)"
+                    )
+                if self.part_bytes is None:
+                    content = reader.read(limit + 1)
+                    too_large = len(content) > limit
+                    yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
+                    return
+                for part, is_last in parts(cast("BinaryIO", reader), self.part_bytes):
+                    number += 1
+                    if number == 1 and not is_last and check_text(part)[1]:
+                        # All of it is left out, for the same reason.
+                        yield self.item(file.name, part + reader.read(limit))
+                        return
+                    yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
+        except LooksLikeRowsError:
+            raise
+        except UserError:
+            if file.url:
+                raise  # a server that breaks off
+            yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
 
 
-def why_no_text(name: str) -> str:
-    """Why a file of this name is no text; empty where it may be one."""
-    return next((reason for reason, endings in NO_TEXT.items() if has_ending(name, endings)), "")
+class LooksLikeRowsError(UserError):
+    """A file whose content is rows, and whose name says text."""
 
 
-def kind_of(name: str) -> str:
-    """The kind of source that a file of this name is of; empty for text."""
-    return next((kind for kind, endings in ENDINGS.items() if has_ending(name, endings)), "")
+def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
+    """The parts of UTF-8 text, each with whether it is the last."""
+    rest = b""
+    while True:
+        rest += stream.read(size + 1 - len(rest))
+        if len(rest) <= size:
+            yield rest, True
+            return
+        cut = _cut(rest[:size])
+        yield rest[:cut], False
+        rest = rest[cut:]
+
+
+def _cut(text: bytes) -> int:
+    """The end of a part: after a blank line, a line or a word of its second half, else after a character."""
+    for end in (b"\n\n", b"\n\r\n", b"\n", b" "):
+        found = text.rfind(end, len(text) // 2)
+        if found >= 0:
+            return found + len(end)
+    cut = len(text)
+    # A byte that continues a character; a character has at most 4 bytes.
+    while cut > len(text) - 4 and (text[cut - 1] & 0xC0) == 0x80:
+        cut -= 1
+    return cut - 1 if text[cut - 1] >= 0xC0 else cut

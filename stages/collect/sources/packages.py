@@ -13,7 +13,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
-from stages.collect.source_kinds import Bytes, Names, Reading, SourceItem, SourceKind, SourcePart
+from stages.collect.source_kinds import Bytes, Names, SourceItem, SourceKind, SourcePart
 from stages.runtime.entry import UserError
 
 PathT = TypeVar("PathT", bound=PurePosixPath)
@@ -51,7 +51,7 @@ class Packages(SourceKind):
         """All of them."""
         return self.names
 
-    def parts(self, reading: Reading) -> Iterator[SourcePart]:
+    def parts(self, limit: int) -> Iterator[SourcePart]:
         """Each package as a part."""
         for name in self.names:
             yield SourcePart(read_package(name, self.tests), self.max_bytes_each, 1.0)
@@ -66,7 +66,7 @@ class StandardLibrary(SourceKind):
     max_bytes: Bytes | None
     """Bytes of text; null is no limit. The same order as packages."""
 
-    def parts(self, reading: Reading) -> Iterator[SourcePart]:
+    def parts(self, limit: int) -> Iterator[SourcePart]:
         """All files as one part."""
         yield SourcePart(read_standard_library(self.tests), self.max_bytes, 1.0)
 

@@ -1,0 +1,255 @@
+"""Finds the files of sources, on this machine or at any URL that fsspec knows, and opens them, decompressed.
+
+A source takes the files that DVC hashes: hidden files, links, and what .dvcignore names are left out and counted.
+"""
+
+import bz2
+import errno
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, cast
+
+from stages.formats.documents import without_query
+from stages.runtime.credentials import without_credentials
+from stages.runtime.entry import UnavailableError, UserError
+
+HIDDEN = "hidden (its name begins with a dot)"
+LINK = "link (copy what it leads to, or name it in globs)"
+NOT_REGULAR = "no regular file"
+NOT_HASHED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
+OF_DVC = "DVC's own file"
+
+BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""Errors of a file that cannot be read, or is not compressed as its name says."""
+
+DENIED_STATUS = {401, 403}
+"""HTTP status of refused or missing credentials."""
+
+SILENT_SECONDS = 60
+"""How long a web server may send nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that a pattern found."""
+
+    name: str
+    """Its path, or its URL without credentials."""
+    flaw: str = ""
+    """Why it is left out; empty if it is read."""
+    size: int | None = None
+    """Bytes, if known."""
+    url: str = ""
+    """What fsspec opens; empty for a local file."""
+
+
+def find(patterns: Sequence[str]) -> list[FoundFile]:
+    """The files that the patterns match, each once, in the order of their names; a folder gives all files below it.
+
+    Raises UserError for a pattern that matches nothing to read, UnavailableError for a URL that cannot be listed now.
+    """
+    found: dict[str, FoundFile] = {}
+    is_ignored = _ignored_by_dvc()
+    for pattern in patterns:
+        if "://" in pattern:
+            files = list(_remote(pattern))
+        else:
+            files = [_seen_by_dvc(file, is_ignored) for file in _local(Path(pattern))]
+        if all(file.flaw for file in files):
+            raise UserError(_nothing_found(pattern, files))
+        for file in files:
+            key = file.url or os.path.realpath(file.name)
+            # A link that a pattern names is read although another pattern passes it by.
+            if key not in found or (found[key].flaw and not file.flaw):
+                found[key] = file
+    return sorted(found.values(), key=lambda file: file.name)
+
+
+def _nothing_found(pattern: str, files: Sequence[FoundFile]) -> str:
+    where = "" if "://" in pattern else f" (relative to {Path.cwd()})"
+    if flawed := next((file for file in files if file.flaw != HIDDEN), None):
+        return f"collect.sources: `{pattern}` has no file to read; `{flawed.name}`: {flawed.flaw}{where}"
+    if "://" not in pattern and Path(pattern).is_dir():
+        return f"collect.sources: `{pattern}` is empty: put your documents into it{where}"
+    return f"collect.sources: `{pattern}` matches no file; correct the path{where}"
+
+
+def before_wildcards(pattern: str | Path) -> Path:
+    """The file or folder that the beginning of a path with wildcards names."""
+    return Path(*takewhile(lambda part: not set("*?[") & set(part), Path(pattern).parts))
+
+
+def is_hidden(parts: Iterable[str], named: Collection[str] = ()) -> bool:
+    """True if a part of a path begins with a dot, unless the pattern names that very part."""
+    return any(part.startswith(".") and part not in (".", "..", *named) for part in parts)
+
+
+def _local(pattern: Path) -> Iterator[FoundFile]:
+    base, parts = before_wildcards(pattern), pattern.parts
+    if base == pattern:
+        if pattern.is_dir():
+            yield from _folder(pattern)
+        elif os.path.lexists(pattern):
+            yield _file(pattern, follow=True)
+        return
+    if any("**" in part and part != "**" for part in parts):
+        raise UserError(
+            f"collect.sources: `{pattern}`: `**` matches folders, and has to be a whole part of the path, as in "
+            "`corpus/**/*.py`"
+        )
+    for match in base.glob("/".join(parts[len(base.parts) :])):
+        if is_hidden(match.relative_to(base).parts, named=parts):
+            yield FoundFile(str(match), HIDDEN)
+        elif match.is_dir() and not match.is_symlink():
+            yield from _folder(match)
+        else:
+            yield _file(match)
+
+
+def _folder(folder: Path) -> Iterator[FoundFile]:
+    """The files below a folder; for a hidden folder or a link to one, the folder itself."""
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be listed ({error.strerror}); correct its permissions")
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        skipped = [name for name in folders if name.startswith(".") or (Path(place) / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in skipped]
+        for name in chain(skipped, names):
+            yield FoundFile(str(Path(place, name)), HIDDEN) if name.startswith(".") else _file(Path(place, name))
+
+
+def _file(path: Path, follow: bool = False) -> FoundFile:
+    if path.is_symlink() and not follow:
+        return FoundFile(str(path), LINK)
+    if not path.is_file():
+        return FoundFile(str(path), NOT_REGULAR)
+    return FoundFile(str(path), OF_DVC if path.suffix == ".dvc" else "", path.stat().st_size)
+
+
+def _ignored_by_dvc() -> Callable[[str], bool]:
+    """Tells whether DVC leaves out a file when it hashes the folder that the file is in."""
+    if not Path(".dvc").is_dir():
+        return lambda _: False
+    from dvc.fs import localfs  # slow
+    from dvc.ignore import DvcIgnoreFilter
+
+    ignores: Callable[[str], bool] = DvcIgnoreFilter(localfs, str(Path.cwd())).is_ignored_file
+    return ignores
+
+
+def _seen_by_dvc(file: FoundFile, is_ignored: Callable[[str], bool]) -> FoundFile:
+    return replace(file, flaw=NOT_HASHED) if not file.flaw and is_ignored(file.name) else file
+
+
+def _remote(pattern: str) -> Iterator[FoundFile]:
+    """The files at a URL. Over HTTP a URL without wildcards is one document: a page with links is not a folder."""
+    import fsspec  # slow, as the clients of its file systems are
+
+    if "::" in pattern:
+        raise UserError(f"collect.sources: `{pattern}`: fsspec reads `::` as a chain of URLs; name a host without it")
+    web = pattern.startswith(("http://", "https://"))
+    wildcards = set("*[" if web else "*?[")  # in a web address `?` begins the query
+    try:
+        system, path = fsspec.core.url_to_fs(pattern, **(_web_options() if web else {}))
+        system.invalidate_cache()  # an earlier listing may be out of date
+        if not web and system.isdir(path):
+            path = path.rstrip("/") + "/**"
+        first = next((n for n, character in enumerate(path) if character in wildcards), None)
+        listing = {path: system.info(path)} if first is None else system.glob(path, detail=True)
+    except Exception as error:  # each file system of fsspec has errors of its own
+        # For HTTP, fsspec calls every failure a missing file.
+        cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+        if cause is None or getattr(cause, "status", None) in (404, 410):
+            return
+        raise remote_error(f"collect.sources: `{pattern}` cannot be listed", cause) from None
+    folder = "" if first is None else path[: path.rfind("/", 0, first) + 1]
+    for name, info in listing.items():
+        if info.get("type") == "file":
+            url = system.unstrip_protocol(name)
+            below = name.removeprefix(folder).partition("?")[0].split("/") if first is not None else []
+            flaw = HIDDEN if is_hidden(below, named=path.split("/")) else ""
+            yield FoundFile(without_credentials(url), flaw, info.get("size"), url)
+
+
+def _web_options() -> dict[str, Any]:
+    """Options of fsspec's HTTP: the user's configuration, ~/.netrc and proxies, and a bound on waiting."""
+    from aiohttp import ClientTimeout
+    from fsspec.config import conf
+
+    timeout = ClientTimeout(None, sock_connect=SILENT_SECONDS, sock_read=SILENT_SECONDS)
+    configured = {**conf.get("http", {}), **conf.get("https", {})}
+    return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
+
+
+Opener: TypeAlias = Callable[[BinaryIO], BinaryIO]
+
+
+def _open_zstd(stream: BinaryIO) -> BinaryIO:
+    import pyarrow as pa  # slow; its reader refuses a file that is cut off, and compares a checksum if there is one
+
+    return cast("BinaryIO", pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
+
+
+OPENERS: dict[str, Opener] = {
+    ".gz": cast("Opener", gzip.open),
+    ".bz2": cast("Opener", bz2.open),
+    ".xz": cast("Opener", lzma.open),
+    ".zst": _open_zstd,
+}
+
+
+@contextmanager
+def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
+    """The content of a file, decompressed if its name says so. Raises UserError that names a file that cannot be read,
+    UnavailableError for a server that breaks off."""
+    name = without_query(file.name).lower() if decompress else ""
+    unpacked = next((opens for end, opens in OPENERS.items() if name.endswith(end)), None)
+    try:
+        with _stream(file) as stream:
+            if unpacked is None:
+                yield stream
+            else:
+                with unpacked(stream) as content:
+                    yield content
+    except UserError:
+        raise
+    except Exception as error:  # each file system of fsspec has errors of its own
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if file.url:
+            raise remote_error(f"{file.name}: cannot be read", error) from None
+        if isinstance(error, BROKEN):
+            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+        raise
+
+
+def _stream(file: FoundFile) -> BinaryIO:
+    if not file.url:
+        return Path(file.name).open("rb")
+    import fsspec
+
+    web = file.url.startswith(("http://", "https://"))
+    system, path = fsspec.core.url_to_fs(file.url, **(_web_options() if web else {}))
+    return cast("BinaryIO", system.open(path, "rb"))
+
+
+def remote_error(what: str, error: BaseException) -> UserError:
+    """The error of a file system for users: they can correct refused credentials, other failures may go away."""
+    reason = one_line(error)
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
+        return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
+    return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
+
+
+def one_line(error: BaseException) -> str:
+    """The message of a library's error without line breaks."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__

@@ -1,0 +1,73 @@
+"""Data sets of the Hugging Face Hub, one document a row."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from stages.collect.find import one_line
+from stages.collect.rows import Fields, rows_as_items
+from stages.collect.source_kinds import Name, NamedSource, Names, SourceItem
+from stages.runtime.hub import data_set_error
+
+
+class Hub(NamedSource):
+    """A data set of the Hugging Face Hub, streamed.
+
+    Its `revision` is a commit, so that it is the same tomorrow; a branch or a tag can move and is refused. For a folder
+    it is empty or any text.
+    """
+
+    kind: Literal["hub"]
+    repository: Name
+    """e.g. `codeparrot/codeparrot-clean`, or the path of a folder laid out as one."""
+    configuration: Name | None
+    """The data set's configuration, if it has several."""
+    split: Name
+    """e.g. `train`."""
+    text: Names
+    """The fields that hold the text of a row: the first of these that has one."""
+    fields: Fields
+    """Which fields of a row hold other facts."""
+
+    @model_validator(mode="after")
+    def _revision_is_a_commit(self) -> Self:
+        if not Path(self.repository).is_dir() and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+            revision = f"the revision `{self.revision}`" if self.revision else "no revision"
+            raise ValueError(
+                f"data set `{self.repository}` has {revision}; "
+                "name a commit (40 hex digits, on its page under History), so that it is the same tomorrow"
+            )
+        return self
+
+    @property
+    def places(self) -> list[str]:
+        """A folder; a data set of the Hub is named by a commit, which does not change."""
+        return [self.repository] if Path(self.repository).is_dir() else []
+
+    def items(self, limit: int) -> Iterator[SourceItem]:
+        """Each row, streamed. Raises UnavailableError if the Hub does not answer, UserError if it has no such data set,
+        revision or split, or does not give it to us."""
+        # A second of imports: only where a data set is read.
+        from datasets import load_dataset_builder
+        from datasets.exceptions import DatasetsError
+        from datasets.packaged_modules.parquet.parquet import ParquetConfig
+        from httpx2 import HTTPError
+        from pyarrow.dataset import ParquetFragmentScanOptions
+
+        try:
+            # As `load_dataset(..., streaming=True)` does, and with the checksums of Parquet's pages.
+            builder = load_dataset_builder(self.repository, self.configuration, revision=self.revision or None)
+            if isinstance(builder.config, ParquetConfig):
+                builder.config.fragment_scan_options = ParquetFragmentScanOptions(page_checksum_verification=True)
+            rows = ((number, row or {}) for number, row in enumerate(builder.as_streaming_dataset(split=self.split), 1))
+            yield from rows_as_items(self, rows, self.repository, self.text, self.fields)
+        except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
+            raise data_set_error(
+                f"collect.sources: data set `{self.repository}` cannot be read ({one_line(error)})",
+                error,
+                "correct its name, revision or split, or download it where there is a network "
+                "(`hf download --repo-type dataset`) and name its files as a source of kind `files`",
+            ) from None

@@ -1,0 +1,178 @@
+"""Data sets of the Hub, and limits of any source."""
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.collect.__main__ import main
+from stages.collect.sources.hub import Hub
+from stages.formats.documents import Document, read_documents
+from stages.runtime.entry import UserError
+from tests.hub_client import with_short_waits
+from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
+
+NO_FIELDS = {"source": None, "path": None, "license": None}
+ORIGIN = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs", "part_bytes")}
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def collect(*sources: dict[str, Any], **changes: Any) -> list[Document]:
+    write_project(Path(), collect__sources=list(sources), **changes)
+    main()
+    return list(read_documents(Path("data/documents")))
+
+
+def test_a_source_that_states_too_large_a_share_or_none_is_refused() -> None:
+    for share in (0.0, 1.5):
+        with pytest.raises(UserError, match=rf"collect\.sources.*share = {share}: Input should be"):
+            collect(FILES_SOURCE | {"share": share})
+
+
+@pytest.mark.parametrize("name", ["shard_bytes", "max_document_bytes"])
+def test_more_text_in_a_shard_than_arrow_can_point_to_is_refused_before_anything_is_read(name: str) -> None:
+    """Else `clean` ends in a traceback when it writes the splits."""
+    with pytest.raises(UserError, match=rf"collect\.{name} = 3000000000: Input should be less than or equal to 1000"):
+        collect(FILES_SOURCE, **{f"collect__{name}": 3 * 10**9})
+
+
+def hub(repository: str, split: str = "train") -> dict[str, Any]:
+    where = {"kind": "hub", "repository": repository, "configuration": None, "split": split}
+    return ORIGIN | where | {"text": ["content"], "fields": NO_FIELDS | {"source": "repo"}, "revision": ""}
+
+
+def test_a_data_set_is_streamed_row_by_row() -> None:
+    Path("set").mkdir()
+    pq.write_table(pa.table({"content": ["x = 1\n", "y = 2\n"], "repo": ["a", "b"]}), "set/train.parquet")
+
+    assert sorted((item.source, item.text) for item in collect(hub("set"))) == [("a", "x = 1\n"), ("b", "y = 2\n")]
+
+
+def test_a_data_set_without_the_split_is_refused() -> None:
+    Path("set").mkdir()
+    pq.write_table(pa.table({"content": ["x = 1\n"], "repo": ["a"]}), "set/train.parquet")
+
+    with pytest.raises(UserError, match="data set `set` cannot be read"):
+        collect(hub("set", split="nosuch"))
+
+
+def test_a_data_set_without_a_revision_is_refused_as_it_may_differ_tomorrow() -> None:
+    with pytest.raises(UserError, match="data set `someone/something` has no revision; name a commit") as refused:
+        collect(hub("someone/something"))
+    assert refused.value.exit_code == 2
+
+
+def test_without_a_network_the_error_names_the_way_out() -> None:
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
+
+    run = subprocess.run(
+        [sys.executable, "-m", "stages.collect"],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path("home").absolute())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 2
+    assert "error: collect.sources: data set `someone/something` cannot be read" in run.stderr
+    assert "name its files as a source of kind `files`" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_share_takes_about_that_part_of_a_source_and_a_larger_one_more_of_the_same() -> None:
+    write_corpus(Path(), 200)
+    tenth, half = ({item.id for item in collect(FILES_SOURCE | {"share": share})} for share in (0.1, 0.5))
+
+    assert 8 <= len(tenth) <= 36
+    assert 80 <= len(half) <= 120
+    assert tenth < half
+
+
+def test_the_same_text_twice_is_two_documents_with_one_id() -> None:
+    write_corpus(Path(), 1)
+    Path("corpus/copy.py").write_text(Path("corpus/module_000.py").read_text())
+
+    first, second = collect(FILES_SOURCE)
+    assert first.id == second.id
+    assert (first.path, second.path) == ("corpus/copy.py", "corpus/module_000.py")
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", "0" * 39, "0" * 40 + "x"])
+def test_a_revision_that_can_move_is_refused_before_anything_is_read(revision: str) -> None:
+    with pytest.raises(UserError, match=f"the revision `{revision}`; name a commit") as refused:
+        collect(hub("someone/something") | {"revision": revision})
+    assert refused.value.exit_code == 2
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A Hub that answers everything with one status."""
+
+    status = 503
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [(503, 69, "the Hub does not answer: try again"), (403, 2, "access denied"), (404, 2, "correct its name")],
+)
+def test_an_outage_of_the_hub_may_be_retried_and_a_refusal_may_not(status: int, code: int, told: str) -> None:
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
+    handler = type("Handler", (Answers,), {"status": status})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(Path("home").absolute())}
+        run = subprocess.run(
+            with_short_waits("stages.collect"),
+            env=os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "0"} | address,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        server.shutdown()
+
+    assert (run.returncode, len(run.stderr.splitlines()[-1:])) == (code, 1), run.stderr
+    assert told in run.stderr.splitlines()[-1]
+
+
+def test_a_hub_that_cannot_be_reached_is_unavailable() -> None:
+    write_project(Path(), collect__sources=[hub("someone/something") | {"revision": "0" * 40}])
+    address = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(Path("home").absolute()), "HF_HUB_OFFLINE": "0"}
+
+    run = subprocess.run(
+        with_short_waits("stages.collect"),
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | address,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+    assert run.returncode == 69, run.stderr
+
+
+def test_a_folder_is_a_place_to_look_at_and_a_data_set_of_the_hub_is_none() -> None:
+    Path("set").mkdir()
+
+    assert Hub.model_validate(hub("set")).places == ["set"]
+    assert Hub.model_validate(hub("a/b") | {"revision": "0" * 40}).places == []

@@ -20,10 +20,8 @@ class ReproduceOptions:
     """Where to work; .parrotflow/reproduce/REVISION when none is named."""
     source: str | None = None
     """A git repository (path or URL) with the recorded commit, if neither this project nor the origin has it."""
-    data: Path | None = None
-    """A folder with input data that the revision does not carry, or the one file that is missing."""
     from_scratch: bool = False
-    """Compute the data too, instead of taking it from a DVC remote or from this project's cache."""
+    """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
     python: Path | None = None
     """The interpreter to compute with, if it has the locked versions; else an environment is made with it."""
     this_environment: bool = False

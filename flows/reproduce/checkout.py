@@ -49,8 +49,8 @@ CARRIED = (".dvc/cache", ".dvc/tmp", STATE_DIR.as_posix(), FOLDER.as_posix())
 OWN_CACHE = "[cache]\n    dir = cache\n"
 """Of DVC: a cache that others share might have the very results that are to be computed again."""
 
-THIS_PROJECT, RECORDED = "this-project", "recorded"
-"""Names of DVC remotes in the checkout: the cache of the project in which the command runs, and the recorded remote."""
+THIS_PROJECT = "this-project"
+"""The name, in the checkout, of the DVC remote that is the cache of the project in which the command runs."""
 
 NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 """What an archive that is damaged or of another kind is found by."""
@@ -190,16 +190,14 @@ def write_back(revision: RecordedRevision, checkout: Path) -> None:
     if not settings.is_dir():
         # -P: a module of the checkout is not taken for one of DVC's.
         output([sys.executable, "-P", "-m", "dvc", "init", "--quiet", "--force"], checkout)
-    remotes = {THIS_PROJECT: cache_of_this_project(), RECORDED: revision.inputs.remote if revision.inputs else None}
     # Verified: DVC would else believe that a local remote's files are what their names say.
-    config = [f"['remote \"{name}\"']\n    url = {url}\n    verify = true\n" for name, url in remotes.items() if url]
-    local = settings / "config.local"
+    cache, verified, local = cache_of_this_project(), "    verify = true\n", settings / "config.local"
+    config = OWN_CACHE + (f"['remote \"{THIS_PROJECT}\"']\n    url = {cache}\n{verified}" if cache else "")
     local.unlink(missing_ok=True)
-    local.write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+    local.write_text(config, encoding="utf-8")
     default, known = dvc_remotes(checkout)
-    if default in known - remotes.keys():  # that of the commit
-        config.append(f"['remote \"{default}\"']\n    verify = true\n")
-        local.write_text("".join([OWN_CACHE, *config]), encoding="utf-8")
+    if default in known - {THIS_PROJECT}:
+        local.write_text(f"{config}['remote \"{default}\"']\n{verified}", encoding="utf-8")
 
 
 def dvc_remotes(checkout: Path) -> tuple[str | None, set[str]]:
@@ -221,23 +219,23 @@ def cache_of_this_project() -> str | None:
 
 
 def check_code(revision: RecordedRevision, checkout: Path) -> dict[str, list[str]]:
-    """Compare all that no stage makes with the record; input data that is missing or other -> the stages that read it.
+    """Compare all that no stage makes with the record; input that is missing or other -> the stages that read it.
 
     The checkout's dvc.lock is the recorded one then (`write_back`). Raises UserError that names the first file of code
     or parameter that differs: then anything may differ.
     """
     write_code(revision, checkout)
-    data = {dep.path for dep in revision.inputs.dependencies} if revision.inputs else set[str]()
+    inputs = {dep["path"] for entry in revision.stages.values() for dep in entry.get("deps", [])}
     wanted: dict[str, list[str]] = {}
     for stage, path, how in differing_inputs(revision, checkout):
-        if path in data:
+        if path in inputs and Path(path).parent != FOLDER:
             wanted.setdefault(path, []).append(stage)
             continue
         left_out = next((left.reason for left in revision.provenance.left_out if left.path == path), None)
         raise UserError(
             f"{revision.asked}: {path} is {how}: it is not as stage {stage} read it"
             + (f"; the record left it out: {left_out}" if left_out else "")
-            + "; the recorded commit does not hold the code that made this revision"
+            + "; the revision does not hold the code that made it"
         )
     return wanted
 

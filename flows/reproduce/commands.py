@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from flows.run.locks import held_locks, run_lock
 from stages.formats.revision.execution import is_computing
@@ -39,10 +41,13 @@ SHOWN_LINES = 20
 """Of what a program that failed has printed."""
 
 
-def run_python(python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+def run_python(
+    python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], *, for_children: bool = False
+) -> int:
     """Run a program of Python to its end, with its output in this terminal; its exit code.
 
-    A signal that asks to end is passed on, and the program's end is waited for: it saves what it has.
+    SIGTERM is passed on, and the program's end is waited for: it saves what it has. `for_children`: its children get
+    the signal in its place, since DVC would die of it and leave its stage running.
     """
     process = subprocess.Popen(
         [str(python), *arguments],
@@ -56,7 +61,10 @@ def run_python(python: Path, arguments: Sequence[str], folder: Path, environment
     def pass_on(number: int, frame: Any) -> None:
         nonlocal asked_to_end
         asked_to_end = True
-        process.send_signal(number)
+        children = psutil.Process(process.pid).children(recursive=True) if for_children else []
+        for one in children or [process]:
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
 
     before = signal.signal(signal.SIGTERM, pass_on)
     try:

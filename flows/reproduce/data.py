@@ -1,164 +1,102 @@
-"""The data of a revision: inputs that no stage makes, and what the data stages made, where a DVC remote has it."""
+"""The data of a revision: by `dvc pull`, computed, or put into the checkout by the user.
+
+DVC pulls what the computed stages read, from this project's cache and then from the checkout's default remote. If all
+of it came, the data stages keep their recorded entries in dvc.lock and `dvc repro --allow-missing` skips them; if not,
+they are all computed.
+"""
 
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
-from dvc.exceptions import OutputNotFoundError
-from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.dvc_repo.lock_file import LOCK_FILE
-from flows.reproduce.checkout import RECORDED, THIS_PROJECT, differing_inputs, dvc_remotes, dvc_status
+from flows.reproduce.checkout import THIS_PROJECT, differing_inputs, dvc_remotes, inside, remove
 from flows.reproduce.commands import run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.lock import hash_of
-from stages.formats.revision.provenance import RECORDED_DATA, Dependency, record_path
+from stages.formats.revision.provenance import record_path
 from stages.runtime.atomic import file_md5
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError
-from stages.runtime.inputs import DVC_FILE
 
 
-def supply_inputs(
-    revision: RecordedRevision, checkout: Path, wanted: list[str], given: Path | None, granted: Collection[str]
+def bring_data(
+    revision: RecordedRevision,
+    checkout: Path,
+    wanted: Mapping[str, list[str]],
+    computed: Collection[str],
+    granted: Collection[str],
+    *,
+    from_scratch: bool,
 ) -> list[str]:
-    """Bring input data into the checkout, each file checked by its hash; a line for each.
+    """Bring what the `computed` stages read, and trim dvc.lock to the data stages that came; the names of these.
 
-    It is looked for in the revision itself, in the current folder, in `given`, and in the DVC remote. Raises UserError
-    that names what is needed and its hash where its bytes are nowhere.
+    `wanted`: input that is missing or not as recorded -> the stages that read it. Raises UserError that names an input
+    that is needed and came from nowhere.
     """
-    lines = []
-    for path in wanted:
-        for place, copied in suppliers(revision, checkout, path, given, granted):
-            if copied and not any(found == path for _, found, _ in differing_inputs(revision, checkout)):
-                lines.append(f"{path}: from {place}")
-                break
-        else:
-            raise UserError(missing_input(revision, path, given))
-    return lines
+    data_stages = revision.data_stages
+    restored = [] if from_scratch or not pulled_outputs(revision, checkout, computed, granted) else data_stages
+    needed = [path for path, readers in wanted.items() if {*readers} & {*computed, *data_stages} - {*restored}]
+    if needed:
+        pull(checkout, needed, granted)
+    for stage, path, how in differing_inputs(revision, checkout):
+        if path in needed:
+            recorded = next(dep for dep in revision.stages[stage]["deps"] if dep["path"] == path)
+            raise UserError(
+                f"{revision.asked}: {path} is {how}: stage {stage} read it with DVC's md5 {hash_of(recorded)}, and "
+                f"neither the revision nor a DVC remote has that; put it at {checkout / path} and run the same "
+                "command again"
+            )
+    for path in wanted.keys() - {*needed}:  # the stages that read another content would run again
+        remove(inside(checkout, path))
+    keep_recorded(revision, checkout, restored)
+    return restored
 
 
-def suppliers(
-    revision: RecordedRevision, checkout: Path, path: str, given: Path | None, granted: Collection[str]
-) -> Iterator[tuple[str, bool]]:
-    """Each place that may have an input, and whether something was copied from there into the checkout."""
-    yield "the revision", copied(revision.folder / RECORDED_DATA / path, checkout, path)
-    if Path.cwd() != checkout:
-        yield "this project", copied(Path.cwd() / path, checkout, path)
-    if given is not None:
-        inside = given / path
-        yield str(given), copied(inside if inside.exists() else given, checkout, path)
-    if is_tracked(checkout, path):
-        yield "the DVC remote", pull(checkout, [path], granted) and (checkout / path).exists()
-
-
-def copied(source: Path, checkout: Path, path: str) -> bool:
-    """Copy a file or folder in place of one of the checkout; False where there is nothing to copy.
-
-    Raises UserError where the place is outside of the checkout: what is there is the user's own.
-    """
-    target, place, origin = checkout / path, (checkout / path).resolve(), source.resolve()
-    if place == checkout.resolve() or not place.is_relative_to(checkout.resolve()):
-        raise UserError(
-            f"{path}: the record names an input outside of the project, which is not as recorded; nothing was written "
-            "there: put what was recorded in its place, or work in a container that has it there"
-        )
-    if not source.exists() or place.is_relative_to(origin) or origin.is_relative_to(place):
-        return False
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    target.unlink(missing_ok=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target)
-    else:
-        shutil.copyfile(source, target)
-    return True
-
-
-def missing_input(revision: RecordedRevision, path: str, given: Path | None) -> str:
-    """What is needed, its hash, and where the record says that it is."""
-    dependencies = revision.inputs.dependencies if revision.inputs else []
-    dep: Dependency | None = next((dep for dep in dependencies if dep.path == path), None)
-    hashes = f" (DVC's md5 {dep.md5}, {dep.bytes} bytes)" if dep else ""
-    places = [f"{place.kind} {place.address or ''}".strip() for place in dep.places] if dep else []
-    known = f"; the record names {', '.join(places)}" if places else ""
-    if given is not None:
-        return f"{path}{hashes}: {given} does not hold it with the recorded content{known}"
-    return (
-        f"{path}{hashes}: this input is neither in the revision nor in a DVC remote, nor as recorded in this project"
-        f"{known}; name a folder that holds {path}, or the file itself, with --data"
-    )
-
-
-def pulled(
-    revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]], granted: Collection[str]
-) -> list[str]:
-    """The data stages whose outputs are all there, with the recorded hashes, after a `dvc pull` from each remote.
-
-    The `wanted` inputs that only these read are not needed: the recorded dvc.lock says what was made from them.
-    """
-    stages = revision.data_stages
-    if not stages or not pull(checkout, stages, granted):
-        return []
-    # Reports are in no cache of DVC: the revision has most, this project may have the others.
-    for stage in stages:
+def pulled_outputs(
+    revision: RecordedRevision, checkout: Path, computed: Collection[str], granted: Collection[str]
+) -> bool:
+    """Whether all outputs of the data stages that the computed stages read are in the checkout, after a `dvc pull`."""
+    data_stages = revision.data_stages
+    read = {
+        dep["path"]: hash_of(dep)
+        for stage in computed
+        if stage not in data_stages
+        for dep in revision.stages[stage].get("deps", [])
+        if revision.maker_of(dep["path"]) in data_stages
+    }
+    # Reports are in no cache of DVC, but in the revision.
+    for stage in data_stages:
         for out in revision.stages[stage].get("outs", []):
-            for report in (revision.folder / record_path(out["path"]), Path.cwd() / out["path"]):
-                if not (checkout / out["path"]).exists() and report.is_file() and file_md5(report) == hash_of(out):
-                    copied(report, checkout, out["path"])
-    status = dvc_status(checkout, stages)
-    # A stage of `foreach` or `matrix`, or of another folder, cannot be frozen by its name in dvc.yaml.
-    return [stage for stage in stages if lacks_only(status.get(stage, []), () if {"@", ":"} & {*stage} else wanted)]
+            recorded, target = revision.folder / record_path(out["path"]), inside(checkout, out["path"])
+            if recorded.is_file() and file_md5(recorded) == hash_of(out):
+                remove(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(recorded, target)
+    lacking = [path for path in read if not (checkout / path).exists()]
+    if lacking:
+        pull(checkout, lacking, granted)
+    return all((checkout / path).exists() for path in read)
 
 
-def lacks_only(changes: list[Any], paths: Collection[str]) -> bool:
-    """Whether a stage is up to date but for these inputs."""
-    return all(
-        isinstance(change, dict) and change.keys() == {"changed deps"} and change["changed deps"].keys() <= set(paths)
-        for change in changes
-    )
-
-
-def keep_restored(revision: RecordedRevision, checkout: Path, restored: list[str], lacking: Collection[str]) -> None:
-    """Let the checkout's dvc.lock have only the stages that were restored: all others count as never run.
-
-    Those in `lacking`, whose inputs are not there, are frozen: DVC would else compute them because an input is missing.
-    """
-    lock, pipeline = checkout / LOCK_FILE, checkout / DVC_FILE
-    if not restored:
+def keep_recorded(revision: RecordedRevision, checkout: Path, stages: list[str]) -> None:
+    """Trim the checkout's dvc.lock to these stages: all others count as never run."""
+    lock = checkout / LOCK_FILE
+    if not stages:
         lock.unlink()
         return
     with lock.open("w", encoding="utf-8") as file:
-        YAML(typ="safe").dump({"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in restored}}, file)
-    if lacking:
-        yaml = YAML()
-        content = yaml.load(pipeline)
-        for stage in lacking:
-            content["stages"][stage]["frozen"] = True
-        with pipeline.open("w", encoding="utf-8") as file:
-            yaml.dump(content, file)
+        YAML(typ="safe").dump({"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in stages}}, file)
 
 
-def is_tracked(checkout: Path, path: str) -> bool:
-    """Whether DVC tracks a file or folder, so that a remote may have it."""
-    with Repo(str(checkout)) as repo:
-        try:
-            return bool(repo.find_outs_by_path(str(checkout / path)))
-        except OutputNotFoundError:
-            return False
-
-
-def pull(checkout: Path, targets: list[str], granted: Collection[str] = ()) -> bool:
-    """`dvc pull` of files or stages from each remote that is known; False where none is."""
+def pull(checkout: Path, targets: Collection[str], granted: Collection[str]) -> None:
+    """`dvc pull` of files from this project's cache and the default remote, each checked by its hash."""
     default, known = dvc_remotes(checkout)
-    remotes = [name for name in (THIS_PROJECT, default, RECORDED) if name is not None and name in known]
-    for remote in remotes:
-        command = ["pull", "--allow-missing", "--remote", remote, *targets]
-        done = run_quietly([sys.executable, "-P", "-m", "dvc", *command], checkout, without_secrets(granted))
-        if done.returncode and (said := done.stderr.strip()):  # what is missing is looked for elsewhere, or computed
+    for remote in [name for name in (THIS_PROJECT, default) if name in known]:
+        command = [sys.executable, "-P", "-m", "dvc", "pull", "--allow-missing", "--remote", str(remote), *targets]
+        done = run_quietly(command, checkout, without_secrets(granted))
+        if done.returncode and (said := done.stderr.strip()):  # what is missing is computed, or named
             print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)
-    return bool(remotes)

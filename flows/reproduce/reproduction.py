@@ -20,7 +20,7 @@ from flows.reproduce import ReproduceOptions
 from flows.reproduce.card import compared_card
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
-from flows.reproduce.data import keep_restored, pulled, supply_inputs
+from flows.reproduce.data import bring_data
 from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
@@ -48,8 +48,6 @@ class Prepared(BaseModel):
     """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
-    of_a_segment: bool = False
-    """Inputs that only other stages read were then not brought, and may be others here than recorded."""
 
 
 def reproduce(request: ReproduceOptions) -> int:
@@ -131,7 +129,12 @@ def prepare(
     say("", f"in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
-    restored = before.restored if before else prepare_data(request, revision, checkout, wanted)
+    computed = {stage for stage in revision.stages if request.steps is None or stage == revision.training}
+    restored = (
+        before.restored
+        if before
+        else bring_data(revision, checkout, wanted, computed, request.token, from_scratch=request.from_scratch)
+    )
     interpreter = choose_interpreter(
         revision, checkout, python=request.python, this_environment=request.this_environment
     )
@@ -143,11 +146,10 @@ def prepare(
         version=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
-        of_a_segment=bool(request.segment) and (before is None or before.of_a_segment),
     )
     if before is not None and before != now:
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with other options (--segment, --set, --from-scratch, "
+            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, "
             "the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
@@ -155,34 +157,14 @@ def prepare(
     return interpreter, restored
 
 
-def prepare_data(
-    request: ReproduceOptions, revision: RecordedRevision, checkout: Path, wanted: Mapping[str, list[str]]
-) -> list[str]:
-    """Bring the data that can be pulled into the checkout, and of the `wanted` inputs those that are still needed.
-
-    They are looked for before an environment is made, which takes minutes. The names of the restored stages.
-    """
-    restored = [] if request.from_scratch else pulled(revision, checkout, wanted, request.token)
-    computed = {revision.training, *revision.data_stages} if request.segment else set(revision.stages)
-    needed = [path for path, readers in wanted.items() if computed.intersection(readers).difference(restored)]
-    for line in supply_inputs(revision, checkout, needed, request.data, request.token):
-        say("", f"note: {line}")
-    lacking = {stage for path, readers in wanted.items() if path not in needed for stage in readers}
-    keep_restored(revision, checkout, restored, lacking.intersection(restored))
-    return restored
-
-
 def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str]) -> None:
-    """Run stages, if there are any, with the checkout's own command. Raises UserError where one fails."""
+    """Run stages, if there are any, by `dvc repro` in the checkout. Raises UserError if one fails."""
     if not stages:
         return
-    if (checkout / "flows" / "cli.py").is_file():
-        arguments = ["-m", "flows.cli", "run", "--wait", *stages]
-    else:
-        arguments = ["-m", "dvc", "repro", *stages]
-        for repaired in repair_after_kill(checkout):
-            print(repaired, flush=True)
-    code = run_python(interpreter.python, arguments, checkout, environment)
+    for repaired in repair_after_kill(checkout):
+        print(repaired, flush=True)
+    command = ["-m", "dvc", "repro", "--allow-missing", *stages]
+    code = run_python(interpreter.python, command, checkout, environment, for_children=True)
     if code:
         raise failed(code)(
             f"the stages did not all run (exit code {code}, see above); the same command continues there"

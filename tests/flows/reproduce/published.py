@@ -40,9 +40,7 @@ CURVES = "record/reports/curves"
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 
 
-def write_revision(
-    project: Path, folder: Path, listing: InputListing | None = None, source: SourceArchive | None = None
-) -> Path:
+def write_revision(project: Path, folder: Path, source: SourceArchive | None = None) -> Path:
     """Write a revision of what is in the project now; publish's own stage is left out."""
     (folder / "record").mkdir(parents=True)
     for file in (project / MODEL).glob("*.*"):
@@ -61,7 +59,7 @@ def write_revision(
     if (project / "code").is_dir():
         shutil.copytree(project / "code", folder / "record/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
-    (listing or InputListing(sources=[], dependencies=[])).write(folder / INPUTS)
+    InputListing(sources=[], dependencies=[]).write(folder / INPUTS)
     commit = run(["git", "rev-parse", "HEAD"], project).strip()
     seal(folder, GitState(commit=commit, dirty=False, changed=[], untracked=0), source)
     return folder

@@ -15,7 +15,7 @@ from dvc.repo import Repo
 from flows.reproduce.checkout import check_out, fetch_commit, inside, remove_results, write_back, write_code
 from flows.reproduce.commands import MARK, only_reproduction_in, output, require_consent
 from flows.reproduce.compare import ComparedStage, Difference
-from flows.reproduce.data import copied, pull
+from flows.reproduce.data import pull
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
@@ -66,27 +66,6 @@ def make_revision(tmp_path: Path, **git: str) -> RecordedRevision:
         published_from={},
     )
     return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None)
-
-
-@pytest.mark.parametrize("link", [False, True])
-def test_input_data_outside_of_the_checkout_is_never_touched(tmp_path: Path, checkout: Path, link: bool) -> None:
-    mine = tmp_path / "corpus"
-    mine.mkdir()
-    (mine / "text.txt").write_text("mine")
-    (checkout / "corpus").symlink_to(mine)
-
-    with pytest.raises(UserError, match="outside of the project"):
-        copied(tmp_path, checkout, "corpus" if link else str(mine))
-
-    assert (mine / "text.txt").read_text() == "mine"
-
-
-def test_input_data_is_not_deleted_to_be_replaced_by_itself(checkout: Path) -> None:
-    (checkout / "corpus").mkdir()
-
-    assert not copied(checkout / "corpus", checkout, "corpus")
-    assert not copied(checkout.parent, checkout, "corpus")
-    assert (checkout / "corpus").is_dir()
 
 
 def test_a_path_out_of_the_project_is_known_by_its_form() -> None:
@@ -304,7 +283,7 @@ def test_what_is_pulled_from_the_remote_of_the_commit_is_verified_and_a_failure_
     with Repo(str(checkout)) as repo:
         assert repo.config["remote"]["store"]["verify"]
         assert repo.config["remote"]["store"]["url"] == str(tmp_path / "store")
-    assert pull(checkout, ["no-such-stage"])
+    pull(checkout, ["no-such-stage"], ())
     assert "note: dvc pull from store: ERROR" in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 
@@ -26,22 +27,20 @@ from stages.formats.revision.provenance import (
     RECORDED_LOCK,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
-    Dependency,
     GitState,
-    InputListing,
     LeftOut,
-    Place,
     Provenance,
     SourceArchive,
 )
 from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import file_md5, file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_TERMINATED, UserError
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import make_training
 from tests.flows.small_pipeline import git, run
 from tests.flows.toy import repro
+from tests.small_project import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -367,29 +366,25 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
         reproduce(ReproduceOptions("main", yes=True, source=str(mine), from_scratch=True))
 
 
-def with_other_data(project: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A project whose input is its own, and its revision, which records the input's hash."""
-    mine = folder / "mine"
+@pytest.fixture
+def other_data(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A project whose corpus is not that of the commit, and its revision."""
+    mine = tmp_path / "mine"
     shutil.copytree(project, mine)
     (mine / "corpus.txt").write_text("1.5 2.5 3.5")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     repro(mine)
-    corpus = mine / "corpus.txt"
-    dependency = Dependency(
-        path="corpus.txt",
-        md5=hashlib.md5(corpus.read_bytes()).hexdigest(),
-        bytes=11,
-        files={"corpus.txt": file_sha256(corpus)},
-        not_listed=0,
-        places=[Place(kind="local", address=None)],
-    )
-    return mine, write_revision(mine, folder / "main", InputListing(sources=[], dependencies=[dependency]))
+    return mine, write_revision(mine, tmp_path / "main")
 
 
-def test_an_input_that_changed_here_is_no_obstacle_where_what_was_made_of_it_is_restored(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_an_input_that_changed_here_is_no_obstacle_if_what_was_made_of_it_is_restored(
+    project: Path,
+    tmp_path: Path,
+    other_data: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    mine, revision = with_other_data(project, tmp_path, monkeypatch)
+    mine, revision = other_data
     (mine / "corpus.txt").write_text("1.5 2.5 3.5 4.5")
     monkeypatch.chdir(mine)
     request = ReproduceOptions(str(revision), yes=True, source=str(project))
@@ -400,80 +395,59 @@ def test_an_input_that_changed_here_is_no_obstacle_where_what_was_made_of_it_is_
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert said.count("\nbit-identical: ") == 2
-    with pytest.raises(
-        UserError, match=r"neither in the revision nor in a DVC remote, nor as recorded in this project"
-    ):
+    with pytest.raises(UserError, match=r"corpus\.txt is modified: stage data read it with DVC's md5 "):
         reproduce(replace(request, from_scratch=True, folder=tmp_path / "work"))
 
 
-def test_missing_input_data_is_named_before_an_environment_is_made(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_puts_it_into_the_checkout(
+    project: Path,
+    tmp_path: Path,
+    other_data: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    _, revision = with_other_data(project, tmp_path, monkeypatch)
-    pin_only(revision, "no-such-library==1\n")
-    seal(revision, git_state(revision))
+    mine, _ = other_data
     monkeypatch.chdir(tmp_path)
+    request = ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work")
+    there, md5 = tmp_path / "work/checkout/corpus.txt", file_md5(mine / "corpus.txt")
 
-    with pytest.raises(UserError, match=r"corpus\.txt \(DVC's md5 .*, 11 bytes\): this input is neither"):
-        reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work"))
-
+    with pytest.raises(UserError, match=rf"corpus\.txt is .*DVC's md5 {md5}, .*; put it at {there} and run the same"):
+        reproduce(request)
     assert not (tmp_path / "work/venv").exists()
+    shutil.copyfile(mine / "corpus.txt", there)
 
-
-def test_input_data_that_is_nowhere_is_named_with_its_hash_and_can_be_supplied(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    mine, _ = with_other_data(project, tmp_path, monkeypatch)
-    md5 = hashlib.md5((mine / "corpus.txt").read_bytes()).hexdigest()
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(UserError, match=rf"corpus\.txt \(DVC's md5 {md5}, 11 bytes\): this input is neither"):
-        reproduce(ReproduceOptions("main", yes=True, source=str(project)))
-    with pytest.raises(UserError, match=r"does not hold it with the recorded content"):
-        reproduce(ReproduceOptions("main", yes=True, source=str(project), data=project))
-    assert reproduce(ReproduceOptions("main", yes=True, source=str(project), data=mine)) == 0
-
-    said = capfd.readouterr().out
-    assert f"corpus.txt: from {mine}" in said
-    assert "note: dvc pull" not in said
-    assert "\nbit-identical: " in said
+    assert reproduce(request) == 0
+    assert "\nbit-identical: " in capfd.readouterr().out
 
 
 NO_CHECKER = 1
 """The exit code of Python: the small training has no `stages.train.segment`."""
 
 
-def test_what_a_segment_has_prepared_is_not_taken_for_a_whole_reproduction(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The evaluation's input is not as in the commit, and a segment does not bring it."""
-    mine = tmp_path / "mine"
-    shutil.copytree(project, mine)
-    pipeline, evaluate = mine / "dvc.yaml", mine / "evaluate.py"
-    pipeline.write_text(pipeline.read_text().replace("[model, evaluate.py]", "[model, evaluate.py, held_out.txt]"))
-    evaluate.write_text(evaluate.read_text().replace("1.5 +", 'float(Path("held_out.txt").read_text()) +'))
-    (mine / "held_out.txt").write_text("9.5")
-    git(mine, "add", "-A")
-    git(mine, "commit", "-qm", "held-out data")
-    (mine / "held_out.txt").write_text("1.5")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    repro(mine)
-    md5, sha256 = file_md5(mine / "held_out.txt"), file_sha256(mine / "held_out.txt")
-    held_out = Dependency(
-        path="held_out.txt", md5=md5, bytes=3, files={"held_out.txt": sha256}, not_listed=0, places=[]
-    )
-    write_revision(mine, tmp_path / "main", InputListing(sources=[], dependencies=[held_out]))
-    checkpoints = tmp_path / "checkpoints"
-    (checkpoints / "step-4").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    whole = ReproduceOptions("main", yes=True, source=str(mine), data=mine)
+def test_a_segment_ends_with_the_exit_code_of_the_checker(project: Path, revision: Path) -> None:
+    request = ReproduceOptions(str(revision), yes=True, source=str(project))
 
-    assert reproduce(replace(whole, segment="4-8", checkpoints=checkpoints)) == NO_CHECKER
-    with pytest.raises(UserError, match=r"was begun with other options \(--segment, "):
-        reproduce(whole)
-
-    folder = tmp_path / "work"
-    assert reproduce(replace(whole, folder=folder)) == 0
-    assert reproduce(replace(whole, folder=folder, segment="4-8", checkpoints=checkpoints)) == NO_CHECKER
+    assert reproduce(replace(request, segment="4-8")) == NO_CHECKER
     with pytest.raises(UserError, match=r"--segment 2: expected FROM-TO in steps, e\.g\. 0-100"):
-        reproduce(replace(whole, folder=folder, segment="2"))
+        reproduce(replace(request, segment="2"))
+
+
+def test_sigterm_reaches_the_stage_and_not_dvc_which_would_leave_it_running(
+    project: Path, revision: Path, tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    process = subprocess.Popen([*command, "--set", f"HOLD={hold}"], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 120
+    while not Path(f"{hold}.reached").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    below = psutil.Process(process.pid).children(recursive=True)
+
+    process.terminate()
+
+    assert process.wait(timeout=60) == EXIT_TERMINATED
+    assert len(below) >= 2
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below)

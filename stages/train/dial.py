@@ -99,8 +99,8 @@ LARGEST_WIDTH = 16_384
 
 REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 2.048e6, 2048
 MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.0042, 0.012
-"""Of the run from which batch and rates follow. The rates are near the best of `recipe_embedding.yaml` at width 64 with
-12 rows, and at width 32 with 1 TFLOP, where few others were run."""
+"""Of the run from which batch and rates follow. The rates are near the best in docs/explanation/recipe.md at width 64
+with 12 rows, and at width 32 with 1 TFLOP, where few others were run."""
 
 BATCH_EXPONENT = 0.383
 """The batch grows as tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,

@@ -159,17 +159,8 @@ def test_the_shipped_questions_are_those_of_a_paper() -> None:
     assert SHIPPED == [
         "ablation",
         "codeparrot",
-        "default_job",
         "dial",
-        "dial_search",
-        "dial_search_20",
         "optimizers",
         "presets",
-        "recipe",
-        "recipe_batches",
-        "recipe_betas",
-        "recipe_embedding",
-        "recipe_final",
-        "recipe_seeds",
         "scaling",
     ]

@@ -173,39 +173,9 @@ def params(*words: str, yes: bool = False) -> None:
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
 
-def confirmed(question: str = "write params.yaml?") -> bool:
+def confirmed() -> bool:
     """Ask in the terminal; without one the answer is no."""
-    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-
-
-@app.command
-def new(folder: Path, *words: str, update: bool = False, yes: bool = False) -> None:
-    """Make a project of your own in a new folder, as a git repository with its first commit.
-
-    Parameters
-    ----------
-    folder
-        Of the project.
-    words
-        As `parrotflow params` takes them, e.g. corpus=folder.
-    update
-        Bring the project to this version of parrotflow: show the difference, then merge it by git.
-    yes
-        Merge without asking.
-    """
-    from flows.project import new as project
-
-    if not update:
-        print("\n".join(project.new_project(folder, words)))
-        return
-    before, after = project.update_project(folder)
-    if before == after:
-        print(f"{folder} is up to date")
-        return
-    print(project.difference(folder, before, after))
-    if not yes and not confirmed("merge it?"):
-        raise UserError(f"{folder} is left as it was; --yes merges without asking")
-    print(project.merge(folder, before, after))
+    return sys.stdin.isatty() and input("write params.yaml? [y/N] ").strip().lower() in ("y", "yes")
 
 
 @app.command

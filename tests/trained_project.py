@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
@@ -18,6 +18,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import receipt_path, write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
+from stages.train.model.tokenizer import write_tokenizer
 from tests.small_project import DATA_STAGES, ROOT, function_text, write_corpus, write_params, write_project
 
 CONTEXT_LENGTH = 32
@@ -53,7 +54,7 @@ def write_model(folder: Path, seed: int = 0) -> None:
     )
     shutil.rmtree(folder / "model", ignore_errors=True)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
-    AutoTokenizer.from_pretrained(folder / "data/tokenizer").save_pretrained(folder / "model")
+    write_tokenizer(folder / "model", eos_id=0, source=folder / "data/tokenizer")
     for report in (EVALUATE_RECEIPT, *map(receipt_path, (GENERATE_REPORT, SCORE_REPORT, HARNESS_REPORT))):
         if before and (folder / report).is_file():
             text = (folder / report).read_text(encoding="utf-8")

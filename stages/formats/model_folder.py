@@ -3,7 +3,7 @@
     model.safetensors        the weights (large models: model-00001-of-0000N.safetensors and an index)
     config.json              the architecture
     generation_config.json   how to generate by default
-    tokenizer.json, tokenizer_config.json
+    tokenizer.json, tokenizer_config.json    they begin each text with the end-of-sequence id, as training did
     training.json            what the order of the data followed from, and the precision (resolved, never `auto`)
     step-00000100/           the same without the tokenizer, for each of train.export_steps
 

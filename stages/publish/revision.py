@@ -111,8 +111,8 @@ def read_step(number: int, folder: Path) -> ExportedStep:
 
 
 def tokenizer_files() -> dict[str, Path]:
-    """The tokenizer's files by name."""
-    return {file.name: file for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
+    """The tokenizer's files in the model folder by name: steps do not have them."""
+    return {file.name: MODEL / file.name for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
 
 
 def training_execution() -> Execution | None:

@@ -69,14 +69,17 @@ class Scored:
 
 
 def open_language_model(folder: Path = MODEL) -> LanguageModel:
-    """The model, prompted as it was trained: each text follows the end-of-sequence id."""
+    """The model, prompted as it was trained: each text follows the end-of-sequence id.
+
+    The tokenizer of a model folder adds that id (`stages/train/model/tokenizer.py`).
+    """
     model, tokenizer = open_model(folder), open_tokenizer(folder)
     tokenizer.split_special_tokens = True  # the name of a special token in a text is text
-    lm = HFLM(
+    lm = _Model(
         pretrained=model,
         tokenizer=tokenizer,
         prefix_token_id=tokenizer.eos_token_id,
-        add_bos_token=False,
+        add_bos_token=True,
         batch_size=whole_number(REQUESTS_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
     )
     if not BARS:
@@ -85,6 +88,19 @@ def open_language_model(folder: Path = MODEL) -> LanguageModel:
     versions = [version(library) for library in ("lm_eval", "tokenizers", "torch", "transformers")]
     key = cache_key(answers_key(folder), code_key(open_language_model), *versions)
     return LanguageModel(lm, weights_sha256(folder), key)
+
+
+class _Model(HFLM):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's model. Left to itself, lm-eval begins only texts without a context with the prefix id."""
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """As `HFLM` has it, whose windows begin with the prefix id already."""
+        self.add_bos_token = False
+        try:
+            found: list[float] = super().loglikelihood_rolling(requests, disable_tqdm)
+        finally:
+            self.add_bos_token = True
+        return found
 
 
 def without_bars(method: Callable[..., Any]) -> Callable[..., Any]:

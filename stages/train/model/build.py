@@ -273,6 +273,7 @@ def full_model(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manife
     plain.tie_weights()
     plain.resize_token_embeddings(vocabulary.vocab_size)
     plain.generation_config = trained.model.generation_config
+    plain.generation_config.pad_token_id = vocabulary.eos_id  # as `write_tokenizer` pads
     plain.config.use_cache = True
     return plain
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.model_folder import MODEL, TOKENIZER, TRAINING_RUN, weights_sha256
+from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import CURVES, read_json, write_json
 from stages.formats.revision.execution import (
     OBSERVED_TWICE,
@@ -39,6 +39,7 @@ from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
+from stages.train.model.tokenizer import write_tokenizer
 from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import Uptime, device_name, remember_speed
 from stages.train.parallel import uses_fsdp
@@ -105,8 +106,7 @@ def write_results(
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
         save_model(model, folder)
-        for file in sorted(TOKENIZER.iterdir()):
-            shutil.copyfile(file, folder / file.name)
+        write_tokenizer(folder, trainer.store.manifest.eos_id)
         write_json(folder / TRAINING_RUN, order_of_data(trainer))
         for step, path in exports.items():
             if path is not None:

@@ -28,13 +28,13 @@ import torch
 from accelerate import Accelerator
 
 from stages.formats.evaluation.task_scores import SCORER, TaskRequest, TaskScores
-from stages.formats.model_folder import TOKENIZER
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 from stages.runtime.supervision import VARIABLE
 from stages.train.model.build import full_model, save_model
 from stages.train.model.loss import CausalLoss
+from stages.train.model.tokenizer import write_tokenizer
 from stages.train.parallel import PROCESS_GROUP, on_main
 from stages.train.params import TrainParams
 
@@ -109,8 +109,7 @@ class TaskEvaluation:
             try:
                 with atomic_folder(self.folder / "tasks" / f"step-{done:08d}") as folder:
                     save_model(plain, folder)
-                    for file in sorted(TOKENIZER.iterdir()):
-                        shutil.copyfile(file, folder / file.name)
+                    write_tokenizer(folder, self.vocabulary.eos_id)
                 del plain
                 self._score()
             except OSError as error:

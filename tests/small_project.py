@@ -167,7 +167,6 @@ SECTIONS: dict[str, Any] = {
         "intended_use": "For tests.",
         "limitations": ["It knows nothing."],
         "include_data": False,
-        "benchmarks": [],
         "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
     },
 }

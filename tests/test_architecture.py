@@ -15,7 +15,7 @@ from dvc.repo import Repo
 from pydantic import BaseModel
 
 from flows.plan.settings import section_models
-from flows.reproduce.environment import PIN, groups
+from flows.reproduce.environment import groups
 from stages.runtime.code import RUNTIME, Sources
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import pinned, stage_codes
@@ -38,6 +38,9 @@ SHARED_BY_ALL = (
     "runtime/stage_code",
 )
 """Writing whole files, failing clearly, code, inputs, versions: what no stage can do without."""
+
+PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
+"""A line of a lock: a version of one library, perhaps on some platforms only."""
 
 TRAINING_NODE = {
     "torch",

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from benchmarks.runs.hub_server import WRITER, Hub
-from stages.formats.revision.provenance import HISTORY, RECEIPT, REVISIONS, is_observed
+from stages.formats.revision.provenance import RECEIPT, REVISIONS, is_observed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_params_file
 
@@ -354,12 +354,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _content(file: Path) -> bytes:
-    """A file's bytes; of a receipt and of the moves of `main` without what holds the time of the publication."""
-    if file.name not in (RECEIPT, HISTORY):
+    """A file's bytes; of a receipt without the commit on the Hub."""
+    if file.name != RECEIPT:
         return file.read_bytes()
-    text = file.read_text(encoding="utf-8")
-    lines = text.splitlines() if file.name == HISTORY else [text]
-    return json.dumps([json.loads(line) | {"commit": None, "at": None} for line in lines], sort_keys=True).encode()
+    return json.dumps(json.loads(file.read_bytes()) | {"commit": None}, sort_keys=True).encode()
 
 
 def lock_entries(folder: Path) -> dict[str, Any]:

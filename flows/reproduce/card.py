@@ -15,7 +15,7 @@ from flows.reproduce.commands import run_quietly
 from flows.reproduce.compare import ComparedStage, Difference, keys, of_pairs, same_weights
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import MODEL
-from stages.formats.reports import REPORTS, write_json
+from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.provenance import (
     CARD,
@@ -26,6 +26,7 @@ from stages.formats.revision.provenance import (
     RECORDED_CODE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
+    SPEED,
     InputListing,
 )
 from stages.runtime.stage_code import FOLDER
@@ -68,7 +69,7 @@ def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
         files |= {project / Path(path).name: revision.folder / path}
     code = [path for path in revision.provenance.files if path.startswith(f"{RECORDED_CODE}/")]
     files |= {project / FOLDER / Path(path).name: revision.folder / path for path in code}
-    files |= {project / TRAIN_EXECUTION: revision.folder / EXECUTION}
+    files |= {project / TRAIN_EXECUTION: revision.folder / EXECUTION, project / TRAIN_SPEED: revision.folder / SPEED}
     rebuilt = {path.relative_to(checkout): path for path in (checkout / REPORTS).rglob("*") if path.is_file()}
     for name in rebuilt.keys() - {TRAIN_EXECUTION, TRAIN_SPEED}:
         files.setdefault(project / name, rebuilt[name])
@@ -76,11 +77,8 @@ def lay_out(revision: RecordedRevision, checkout: Path, project: Path) -> None:
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
-    for path in revision.provenance.folders.get(MODEL.as_posix(), {}):  # the card names the exported steps
-        (project / MODEL / path).parent.mkdir(parents=True, exist_ok=True)
-    if revision.provenance.training is not None:
-        facts = {**revision.provenance.training, "weights_sha256": revision.provenance.weights_sha256}
-        write_json(project / TRAIN_SPEED, facts)
+    for step in (checkout / MODEL).glob("step-*"):  # the card names the exported steps
+        (project / MODEL / step.name).mkdir(parents=True, exist_ok=True)
     (project / "data").symlink_to(checkout / "data")
 
 

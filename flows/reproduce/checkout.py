@@ -19,8 +19,7 @@ from dvc.repo import Repo
 
 from flows.dvc_repo.cache import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
-from flows.reproduce.revision import RecordedRevision, changed_code
-from stages.formats.revision.consistency import code_read
+from flows.reproduce.revision import RecordedRevision, changed_code, code_read
 from stages.formats.revision.provenance import (
     PROVENANCE,
     RECORDED_LOCK,
@@ -245,7 +244,7 @@ def write_code(revision: RecordedRevision, checkout: Path) -> None:
 
     What the commit itself has in this folder is removed: it would be compared in place of the code.
     """
-    if any(code_read(revision.stages)):
+    if code_read(revision.stages):
         remove(inside(checkout, FOLDER.as_posix()))
         for path, code in stage_codes(checkout).items():
             atomic_write(inside(checkout, path.as_posix()), code.text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.consistency import project_path, unmade
+from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
 from stages.formats.revision.provenance import (
@@ -22,19 +22,22 @@ from stages.formats.revision.provenance import (
     MAIN,
     NOT_INDEXED,
     PROVENANCE,
+    RECORD,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     InputListing,
     Provenance,
+    is_shipped,
     record_path,
 )
-from stages.formats.revision.verify import verify_files, verify_signature
+from stages.formats.revision.signature import verify_signature
+from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
-from stages.runtime.stage_code import code_in, file_changes, library_changes
+from stages.runtime.stage_code import FOLDER, code_in, file_changes, library_changes
 
 NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
 """Without these nothing can be rebuilt."""
@@ -74,10 +77,9 @@ class RecordedRevision:
 
     @property
     def python(self) -> str | None:
-        """The version of Python that trained; where that is not recorded, the one that published."""
+        """The version of Python that trained; None if it is not recorded."""
         sessions = self.execution.sessions if self.execution else []
-        recorded = sessions[0].versions.get("python") if sessions else self.provenance.published_from.get("python")
-        return recorded if isinstance(recorded, str) else None
+        return sessions[0].versions.get("python") if sessions else None
 
     @property
     def training(self) -> str | None:
@@ -96,14 +98,32 @@ class RecordedRevision:
         return {path: file for path, file in files.items() if file is not None and self.maker_of(file) is not None}
 
 
+def project_path(path: str) -> str | None:
+    """The file of the project that a file of a revision is a copy of, if a stage makes it; None for all others."""
+    if path.startswith(f"{record_path(REPORTS)}/"):
+        return path.removeprefix(f"{RECORD}/")
+    return f"{MODEL}/{path}" if is_shipped(path) else None
+
+
+def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
+    """The files of the model and its evaluation that no recorded stage makes."""
+    made = makers_of(stages)
+    return [path for path in provenance.files if (file := project_path(path)) and maker_of(made, file) is None]
+
+
+def code_read(stages: dict[str, LockEntry]) -> list[str]:
+    """The files of code that the stages read."""
+    return [dep["path"] for entry in stages.values() for dep in entry["deps"] if Path(dep["path"]).parent == FOLDER]
+
+
 def read_revision(asked: str, folder: Path) -> RecordedRevision:
     """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
     provenance = Provenance.find(folder / PROVENANCE)
     missing = [path for path in NEEDED if not (folder / path).is_file()]
     if provenance is None or missing:
         raise UserError(
-            f"{asked}: holds no {missing[0] if missing else PROVENANCE}, so it does not say what it was made from "
-            "(revisions of older versions of parrotflow do not); publish the model again with this version"
+            f"{asked}: holds no {missing[0] if missing else PROVENANCE}, so it does not say what it was made from; "
+            "publish the model again"
         )
     stages = read_recorded_lock(folder)
     makers, ordered = makers_of(stages), dict[str, LockEntry]()

@@ -23,6 +23,7 @@ from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 
 MODEL = Path("model")
+WEIGHTS = "model*.safetensors"
 CONFIG = "config.json"
 TRAINING_RUN = "training.json"
 
@@ -39,7 +40,7 @@ REMEDY = (
 
 def weight_files(folder: Path = MODEL) -> list[Path]:
     """The weight files, in order. Raises UserError where the folder holds no model."""
-    files = sorted(folder.glob("model*.safetensors"))
+    files = sorted(folder.glob(WEIGHTS))
     if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
         raise UserError(
             f"{folder}: the weights are pickled ({', '.join(pickles)}), and unpickling runs code of the file's author: "
@@ -52,7 +53,11 @@ def weight_files(folder: Path = MODEL) -> list[Path]:
 
 def weights_sha256(folder: Path = MODEL) -> str:
     """The sha256 of the weights, in hex: of the one file's bytes, or of the concatenated sha256 of the shards."""
-    hashes = [file_sha256(file) for file in weight_files(folder)]
+    return combined_sha256([file_sha256(file) for file in weight_files(folder)])
+
+
+def combined_sha256(hashes: list[str]) -> str:
+    """One hash for the weights, from those of their files in order."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 

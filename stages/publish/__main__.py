@@ -9,17 +9,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.provenance import EVALUATION, EVALUATION_RECEIPT, REVISIONS, Receipt, publication_receipt
+from stages.formats.revision.provenance import (
+    NOT_INDEXED,
+    PROVENANCE,
+    REVISIONS,
+    Provenance,
+    Receipt,
+    is_observed,
+    publication_receipt,
+)
 from stages.publish.card import example_prompt
-from stages.publish.folder import publish_to_folder
+from stages.publish.folder import publish_to_folder, require_intact
 from stages.publish.inputs import CardInputs, read_inputs
 from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
 from stages.publish.params import PublishParams, describes_another_corpus
-from stages.publish.record import gather_record
+from stages.publish.record import attested, gather_record
 from stages.publish.render_card import render_card
-from stages.publish.revision import Gate, Revision, model_files, name_revision, with_kept_record
+from stages.publish.revision import Gate, Revision, model_files, name_revision
 from stages.runtime.entry import RefusedError, UserError, run_stage
 from stages.runtime.section import read_section
 
@@ -82,10 +89,21 @@ def gathered(params: PublishParams, inputs: CardInputs) -> Iterator[Revision]:
     """
     with TemporaryDirectory() as temporary:
         card = render_card(params, inputs, Path(temporary))
-        measured = {EVALUATION: EVALUATE_REPORT, EVALUATION_RECEIPT: EVALUATE_RECEIPT}
-        revision = name_revision(model_files(MODEL) | card | measured)
+        revision = name_revision(model_files(MODEL) | card)
         kept = Path(params.folder) / params.name / REVISIONS / revision.name
-        yield with_kept_record(revision, kept) or gather_record(revision, params, Path(temporary))
+        yield with_kept_record(revision, kept) if kept.is_dir() else gather_record(revision, params, Path(temporary))
+
+
+def with_kept_record(revision: Revision, kept: Path) -> Revision:
+    """The revision with the record of its first publication; signed now if a key is named.
+
+    Raises UserError if that is not as it was published.
+    """
+    require_intact(kept)
+    attested(kept / PROVENANCE)
+    record = [path for path in Provenance.read(kept / PROVENANCE).files if is_observed(path)]
+    files = {path: kept / path for path in (*record, *sorted(NOT_INDEXED)) if (kept / path).is_file()}
+    return Revision(revision.name, revision.files | files, revision.sha256)
 
 
 if __name__ == "__main__":

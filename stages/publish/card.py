@@ -11,7 +11,6 @@ from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.execution import Session
-from stages.formats.revision.model_index import problem_set_name
 from stages.formats.revision.provenance import run_name, step_name
 from stages.publish.inputs import CardInputs, SplitSize, TextAmount
 from stages.publish.params import PublishParams
@@ -155,6 +154,11 @@ def problems_from(found: SetScore, generation: Generation) -> str:
     """The file or data set whose problems these are; empty where one holds several sets."""
     receipt = generation.receipts.problem_sets.get(found.problems_sha256)
     return receipt.name if receipt else ""
+
+
+def problem_set_name(name: str, problems: int) -> str:
+    """What the card calls a set of code problems."""
+    return f"{name} ({problems:,} problems)"
 
 
 def is_published(name: str, found: SetScore) -> bool:

@@ -14,7 +14,6 @@ from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
-from stages.formats.revision.model_index import is_taken, known_data_sets
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import LOCK, publish_deps, read_lock, recorded_section, recorded_versions
@@ -33,6 +32,9 @@ REPORTS_READ = (
     *(path for report in (GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT) for path in (report, receipt_path(report))),
 )
 ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
+
+HELD_OUT = "held-out"
+"""The type of data set of the model's own evaluation, as the head of the card names it."""
 
 Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
@@ -126,7 +128,7 @@ def read_inputs() -> CardInputs:
         measurements=read_measurements(),
     )
     require_measured(inputs, weights_sha256())
-    require_declared(inputs.measurements, stages)
+    require_declared(inputs, stages)
     return inputs
 
 
@@ -151,10 +153,10 @@ def require_measured(inputs: CardInputs, weights: str) -> None:
         )
 
 
-def require_declared(measurements: dict[Path, Measurements], stages: Stages) -> None:
-    """Raise UserError for a report of another evaluation that no record would hold, or that passes for one of ours."""
-    made, deps, known = makers_of(stages), publish_deps(), list(known_data_sets(read_json))
-    for path, found in measurements.items():
+def require_declared(inputs: CardInputs, stages: Stages) -> None:
+    """Reject a custom evaluation report that no stage declares, or whose data set name collides with a built-in one."""
+    made, deps = makers_of(stages), publish_deps()
+    for path, found in inputs.measurements.items():
         files = [path.as_posix(), receipt_path(path).as_posix()]
         if unmade := ", ".join(file for file in files if file not in made):
             raise UserError(
@@ -167,11 +169,18 @@ def require_declared(measurements: dict[Path, Measurements], stages: Stages) -> 
                 f"{', '.join(unread)}: {DVC_FILE} does not list it among the deps of publish, so DVC would not notice "
                 "that it changes: add it there"
             )
-        if is_taken(found, known):
+        if found.data_set in built_in_data_sets(inputs):
             raise UserError(
                 f"{receipt_path(path)}: data_set: an evaluation of the pipeline has results of {found.data_set} "
                 "already, which these could be taken for: give it another name"
             )
+
+
+def built_in_data_sets(inputs: CardInputs) -> set[str]:
+    """The names under which the card has results of the pipeline's own evaluations."""
+    problem_sets = {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
+    repositories = {name.partition("@")[0] for name in problem_sets}
+    return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets, *repositories}
 
 
 def training_facts() -> Facts | None:

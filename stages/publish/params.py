@@ -23,19 +23,6 @@ RepositoryName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][
 """`owner/name` on the Hub."""
 
 
-class BenchmarkParams(Section):
-    """A result of the card that is also one of a benchmark of the Hub: a data set with a leaderboard."""
-
-    result: Annotated[str, Field(min_length=1)]
-    """Whose it is, as the head of the card has it (`dataset: type`): a task of the harness, a set of code problems."""
-    metric: Annotated[str, Field(min_length=1)]
-    """Which of its metrics the leaderboard is for, such as `acc` or `pass@1`."""
-    dataset: RepositoryName
-    """`owner/name` of the benchmark."""
-    task_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.@-]{0,95}$")]
-    """Of the task in the benchmark's `eval.yaml`."""
-
-
 class PublishParams(Section):
     """The section `publish` of params.yaml."""
 
@@ -77,17 +64,8 @@ class PublishParams(Section):
     include_data: bool
     """Whether a revision holds the data files that stages depend on and that neither the commit nor the source archive
     has, e.g. `corpus/`. Their names and hashes are published anyhow."""
-    benchmarks: list[BenchmarkParams]
-    """Results that are also written to `.eval_results/`, which the Hub shows on the leaderboards of its benchmarks."""
     gate: GateParams
     """Conditions on the evaluation."""
-
-    @model_validator(mode="after")
-    def _a_benchmark_has_one_result(self) -> Self:
-        tasks = [(one.dataset, one.task_id) for one in self.benchmarks]
-        if twice := sorted(task for task in set(tasks) if tasks.count(task) > 1):
-            raise ValueError(f"benchmarks: {' '.join(twice[0])} is there twice; a leaderboard takes one result")
-        return self
 
     @model_validator(mode="after")
     def _repositories_are_of_the_hub_and_differ(self) -> Self:

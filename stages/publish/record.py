@@ -6,19 +6,19 @@ timestamps, no paths of this machine, no credentials; the order of everything is
 
 import hashlib
 import os
-import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser, Error
 from pathlib import Path
 from typing import Any
 
-from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import Stages, folder_md5, hash_of, makers_of
 from stages.formats.revision.provenance import (
     EXECUTION,
+    FORMAT,
     INPUTS,
     MOST_FILES,
     PROVENANCE,
@@ -26,6 +26,7 @@ from stages.formats.revision.provenance import (
     RECORDED_DATA,
     SIGNATURE,
     SOURCE_ARCHIVE,
+    SPEED,
     Amount,
     Dependency,
     GitState,
@@ -36,7 +37,7 @@ from stages.formats.revision.provenance import (
     printable,
     record_path,
 )
-from stages.formats.revision.verify import SIGNING_KEY, sign
+from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish import inputs, lock
@@ -74,9 +75,12 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
     execution = training_execution()
-    reports, folders = outputs_of(stages)
+    reports = outputs_of(stages)
 
-    contents = lock.settings(stages) | reports
+    read = {record_path(path): path.read_bytes() for path in inputs.REPORTS_READ}
+    contents = lock.settings(stages) | read | reports
+    if inputs.training_facts() is not None:
+        contents[SPEED] = TRAIN_SPEED.read_bytes()
     if source.archive:
         contents[SOURCE_ARCHIVE] = source.content
     for path, content in contents.items():
@@ -90,29 +94,12 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     require_no_secret(files)
 
     provenance = Provenance(
+        format=FORMAT,
         revision=revision.name,
         files=revision.sha256 | {path: file_sha256(files[path]) for path in sorted(files)},
-        folders=folders,
-        weights_sha256=weights_sha256(),
         git=state,
         source=source.archive,
         left_out=source.left_out,
-        not_recorded=[
-            *([] if execution else ["how the training was executed"]),
-            *(f"dvc.yaml as {stage} ran: it was edited since" for stage in lock.stages_of_another_pipeline(stages)),
-        ],
-        pipeline=[{"stage": name} | stage for name, stage in stages.items()],
-        not_in_lock=lock.not_in_lock(everything, needed),
-        publish=params.model_dump(mode="json"),
-        versions=lock.recorded_versions(stages),
-        training=inputs.training_facts(),
-        continued_from=[run.continued_from for run in execution.sessions if run.continued_from] if execution else [],
-        published_from={
-            "python": platform.python_version(),
-            "system": platform.system(),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-        },
     )
     provenance.write(folder / PROVENANCE)
     require_no_secret({PROVENANCE: folder / PROVENANCE})
@@ -127,13 +114,12 @@ def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
     return found
 
 
-def outputs_of(stages: Stages) -> tuple[dict[str, bytes], dict[str, dict[str, str]]]:
-    """Path in the revision -> content, of the metrics and curves that the stages wrote; folder -> its files' md5.
+def outputs_of(stages: Stages) -> dict[str, bytes]:
+    """Path in the revision -> content, of the metrics and curves that the stages wrote.
 
-    Raises UserError where the model or a report is not what its stage made: every verification would refuse it.
+    Raises UserError if the model or a report is not what its stage made.
     """
     reports: dict[str, bytes] = {}
-    folders: dict[str, dict[str, str]] = {}
     for stage, out in ((stage, out) for stage, entry in stages.items() for out in entry.get("outs", [])):
         path = Path(out["path"])
         if path != MODEL and not path.is_relative_to(REPORTS):
@@ -144,12 +130,10 @@ def outputs_of(stages: Stages) -> tuple[dict[str, bytes], dict[str, dict[str, st
                 f"{path}: is not what the stage {stage} made, by {lock.LOCK}: run `dvc repro {stage}`, which makes it "
                 "again, then publish"
             )
-        if path.is_dir():
-            folders[path.as_posix()] = listing_of(path, hashes)
         if path != MODEL and out.get("size", 0) <= LARGEST_REPORT:
             files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
             reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
-    return reports, folders
+    return reports
 
 
 def require_no_secret(files: dict[str, Path]) -> None:
@@ -176,11 +160,10 @@ def data_inside(listing: InputListing) -> Iterator[tuple[str, Path]]:
 
 
 def attested(index: Path) -> dict[str, Path]:
-    """The index and, where a key is named, its signature, which is made here."""
+    """The index and, if a key is named, its signature, which is made here."""
     if not (key := os.environ.get(SIGNING_KEY)):
         return {PROVENANCE: index}
-    sign(index, Path(key).expanduser())
-    return {PROVENANCE: index, SIGNATURE: index.with_name(SIGNATURE)}
+    return {PROVENANCE: index, SIGNATURE: sign(index, Path(key).expanduser())}
 
 
 DVC_CONFIGS = (Path(".dvc/config"), Path(".dvc/config.local"))

@@ -2,7 +2,7 @@
 
 `python -m stages.publish.render_card FOLDER` writes what publish says of a model, and publishes nothing.
 
-Writes the card (`README.md`, `curves.png`, `.eval_results/`) and the sources of the data with their licences
+Writes the card (`README.md`, `curves.png`) and the sources of the data with their licences
 (`inputs.json`). `parrotflow reproduce` compares them with what was published. The same curves give the same bytes.
 """
 
@@ -10,9 +10,8 @@ import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
-import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
 from stages.formats.evaluation.generation import Generation
@@ -22,10 +21,19 @@ from stages.formats.evaluation.report import Evaluation, Interval
 from stages.formats.evaluation.verdicts import ScoreReport
 from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.reports import Points, read_curve
-from stages.formats.revision.model_index import HELD_OUT, HELD_OUT_NAME, eval_results, head, problem_set_name
 from stages.formats.revision.provenance import CARD, CURVES, InputListing
-from stages.publish.card import FEWEST, between, drawn, filled_card, interval, is_published, pass_at_k, problems_from
-from stages.publish.inputs import CardInputs, read_inputs
+from stages.publish.card import (
+    FEWEST,
+    between,
+    drawn,
+    filled_card,
+    interval,
+    is_published,
+    pass_at_k,
+    problem_set_name,
+    problems_from,
+)
+from stages.publish.inputs import HELD_OUT, CardInputs, read_inputs
 from stages.publish.lock import read_lock, recorded_section
 from stages.publish.params import PublishParams
 from stages.publish.record import sources
@@ -53,11 +61,7 @@ def render_card(params: PublishParams, inputs: CardInputs, folder: Path) -> dict
     drawn = {CURVES: picture} if draw_curves(picture) else {}
     text = filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=bool(drawn))
     card.write_text(text, encoding="utf-8")
-    benchmarks = eval_results([one.model_dump() for one in params.benchmarks], head(text))
-    for path, entries in benchmarks.items():
-        (folder / path).parent.mkdir(exist_ok=True)
-        (folder / path).write_text(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True), encoding="utf-8")
-    return {CARD: card} | drawn | {path: folder / path for path in benchmarks}
+    return {CARD: card} | drawn
 
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -94,7 +98,7 @@ def held_out(evaluation: Evaluation) -> Iterator[EvalResult]:
         yield EvalResult(
             task_type=TASK_TYPE,
             dataset_type=HELD_OUT,
-            dataset_name=HELD_OUT_NAME,
+            dataset_name="held-out documents",
             dataset_split="validation",
             metric_type=name,
             metric_name=named(title, getattr(evaluation.interval_95, name), evaluation.documents),
@@ -166,12 +170,11 @@ SIZE_INCHES, DOTS_PER_INCH = (9.0, 3.4), 110
 LOSSES = {"training_loss": "training", "validation_loss": "held out"}
 
 
-def draw_curves(target: "Path | BinaryIO", folder: Path = CURVES_FOLDER, before: Path | None = None) -> bool:
-    """Write the picture as PNG, with the curves of the folder `before` in grey; False where none were recorded."""
+def draw_curves(target: Path, folder: Path = CURVES_FOLDER) -> bool:
+    """Write the picture as PNG; False if no curves were recorded."""
     losses, rates = read_losses(folder), read_rates(folder)
     if not losses:
         return False
-    grey = (read_losses(before), read_rates(before)) if before else ({}, {})
     # Half a second of imports: only where there is something to draw.
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -183,8 +186,8 @@ def draw_curves(target: "Path | BinaryIO", folder: Path = CURVES_FOLDER, before:
         FigureCanvasAgg(figure)
         panels = [("loss", "nats per token", losses), *([("learning rate", "", rates)] if rates else [])]
         axes_of_panels = figure.subplots(1, len(panels), squeeze=False)[0]
-        for axes, (title, unit, series), earlier in zip(axes_of_panels, panels, grey, strict=False):
-            plot(axes, series, earlier)
+        for axes, (title, unit, series) in zip(axes_of_panels, panels, strict=True):
+            plot(axes, series)
             axes.set(title=title, xlabel="step", ylabel=unit)
         # Without the version of matplotlib, which the file would name.
         figure.savefig(target, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -201,15 +204,12 @@ def read_rates(folder: Path) -> dict[str, Points]:
     return {name: points for name, points in read_curve("learning_rate", folder).items() if points}
 
 
-def plot(axes: "Axes", series: dict[str, Points], earlier: dict[str, Points]) -> None:
+def plot(axes: "Axes", series: dict[str, Points]) -> None:
     """A line for each series; points where there are few, and a legend where there are several."""
-    for number, points in enumerate(earlier.values()):
-        label = "revision before" if number == 0 else None
-        axes.plot(*zip(*points, strict=True), color="0.75", linewidth=1.2, label=label, zorder=1)
     for label, points in series.items():
         steps, values = zip(*points, strict=True)
         axes.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
-    if earlier or len(series) > 1:
+    if len(series) > 1:
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 

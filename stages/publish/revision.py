@@ -6,24 +6,13 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.formats.evaluation.report import Evaluation, PublishedEvaluation
+from stages.formats.evaluation.report import Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import (
-    PROVENANCE,
-    SHIPPED,
-    SIGNATURE,
-    Provenance,
-    is_observed,
-    is_shipped,
-    is_undamaged,
-    revision_name,
-    run_name,
-    step_name,
-)
+from stages.formats.revision.provenance import SHIPPED, is_shipped, revision_name, run_name, step_name
 from stages.publish.params import GateParams
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import RefusedError, UserError
+from stages.runtime.entry import RefusedError
 
 STEP = re.compile(r"step-(\d+)")
 
@@ -49,30 +38,6 @@ def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
     sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
-
-
-def with_kept_record(revision: Revision, folder: Path) -> Revision | None:
-    """The revision with the record that was published with it before; None where there is no `folder` yet.
-
-    Raises UserError where a file of that record is not as it was published, or an older version wrote it.
-    """
-    if not folder.is_dir():
-        return None
-    again = f"delete {folder} and run `dvc repro -f -s publish`"
-    provenance = Provenance.find(folder / PROVENANCE)
-    if provenance is None or provenance.revision != revision.name or not is_undamaged(folder / PROVENANCE, provenance):
-        raise UserError(
-            f"{folder / PROVENANCE}: is not as it was published, or an older version of parrotflow wrote it, without a "
-            f"checksum; {again}"
-        )
-    record = [path for path in provenance.files if is_observed(path)]
-    for path in record:
-        if not (folder / path).is_file() or file_sha256(folder / path) != provenance.files[path]:
-            raise UserError(f"{folder / path}: differs from what was published with this revision; {again}")
-    attested = [path for path in (PROVENANCE, SIGNATURE) if (folder / path).is_file()]
-    return Revision(
-        revision.name, revision.files | {path: folder / path for path in (*record, *attested)}, revision.sha256
-    )
 
 
 def model_files(model: Path) -> dict[str, Path]:
@@ -132,7 +97,7 @@ class Gate:
     """The conditions, and the evaluation of the model that is to become `main`."""
 
     params: GateParams
-    evaluation: Evaluation | PublishedEvaluation
+    evaluation: Evaluation
     advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
     """What a refusal ends with."""
     compared: set[float] = field(default_factory=set)
@@ -146,7 +111,7 @@ class Gate:
                 f"publish.gate.bits_per_byte_at_most = {limit:g}: the model has {value:g}; nothing was published"
             )
 
-    def check_not_worse(self, published: PublishedEvaluation | None, location: str) -> None:
+    def check_not_worse(self, published: Evaluation | None, location: str) -> None:
         """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now.
 
         None means that `main` holds a model without a readable evaluation: that is refused too.

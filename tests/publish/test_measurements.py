@@ -1,7 +1,6 @@
 """An evaluation of one's own is in the card and in the Hub's model-index, and publish does not know it."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,10 @@ from huggingface_hub import ModelCard
 from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, receipt_path
-from stages.formats.revision.model_index import contradictions
-from stages.formats.revision.verify import verify_files
 from stages.publish.__main__ import main
 from stages.publish.inputs import paths_read, read_inputs
 from stages.runtime.entry import UserError
 from tests.publish.repository import stage, write_lock
-from tests.publish.test_model_index import edit_card, value
 
 MAIN, REPORT = Path("published/tiny/main"), Path("reports/riddles.json")
 RECEIPT = receipt_path(REPORT)
@@ -73,33 +69,6 @@ def test_its_numbers_alone_are_metrics_and_it_is_read_by_the_publication(project
     assert {REPORT, RECEIPT} < set(paths_read())
 
 
-def test_a_verification_compares_the_card_with_it(project: Path, tmp_path: Path) -> None:
-    write_riddles()
-    main()
-    assert verify_files(MAIN.resolve()) == []
-    weights, revision = weights_sha256(), tmp_path / "revision"
-    (revision / "record").mkdir(parents=True)
-    Path("reports").rename(revision / "record/reports")
-    for name in ("README.md", "evaluation.json"):
-        (revision / name).write_bytes((MAIN / name).read_bytes())
-    assert list(contradictions(revision, weights)) == []
-
-    receipts = ("generate_receipt", "riddles_receipt", "score_receipt")  # harness ran no task here
-    assert sorted(contradictions(revision, "others")) == [
-        f"record/reports/{name}.json was measured on other weights" for name in receipts
-    ]
-    report = revision / "record" / REPORT
-    values = json.loads(report.read_text())
-    values["metrics"]["solved"]["value"] = 0.5
-    report.write_text(json.dumps(values))
-    assert list(contradictions(revision, weights)) == [
-        "solved of owner/riddles is 0.25, and the reports of the revision have 0.5"
-    ]
-    report.write_text("{}")
-    (fault,) = contradictions(revision, weights)
-    assert fault.startswith("a report cannot be read (")
-
-
 def test_measured_on_other_weights_it_is_refused(project: Path) -> None:
     write_riddles(weights_sha256="of others")
 
@@ -109,25 +78,6 @@ def test_measured_on_other_weights_it_is_refused(project: Path) -> None:
     REPORT.write_text('{"metrics": {"solved": {}}}')
     with pytest.raises(UserError, match=r"reports/riddles\.json: metrics\.solved\.value: .*; run `dvc repro publish`"):
         main()
-
-
-@pytest.mark.parametrize("title", ["held-out documents", "another"])
-def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, tmp_path: Path, title: str) -> None:
-    main()
-    revision = tmp_path / "revision"
-    revision.mkdir()
-    for name in ("README.md", "evaluation.json"):
-        (revision / name).write_bytes((MAIN / name).read_bytes())
-    forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
-    write_riddles(data_set="held-out", title=title, metrics=forged)
-    shutil.copytree("reports", revision / "record/reports")
-    assert list(contradictions(revision, weights_sha256())) == []
-
-    edit_card(revision, "held-out", value("bits_per_byte", 0.25))
-    (fault,) = contradictions(revision, weights_sha256())
-    assert fault.startswith("bits_per_byte of held-out is 0.25, and the reports of the revision have ")
-    with pytest.raises(UserError, match=r"riddles_receipt\.json: data_set: .* results of held-out already"):
-        read_inputs()
 
 
 def test_what_no_record_would_hold_is_refused(project: Path) -> None:
@@ -155,3 +105,12 @@ def test_a_damaged_receipt_is_an_error_and_one_of_another_kind_is_none(tmp_path:
     receipt.write_text('{"format": "measurements"}')
     with pytest.raises(UserError, match=r"riddles\.json: cannot be read"):
         read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize("title", ["held-out documents", "another"])
+def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, title: str) -> None:
+    forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
+    write_riddles(data_set="held-out", title=title, metrics=forged)
+
+    with pytest.raises(UserError, match=r"riddles_receipt\.json: data_set: .* results of held-out already"):
+        read_inputs()

@@ -106,29 +106,10 @@ class EvaluationReceipt(Report):
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
     """Of the libraries that compute a loss."""
-    precision: str | None = None
+    precision: str
     """`evaluate.precision`: of the matrix products where a GPU has scored; a CPU computes in fp32 always."""
-    bootstrap_resamples: int | None = None
-    bootstrap_seed: int | None = None
-    """Revisions of older versions have none of the three."""
-
-
-class PublishedIntervals(BaseModel):
-    """Of the intervals in the report of any version, the one that people are shown."""
-
-    bits_per_byte: Interval | None = None
-
-
-class PublishedEvaluation(Report, extra="ignore"):
-    """What the report of any version of parrotflow says of the validation split."""
-
-    path: ClassVar[Path] = EVALUATE_REPORT
-    stage: ClassVar[str] = "evaluate"
-
-    bits_per_byte: float
-    documents: int
-    bytes: int
-    interval_95: PublishedIntervals = PublishedIntervals()
+    bootstrap_resamples: int
+    bootstrap_seed: int
 
 
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:

@@ -19,30 +19,21 @@ LockEntry: TypeAlias = dict[str, Any]
 
 Stages: TypeAlias = dict[str, LockEntry]
 
-NO_YAML = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What ruamel.yaml raises for a damaged file."""
-
-
-FaultKind = Literal[
-    "missing", "differs", "unlisted", "unknown", "link", "unreadable", "unbound", "edited", "contradicts"
-]
+FaultKind = Literal["missing", "differs", "unlisted", "unknown", "link", "unreadable"]
 
 IN_WORDS: dict[FaultKind, str] = {
     "missing": "is missing",
     "differs": "differs from what was published",
-    "unlisted": "is not of this revision",
-    "unknown": "is not of this revision: no stage makes it, and no publication writes it",
+    "unlisted": "is not part of this revision",
+    "unknown": "is not a file that a revision can hold",
     "link": "is a link or a special file, which no revision holds",
     "unreadable": "cannot be read",
-    "unbound": "belongs to other weights",
-    "edited": "is not what the pipeline made",
-    "contradicts": "contradicts the rest of the record",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file of a revision that is not as it was published, or not what its record says that it is."""
+    """A file of a revision that is not as it was published."""
 
     path: str
     problem: FaultKind
@@ -84,8 +75,6 @@ def read_recorded_lock(folder: Path) -> Stages:
         return {}
     # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
     content = read_yaml(folder, RECORDED_LOCK)
-    if refers_to_itself(content):
-        raise DamagedError(RECORDED_LOCK, "has YAML aliases, which publish does not write")
     try:
         _Lock.model_validate(content)
     except ValidationError as error:
@@ -100,25 +89,11 @@ def read_recorded_lock(folder: Path) -> Stages:
 
 
 def read_yaml(folder: Path, path: str) -> Any:
-    """A YAML file of a revision. Raises DamagedError where it is none."""
+    """A YAML file of a revision. Raises DamagedError if it cannot be read as one."""
     try:
         return YAML(typ="safe", pure=True).load(folder / path)
-    except (*NO_YAML, OSError) as error:
+    except (YAMLError, ValueError, RecursionError, OSError) as error:
         raise DamagedError(path, f"is no YAML ({first_line(error)})") from None
-
-
-def refers_to_itself(content: Any) -> bool:
-    """Whether parts of a YAML file are aliases of others: a short file can be an endless structure."""
-    seen: set[int] = set()
-    left = [content]
-    while left:
-        value = left.pop()
-        if isinstance(value, dict | list):
-            if id(value) in seen:
-                return True
-            seen.add(id(value))
-            left += value.values() if isinstance(value, dict) else value
-    return False
 
 
 def outs_of(stages: Stages) -> Iterator[dict[str, Any]]:

@@ -1,28 +1,25 @@
-"""A published revision: where everything is, every path once, and what it says of itself.
+"""A published revision: where everything is, every path once, and what its index says.
 
     model.safetensors, config.json, tokenizer.json, ...   as in the model folder
     README.md, curves.png                          the model card and its picture
-    .eval_results/*.yaml                           results of benchmarks of the Hub, as it reads them
-    evaluation.json, evaluation_receipt.json       the evaluation, and what it was measured on, and how
     record/                                        what made the revision: `record_path` of a file of the project, and
-        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, reports/...
+        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, accepted.yaml, reports/...
         execution.json                             `Execution`: how the training was executed
+        train_speed.json                           how fast it was, and how much of its time was useful
         inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, where the commit alone does not have it
         data/...                                   inputs, only where `publish.include_data` asks for them
     provenance.json                                `Provenance`: the index, with the sha256 of every file above
-    provenance.json.sig                            the signature of the index, only where a key is named
+    provenance.json.sig                            the signature of the index, only if a key is named
 
-A revision's name follows from the files that are not observed (`is_observed`): the same model with the same card and
-evaluation has the same name, whoever publishes it, wherever. The record of the first publication is kept.
+A revision's name follows from the files outside record/: the same model with the same card has the same name, whoever
+publishes it, wherever. The record of the first publication is kept.
 
 In a folder destination, below `published/NAME`:
 
     revisions/REVISION/          as above
-    runs/RUN/step-00000100/      an exported step of a run
     main -> revisions/REVISION   the current revision
     receipt.json                 `Receipt`: what the last publication did
-    history.jsonl                every move of `main`
 
 On the Hub a run is the branch `run_branch`, with one commit for each exported step and the model last; the tag REVISION
 names the commit of the model, `step_tag` that of a step.
@@ -32,20 +29,18 @@ import hashlib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
+from stages.formats.model_folder import WEIGHTS, combined_sha256
 from stages.formats.reports import Report, write_json
-from stages.runtime.atomic import file_sha256
 
 CARD = "README.md"
 CURVES = "curves.png"
 CARD_COMMAND = "stages.publish.render_card"
 """The module that writes both, and `inputs.json`, into a folder and publishes nothing."""
-EVAL_RESULTS = ".eval_results"
-EVALUATION = "evaluation.json"
-EVALUATION_RECEIPT = "evaluation_receipt.json"
 PROVENANCE = "provenance.json"
 SIGNATURE = "provenance.json.sig"
 
@@ -57,6 +52,7 @@ RECORDED_REQUIREMENTS = "record/requirements.lock"
 RECORDED_CODE = "record/code"
 RECORDED_DATA = "record/data"
 EXECUTION = "record/execution.json"
+SPEED = "record/train_speed.json"
 INPUTS = "record/inputs.json"
 SOURCE_ARCHIVE = "record/source.tar.gz"
 
@@ -67,10 +63,8 @@ SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
 
 REVISIONS = "revisions"
-RUNS = "runs"
 MAIN = "main"
 RECEIPT = "receipt.json"
-HISTORY = "history.jsonl"
 
 NAME_DIGITS = 16
 
@@ -96,6 +90,10 @@ def record_path(path: Path | str) -> str:
     return f"{RECORD}/{Path(path).as_posix()}"
 
 
+EVALUATION = record_path(EVALUATE_REPORT)
+EVALUATION_RECEIPT = record_path(EVALUATE_RECEIPT)
+
+
 def run_name(fingerprint: str) -> str:
     """The name of a training run, from the fingerprint of its checkpoints."""
     return fingerprint[:NAME_DIGITS]
@@ -107,7 +105,7 @@ def printable(path: str) -> str:
 
 
 def step_name(step: int) -> str:
-    """The folder of an exported step, in `model/` and in `runs/RUN/`: 100 -> `step-00000100`."""
+    """The folder of an exported step in `model/`: 100 -> `step-00000100`."""
     return f"step-{step:08d}"
 
 
@@ -167,56 +165,32 @@ class SourceArchive(BaseModel, frozen=True):
     """Tracked files that the tree did not have; only where it is not whole."""
 
 
+FORMAT = 1
+"""Of a revision. Another one is refused."""
+
+
 class Provenance(Report, extra="ignore"):
-    """What a revision was made from, code, parameters, data, versions, hardware, and the hash of every file."""
+    """The index of a revision: where its code comes from, and the hash of every file."""
 
     path: ClassVar[Path] = Path(PROVENANCE)
     stage: ClassVar[str] = "publish"
 
+    format: Literal[1]
+    """`FORMAT`."""
     revision: str
     files: dict[str, str]
     """File of the revision -> sha256, without this file and the signature."""
-    folders: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Folder of the project that a stage made -> its files' md5, by their paths in it. DVC names the folder by the hash
-    of this listing, so it also has what the revision does not hold: exported steps."""
-    checksum: str = ""
-    """sha256 of this file as it is with an empty checksum: a damaged byte is found without a signature too."""
-    weights_sha256: str
     git: GitState | None
     """None outside a git repository."""
-    source: SourceArchive | None = None
+    source: SourceArchive | None
     """None where the commit has all the code."""
-    left_out: list[LeftOut] = Field(default_factory=list)
+    left_out: list[LeftOut]
     """What the code needs and is in neither the commit nor the archive."""
-    not_recorded: list[str] = Field(default_factory=list)
-    """What this record should hold and does not, in words: e.g. how the training was executed."""
-    pipeline: list[dict[str, Any]]
-    """The stages that led to the model, as dvc.lock records them: command, parameters, hashes of inputs and outputs."""
-    not_in_lock: list[str]
-    """Inputs of this publication that no stage in dvc.lock has made."""
-    publish: dict[str, Any]
-    """The parameters of this publication."""
-    versions: dict[str, str]
-    """Library -> locked version."""
-    training: dict[str, str | int | float | bool | None] | None
-    """Hardware, processes, threads, precision and speed of the run that made these weights; None if not recorded."""
-    continued_from: list[str] = Field(default_factory=list)
-    """Fingerprints of the runs whose steps were computed by other code than the recorded one, in order
-    (`PARROTFLOW_CONTINUE`; which steps, `record/execution.json` says)."""
-    published_from: dict[str, str | int | None]
-    """Python, system and cores of the machine that published."""
 
-    def write(self, path: Path | None = None) -> None:
-        """Write it with its checksum."""
-        path, values = path or self.path, self.model_dump(mode="json") | {"checksum": ""}
-        write_json(path, values)
-        write_json(path, values | {"checksum": file_sha256(path)})
-
-
-def is_undamaged(path: Path, provenance: Provenance) -> bool:
-    """Whether the checksum of a `provenance.json` is that of its bytes."""
-    content = path.read_bytes().replace(f'"checksum": "{provenance.checksum}"'.encode(), b'"checksum": ""', 1)
-    return hashlib.sha256(content).hexdigest() == provenance.checksum
+    @property
+    def weights_sha256(self) -> str:
+        """What `model_folder.weights_sha256` of the revision's weights is."""
+        return combined_sha256([self.files[path] for path in sorted(self.files) if fnmatchcase(path, WEIGHTS)])
 
 
 class Place(BaseModel, frozen=True):
@@ -302,7 +276,7 @@ class Receipt(Report):
     run: str | None = None
     """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
     steps: dict[int, str] = Field(default_factory=dict)
-    """Exported step of that run -> its commit on the Hub, or its folder below the location."""
+    """On the Hub: exported step of that run -> its commit."""
     others: dict[str, str] = Field(default_factory=dict)
     """Other repositories on the Hub that were published to, `datasets/owner/name` for a data set -> the commit."""
     sha256: dict[str, str] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from huggingface_hub import CommitOperationDelete, DatasetCardData, HfApi, ModelCardData
 
 from stages.formats.documents import CLEAN, require_documents
-from stages.formats.evaluation.report import PublishedEvaluation
+from stages.formats.evaluation.report import Evaluation
 from stages.formats.pages import escape, table
 from stages.formats.revision.provenance import (
     CARD,
@@ -128,7 +128,7 @@ def check_not_worse(repository: Repository, head: str, present: Tree, gate: Gate
     """Raise RefusedError if the commit `head`, with the files `present`, holds a better model."""
     if any(Path(path).suffix in WEIGHT_SUFFIXES for path in present):
         with repository.downloaded(head, present, EVALUATION) as folder:
-            gate.check_not_worse(PublishedEvaluation.find(folder / EVALUATION), repository.name)
+            gate.check_not_worse(Evaluation.find(folder / EVALUATION), repository.name)
 
 
 def move_main_branch(repository: Repository, commit: str, revision: Revision, gate: Gate) -> None:

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
-from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
-from stages.formats.revision.execution import TRAIN_EXECUTION
-from stages.formats.revision.lock import read_recorded_lock
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.provenance import (
-    EVALUATION,
-    EVALUATION_RECEIPT,
     EXECUTION,
+    FORMAT,
     INPUTS,
     NOT_INDEXED,
     PROVENANCE,
@@ -27,15 +24,11 @@ from stages.formats.revision.provenance import (
     LeftOut,
     Provenance,
     SourceArchive,
-    is_shipped,
     revision_name,
 )
 from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.small_pipeline import run
-
-MEASURED = (EVALUATION, EVALUATION_RECEIPT)
-CURVES = "record/reports/curves"
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 
@@ -45,12 +38,11 @@ def write_revision(project: Path, folder: Path, source: SourceArchive | None = N
     (folder / "record").mkdir(parents=True)
     for file in (project / MODEL).glob("*.*"):
         shutil.copyfile(file, folder / file.name)
-    shutil.copyfile(project / EVALUATE_REPORT, folder / EVALUATION)
-    shutil.copyfile(project / EVALUATE_RECEIPT, folder / EVALUATION_RECEIPT)
     for path in PLAIN:
         shutil.copyfile(project / Path(path).name, folder / path)
     shutil.copytree(project / REPORTS, folder / "record" / REPORTS)
-    (folder / "record" / TRAIN_EXECUTION).unlink(missing_ok=True)
+    for observed in (TRAIN_EXECUTION, TRAIN_SPEED):
+        (folder / "record" / observed).unlink(missing_ok=True)
     if (project / TRAIN_EXECUTION).exists():
         shutil.copyfile(project / TRAIN_EXECUTION, folder / EXECUTION)
     lock = YAML(typ="safe", pure=True).load(project / "dvc.lock")
@@ -82,22 +74,11 @@ def seal(
     """Write the provenance over the files as they are now: whoever forges a file can do this too."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name not in NOT_INDEXED}
-    model, curves = [path for path in hashes if is_shipped(path) and path not in MEASURED], folder / CURVES
     Provenance(
+        format=FORMAT,
         revision=revision_name(hashes),
         files=hashes,
-        folders={
-            "model": {path: file_md5(folder / path) for path in model},
-            "reports/curves": {path.name: file_md5(path) for path in sorted(curves.glob("*"))},
-        },
-        weights_sha256=weights_sha256(folder),
         git=git,
         source=source,
         left_out=list(left_out),
-        pipeline=[{"stage": name} | entry for name, entry in read_recorded_lock(folder).items()],
-        not_in_lock=[],
-        publish={"name": "tiny"},
-        versions={},
-        training=None,
-        published_from={},
     ).write(folder / PROVENANCE)

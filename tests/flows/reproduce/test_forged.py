@@ -24,6 +24,7 @@ from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
+    FORMAT,
     RECORDED_PARAMS,
     SOURCE_ARCHIVE,
     GitState,
@@ -53,18 +54,7 @@ def make_revision(tmp_path: Path, **git: str) -> RecordedRevision:
     (tmp_path / "revision" / "record").mkdir(parents=True, exist_ok=True)
     (tmp_path / "revision" / RECORDED_PARAMS).write_text("recorded")
     state = GitState.model_validate({"commit": "a" * 40, "dirty": False, "changed": [], "untracked": 0} | git)
-    provenance = Provenance(
-        revision="r",
-        files={},
-        weights_sha256="w",
-        git=state,
-        pipeline=[],
-        not_in_lock=[],
-        publish={},
-        versions={},
-        training=None,
-        published_from={},
-    )
+    provenance = Provenance(format=FORMAT, revision="r", files={}, git=state, source=None, left_out=[])
     return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None)
 
 
@@ -179,9 +169,10 @@ def write_evaluation(report: Path, receipt: Path, law: str) -> None:
     a_set |= {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
     documents = {"path": "data", "documents_per_source": {}, "documents_per_length": {}}
     sets = {name: documents | {"documents_sha256": sha256} for name, sha256 in (("validation", "v"), ("law", law))}
+    how = {"precision": "fp32", "bootstrap_resamples": 9, "bootstrap_seed": 0}
     for path, content in (
         (report, a_set | {"sets": {"law": a_set}}),
-        (receipt, {"convention": "", "sets": sets, "models": {}, "versions": {}}),
+        (receipt, {"convention": "", "sets": sets, "models": {}, "versions": {}} | how),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))

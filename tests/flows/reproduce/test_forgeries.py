@@ -28,16 +28,13 @@ from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
     PROVENANCE,
-    RECORDED_LOCK,
-    RECORDED_PARAMS,
 )
-from stages.formats.revision.verify import sign, verify_files
+from stages.formats.revision.signature import sign
+from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.forger import Forger, copy_of
 from tests.flows.small_pipeline import environment
 from tests.formats.revision.test_signature import make_key, public
-
-CODE = "record/code/train.json"
 
 
 @pytest.fixture(scope="module")
@@ -79,53 +76,31 @@ def measured(forger: Forger) -> str:
     return str(json.loads((forger.folder / EVALUATION).read_bytes())["bits_per_byte"])
 
 
-def h100(forger: Forger) -> dict[str, Any]:
-    """Another processor in the facts of execution; what the index has to say then."""
-    forger.json(EXECUTION, lambda values: [one.update(device="NVIDIA H100") for one in values["sessions"]])
-    return {"training": {**(forger.provenance().training or {}), "device": "NVIDIA H100"}}
-
-
 def relicense(values: Any) -> None:
     for source in values["sources"]:
         source["licenses"] = {"CC0-1.0": next(iter(source["licenses"].values()))}
 
 
-BEFORE: dict[str, tuple[Callable[[Forger], Any], dict[str, Any], str]] = {
-    "a tokenizer": (tokenizer, {}, "tokenizer.json"),
-    "a tokenizer, and the listing of its folder": (tokenizer, {"listing": True}, PROVENANCE),
-    "a configuration that loads code": (config, {}, "config.json"),
-    "a configuration, and the listing of its folder": (config, {"listing": True}, PROVENANCE),
-    "a module": (lambda forger: forger.add("modeling_evil.py", "import os\n"), {"lock": True}, "modeling_evil.py"),
-    "pickled weights": (lambda forger: forger.add("pytorch_model.bin", "x"), {"lock": True}, "pytorch_model.bin"),
-    "a module in a folder": (lambda forger: forger.add("sub/evil.py", ""), {"lock": True}, "sub/evil.py"),
-    "weights in a folder": (lambda f: f.add("sub/model.safetensors", ""), {"lock": True}, "sub/model.safetensors"),
-    "a file for git": (lambda forger: forger.add(".gitattributes", "* filter=x\n"), {}, ".gitattributes"),
-    "a file of a cache": (lambda forger: forger.add(".cache/evil.py", ""), {}, ".cache/evil.py"),
-    "a further configuration": (lambda forger: forger.add("adapter.json", "{}"), {}, "adapter.json"),
-    "a report that no stage wrote": (lambda f: f.add("record/reports/x.json", "{}"), {}, "record/reports/x.json"),
-    "a note in the record": (lambda forger: forger.add("record/note.txt", ""), {}, "record/note.txt"),
-    "a file that is gone": (lambda f: (f.folder / "tokenizer.json").unlink(), {}, "tokenizer.json"),
-    "an evaluation": (evaluation, {}, EVALUATION),
-    "an evaluation, and the recorded hashes": (evaluation, {"lock": True}, CARD),
-    "a number at the head of the card": (lambda f: f.text(CARD, f"value: {measured(f)}", "value: 0.5"), {}, CARD),
-    "a parameter": (lambda forger: forger.text(RECORDED_PARAMS, "max_steps: 6", "max_steps: 9"), {}, RECORDED_PARAMS),
-    "the code of a stage is gone": (lambda forger: (forger.folder / CODE).unlink(), {}, CODE),
-    "a stage without code": (lambda f: f.text(RECORDED_LOCK, "code/train.json", "x.py"), {}, RECORDED_LOCK),
-    "a stage in dvc.lock": (lambda f: f.text(RECORDED_LOCK, "stages.train\n", "x\n"), {"pipeline": []}, RECORDED_LOCK),
-    "the processor": (h100, {}, EXECUTION),
+BEFORE: dict[str, tuple[Callable[[Forger], Any], str]] = {
+    "a module": (lambda forger: forger.add("modeling_evil.py", "import os\n"), "modeling_evil.py"),
+    "pickled weights": (lambda forger: forger.add("pytorch_model.bin", "x"), "pytorch_model.bin"),
+    "a module in a folder": (lambda forger: forger.add("sub/evil.py", ""), "sub/evil.py"),
+    "weights in a folder": (lambda forger: forger.add("sub/model.safetensors", ""), "sub/model.safetensors"),
+    "a file for git": (lambda forger: forger.add(".gitattributes", "* filter=x\n"), ".gitattributes"),
+    "a file of a cache": (lambda forger: forger.add(".cache/evil.py", ""), ".cache/evil.py"),
 }
-"""What was forged -> how, what the forger also wrote, and the file that is named before anything runs."""
+"""What was forged -> how, and the file that is named before anything runs."""
 
 
 @pytest.mark.parametrize("what", BEFORE)
 @pytest.mark.parametrize("signed", [False, True])
-def test_what_the_record_alone_contradicts_is_refused_before_anything_runs(
+def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, signed: bool
 ) -> None:
-    forge, also, named = BEFORE[what]
+    forge, named = BEFORE[what]
     assert verify_files(forger.folder) == []
     forge(forger)
-    forger.seal(**also)
+    forger.seal()
     if signed:  # by the forger; his key says nothing of the content
         sign(forger.folder / PROVENANCE, make_key(tmp_path, "forger"))
     monkeypatch.chdir(tmp_path)
@@ -148,6 +123,14 @@ def everywhere(forge: Callable[[Forger], None]) -> Callable[[Forger], dict[str, 
     def forged(forger: Forger) -> dict[str, Any]:
         forge(forger)
         return {"lock": True}
+
+    return forged
+
+
+def unrecorded(forge: Callable[[Forger], None]) -> Callable[[Forger], dict[str, Any]]:
+    def forged(forger: Forger) -> dict[str, Any]:
+        forge(forger)
+        return {}
 
     return forged
 
@@ -177,7 +160,10 @@ AFTER: dict[str, tuple[Callable[[Forger], dict[str, Any]], str]] = {
     "a table of the card": (card("documents were collected", "documents of experts were collected"), CARD),
     "the picture": (picture, CURVES),
     "the licences": (licences, INPUTS),
-    "the processor, and what the index says of it": (h100, CARD),
+    "a tokenizer": (unrecorded(tokenizer), "model/tokenizer.json"),
+    "a further configuration": (unrecorded(lambda f: f.add("adapter.json", "{}")), "model/adapter.json"),
+    "an evaluation": (unrecorded(evaluation), "reports/evaluate.json"),
+    "a number at the head of the card": (unrecorded(lambda f: f.text(CARD, measured(f), "0.5")), CARD),
 }
 
 
@@ -241,9 +227,8 @@ def test_with_the_publishers_key_every_forgery_is_refused(forger: Forger, tmp_pa
     sign(forger.folder / PROVENANCE, key)
     assert check_signature("main", forger.folder, public(key)).startswith("signed by SHA256:")
     if what in BEFORE:
-        forge, also, _ = BEFORE[what]
-        forge(forger)
-        forger.seal(**also)
+        BEFORE[what][0](forger)
+        forger.seal()
     else:
         forger.seal(**AFTER[what][0](forger))
 

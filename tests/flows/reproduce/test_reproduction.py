@@ -21,7 +21,6 @@ from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
 from stages.formats.revision.provenance import (
     EVALUATION,
-    EVALUATION_RECEIPT,
     EXECUTION,
     PROVENANCE,
     RECORDED_LOCK,
@@ -32,7 +31,6 @@ from stages.formats.revision.provenance import (
     Provenance,
     SourceArchive,
 )
-from stages.formats.revision.verify import verify_files
 from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.entry import EXIT_TERMINATED, UserError
 from stages.runtime.stage_code import StageCode, read_stage_code
@@ -194,31 +192,15 @@ def forge(revision: Path, file: str) -> None:
     (revision / file).write_text(json.dumps(report))
 
 
-def test_a_forged_evaluation_with_fitting_hashes_contradicts_the_recorded_pipeline(revision: Path) -> None:
-    forge(revision, EVALUATION)
-    seal(revision, git_state(revision))
-
-    with pytest.raises(UserError, match=r"evaluation\.json: is not what the pipeline made: .*\(stage evaluate\)"):
-        reproduce(ReproduceOptions(str(revision)))
-
-
-@pytest.mark.parametrize(
-    ("stage", "unmade"),
-    [
-        ("data", []),
-        ("train", ["config.json", "model.safetensors", "record/reports/curves/loss.tsv"]),
-        ("evaluate", [EVALUATION, EVALUATION_RECEIPT, "record/reports/evaluate.json"]),
-    ],
-)
-def test_a_record_without_the_stage_of_a_published_file_is_refused(
-    revision: Path, stage: str, unmade: list[str]
-) -> None:
+@pytest.mark.parametrize(("stage", "unmade"), [("train", "config.json"), ("evaluate", "record/reports/evaluate.json")])
+def test_a_record_without_the_stage_of_a_published_file_is_refused(revision: Path, stage: str, unmade: str) -> None:
     lock = YAML(typ="safe", pure=True).load(revision / RECORDED_LOCK)
     lock["stages"][stage]["outs"] = []
     YAML(typ="safe").dump(lock, revision / RECORDED_LOCK)
     seal(revision, git_state(revision))
 
-    assert {fault.path for fault in verify_files(revision) if fault.problem == "unknown"} >= set(unmade)
+    with pytest.raises(UserError, match=rf"no stage in record/dvc\.lock makes {unmade}"):
+        reproduce(ReproduceOptions(str(revision)))
 
 
 def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_lies_within_its_interval(
@@ -226,7 +208,6 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
 ) -> None:
     before = hashlib.md5((revision / EVALUATION).read_bytes()).hexdigest()
     forge(revision, EVALUATION)
-    shutil.copyfile(revision / EVALUATION, revision / "record/reports/evaluate.json")
     after = hashlib.md5((revision / EVALUATION).read_bytes()).hexdigest()
     lock = (revision / RECORDED_LOCK).read_text()
     assert before in lock

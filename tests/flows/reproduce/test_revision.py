@@ -10,7 +10,7 @@ import pytest
 from benchmarks.runs.hub_server import WRITER, Hub
 from flows.reproduce.revision import OF_THE_HUB, check_signature, opened
 from stages.formats.revision.provenance import PROVENANCE
-from stages.formats.revision.verify import TRUSTED_KEY
+from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, folder_bytes
 

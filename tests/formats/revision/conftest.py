@@ -4,7 +4,7 @@ import pytest
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.provenance import EXECUTION, record_path
-from tests.formats.revision.records import execution, write_index, write_lock
+from tests.formats.revision.records import execution, write_index
 
 
 @pytest.fixture
@@ -16,6 +16,5 @@ def revision(tmp_path: Path) -> Path:
     (folder / "config.json").write_text("{}")
     (folder / record_path("reports/train.json")).write_text("{}")
     execution(weights_sha256(folder)).write(folder / EXECUTION)
-    write_lock(folder)
     write_index(folder)
     return folder

@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
-from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import Execution, Session
-from stages.formats.revision.lock import DamagedError, folder_md5, read_recorded_lock
 from stages.formats.revision.provenance import (
+    FORMAT,
     NOT_INDEXED,
     PROVENANCE,
-    RECORDED_LOCK,
-    RECORDED_PARAMS,
     Amount,
     Dependency,
     GitState,
@@ -20,12 +15,9 @@ from stages.formats.revision.provenance import (
     Place,
     Provenance,
     Source,
-    is_shipped,
-    record_path,
     revision_name,
 )
-from stages.runtime.atomic import file_md5, file_sha256
-from stages.runtime.stage_code import StageCode
+from stages.runtime.atomic import file_sha256
 
 SESSION = Session(
     first_step=1,
@@ -82,26 +74,6 @@ def execution(weights: str) -> Execution:
     return Execution(weights_sha256=weights, fingerprint="f", sessions=[SESSION], checkpoints={10: "c" * 64})
 
 
-def write_lock(folder: Path) -> None:
-    """record/dvc.lock, record/params.yaml and the stage's code: one stage has made the files that are there."""
-    code = folder / record_path("code/train.json")
-    code.parent.mkdir(exist_ok=True)
-    code.write_text(StageCode({"stages/train/__main__.py": "a" * 32}, {"numpy": "2.4.6"}).text)
-    model = {path.name: file_md5(path) for path in sorted(folder.iterdir()) if is_shipped(path.name)}
-    reports = sorted((folder / "record/reports").glob("*"))
-    stage = {
-        "cmd": "python -m stages.train",
-        "deps": [{"path": "code/train.json", "hash": "md5", "md5": file_md5(code)}],
-        "params": {"params.yaml": {"train": {"max_steps": 3}}},
-        "outs": [
-            {"path": "model", "hash": "md5", "md5": folder_md5(model)},
-            *({"path": f"reports/{path.name}", "hash": "md5", "md5": file_md5(path)} for path in reports),
-        ],
-    }
-    (folder / RECORDED_PARAMS).write_text("train: {max_steps: 3}\npublish: {name: tiny}\n")
-    YAML(typ="safe").dump({"schema": "2.0", "stages": {"train": stage}}, folder / RECORDED_LOCK)
-
-
 def write_index(folder: Path, **changes: Any) -> Provenance:
     """provenance.json of the files that are there, as a forger can write it too."""
     files = {
@@ -109,22 +81,8 @@ def write_index(folder: Path, **changes: Any) -> Provenance:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in NOT_INDEXED
     }
-    try:
-        lock = read_recorded_lock(folder)
-    except DamagedError:
-        lock = {}
     provenance = Provenance(
-        revision=revision_name(files),
-        files=files,
-        folders={"model": {path: file_md5(folder / path) for path in files if is_shipped(path)}},
-        weights_sha256=weights_sha256(folder),
-        git=GITSTATE,
-        pipeline=[{"stage": name} | entry for name, entry in lock.items()],
-        versions={},
-        not_in_lock=[],
-        publish={"name": "tiny"},
-        training=None,
-        published_from={},
+        format=FORMAT, revision=revision_name(files), files=files, git=GITSTATE, source=None, left_out=[]
     ).model_copy(update=changes)
     provenance.write(folder / PROVENANCE)
     return provenance

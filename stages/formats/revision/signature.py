@@ -1,0 +1,176 @@
+"""The signature of a revision, `provenance.json.sig`: OpenSSH's (PROTOCOL.sshsig, namespace `parrotflow`).
+
+`ssh-keygen -Y` makes and checks it. The index has the sha256 of every other file, so one signature covers the whole
+revision. Nothing here needs a network.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from stages.formats.revision.provenance import PROVENANCE, SIGNATURE
+from stages.runtime.atomic import atomic_write
+from stages.runtime.entry import UserError
+
+SIGNING_KEY = "PARROTFLOW_SIGNING_KEY"
+"""Names the file with the private key, or with the public one of a key that ssh-agent has; unset: nothing is signed."""
+
+PASSPHRASE = "PARROTFLOW_SIGNING_PASSPHRASE"
+"""Of the private key, where it is encrypted."""
+
+TRUSTED_KEY = "PARROTFLOW_TRUSTED_KEY"
+"""Names the file that revisions are verified with: a public key, or an allowed-signers file (ssh-keygen(1))."""
+
+NAMESPACE = "parrotflow"
+"""A signature that was made for another purpose with the same key is not valid here."""
+
+PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-\S+ \S+")
+"""How a file with a public key begins; a line of an allowed-signers file begins with names."""
+
+ARMOR = re.compile(rb"[!-~ \n]*")
+"""The characters of a signature. ssh-keygen ignores other white space, in which a changed byte would be unnoticed."""
+
+SIGNER = "signer"
+"""The name of the one key of such a file."""
+
+ASK = f'#!/bin/sh\nprintf "%s\\n" "${PASSPHRASE}"\n'
+"""Answers for the user: ssh-keygen would ask in the terminal, where a service has no one to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureCheck:
+    """What is known of a revision's signature."""
+
+    state: Literal["unsigned", "unchecked", "valid", "invalid"]
+    """`unchecked`: there is a signature, and no public key to check it with."""
+    reason: str = ""
+    """Why it is invalid, or was not checked."""
+    signer: str = ""
+    """The fingerprint of the key, after its name in the allowed-signers file."""
+
+    def is_acceptable(self, key: Path | None) -> bool:
+        """True if the signature satisfies the caller: valid when a key is given, not invalid when none is."""
+        return self.state == "valid" or (trusted_key(key) is None and self.state != "invalid")
+
+    def __str__(self) -> str:
+        """In words."""
+        match self.state:
+            case "unsigned":
+                return "not signed"
+            case "unchecked":
+                return f"signature not checked: {self.reason}"
+            case "valid":
+                return f"signed by {self.signer}"
+            case "invalid":
+                return f"the signature is not valid: {self.reason}"
+
+
+def sign(index: Path, key: Path) -> Path:
+    """Write the signature of an index next to it; its path. Raises UserError if the key cannot sign."""
+    if not key.is_file():
+        raise UserError(f"{SIGNING_KEY}: {key} is no file; it names a private key, e.g. ~/.ssh/id_ed25519")
+    with TemporaryDirectory() as temporary:
+        copy = Path(temporary, PROVENANCE)
+        copy.write_bytes(index.read_bytes())
+        done = ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(copy))
+        made = copy.with_name(SIGNATURE)
+        if done.returncode or not made.is_file():
+            raise UserError(
+                f"{SIGNING_KEY}: {key} cannot sign ({last_line(done)}); make a key with `ssh-keygen -t ed25519`, and "
+                f"give the passphrase of an encrypted one in {PASSPHRASE}"
+            )
+        signature = index.with_name(SIGNATURE)
+        if not signature.is_file() or signature.read_bytes() != made.read_bytes():
+            atomic_write(signature, made.read_bytes())
+    return signature
+
+
+def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
+    """Verify the signature of the revision in `folder`.
+
+    `key` is a public key or an allowed-signers file; without it the one that PARROTFLOW_TRUSTED_KEY names is used.
+    `valid`: the holder of a key that is named there signed this index. Without a key a damaged signature is `invalid`,
+    any other `unchecked`. Raises UserError if the file cannot be read, or a key is named and ssh-keygen is missing.
+    """
+    key = trusted_key(key)
+    signature, content = folder / SIGNATURE, folder / PROVENANCE
+    if key is not None and not key.is_file():
+        raise UserError(f"{key}: no such file; name a public key (key.pub) or an allowed-signers file")
+    if not signature.is_file() or not content.is_file():
+        return SignatureCheck("unsigned")
+    if key is None and shutil.which("ssh-keygen") is None:
+        return SignatureCheck("unchecked", "ssh-keygen is not installed")
+    common = ("-n", NAMESPACE, "-s", str(signature))
+    intact = ssh_keygen("check-novalidate", *common, reads=content)
+    if intact.returncode or not ARMOR.fullmatch(signature.read_bytes()):
+        return SignatureCheck("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
+    fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
+    if key is None:
+        return SignatureCheck(
+            "unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key"
+        )
+    with allowed_signers(key) as allowed:
+        found = ssh_keygen("find-principals", "-f", str(allowed), "-s", str(signature))
+        for name in found.stdout.splitlines():
+            if ssh_keygen("verify", "-f", str(allowed), "-I", name, *common, reads=content).returncode == 0:
+                return SignatureCheck("valid", signer=fingerprint if name == SIGNER else f"{name}, {fingerprint}")
+    return SignatureCheck("invalid", f"made with the key {fingerprint}, which {key} does not name for {NAMESPACE}")
+
+
+def trusted_key(key: Path | None) -> Path | None:
+    """The file to verify with: that of `--key`, else the one that PARROTFLOW_TRUSTED_KEY names."""
+    named = os.environ.get(TRUSTED_KEY)
+    return key or (Path(named).expanduser() if named else None)
+
+
+@contextmanager
+def allowed_signers(key: Path) -> Iterator[Path]:
+    """The allowed-signers file that a user names, or one with the public keys, a line each, that a user names."""
+    try:
+        text = key.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{key}: cannot be read ({error}); name a public key or an allowed-signers file") from None
+    if "PRIVATE KEY" in text:
+        raise UserError(f"{key}: is a private key; name the public one, {key}.pub")
+    if not PUBLIC_KEY.match(text):
+        yield key
+        return
+    with TemporaryDirectory() as temporary:
+        allowed = Path(temporary) / "allowed_signers"
+        keys = [f'{SIGNER} namespaces="{NAMESPACE}" {line}\n' for line in text.splitlines() if PUBLIC_KEY.match(line)]
+        allowed.write_text("".join(keys), encoding="utf-8")
+        yield allowed
+
+
+def ssh_keygen(action: str, *options: str, reads: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run `ssh-keygen -Y`. Raises UserError where it is not installed."""
+    with TemporaryDirectory() as temporary:
+        ask = Path(temporary) / "ask"
+        ask.write_text(ASK, encoding="utf-8")
+        ask.chmod(0o700)
+        try:
+            return subprocess.run(
+                ["ssh-keygen", "-Y", action, *options],
+                input=reads.read_text(encoding="utf-8", errors="surrogateescape") if reads else "",
+                env=os.environ | {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "LC_ALL": "C"},
+                capture_output=True,
+                check=False,
+                encoding="utf-8",
+                errors="surrogateescape",
+            )
+        except FileNotFoundError:
+            raise UserError(
+                "signatures need ssh-keygen (OpenSSH 8.2 or newer): `apt-get install openssh-client`"
+            ) from None
+
+
+def last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last thing that a program said."""
+    return (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]

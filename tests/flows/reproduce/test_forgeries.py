@@ -93,7 +93,7 @@ BEFORE: dict[str, tuple[Callable[[Forger], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", BEFORE)
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("signed", [False, pytest.param(True, marks=pytest.mark.needs_ssh_keygen)])
 def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     forger: Forger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, signed: bool
 ) -> None:
@@ -221,6 +221,7 @@ def test_another_patch_of_python_in_a_receipt_is_listed_and_no_failure(
     assert verdict.facts == [f"versions.python: recorded 3.11.0, here {here}"]
 
 
+@pytest.mark.needs_ssh_keygen
 @pytest.mark.parametrize("what", [*BEFORE, *AFTER])
 def test_with_the_publishers_key_every_forgery_is_refused(forger: Forger, tmp_path: Path, what: str) -> None:
     key, others = make_key(tmp_path, "publisher"), make_key(tmp_path, "forger")

@@ -11,6 +11,8 @@ from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
 from tests.formats.revision.records import write_index
 
+pytestmark = pytest.mark.needs_ssh_keygen
+
 
 def make_key(folder: Path, name: str = "key", *options: str, passphrase: str = "") -> Path:
     """The file of a private key; the public one is next to it."""

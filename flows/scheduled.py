@@ -1,6 +1,6 @@
 """Unattended runs: the flows of the deployments in prefect.yaml, and of `parrotflow serve`.
 
-Checkout, pull, the stages (with their gate) or the cells of an experiment, push, commit. Each is a task: Prefect shows
+Checkout, pull, the stages (with their gate), push, commit. Each is a task: Prefect shows
 it, and retries it where that can help. No result is lost because a network fails: what could not be pushed is pushed by
 the next run.
 """
@@ -9,8 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -28,11 +27,8 @@ from flows.deployments import (
     require_names,
     source_address,
 )
-from flows.dvc_repo.cache import experiment_ref, has_commit, push_results
+from flows.dvc_repo.cache import push_results
 from flows.environment import prepare_environment
-from flows.experiments.experiment import results_folder
-from flows.experiments.results import compute, summary, write_results
-from flows.experiments.runs import RECORD, recorded_runs
 from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
 from flows.pipeline_run import run_pipeline
 from flows.plan.graph import make_plan
@@ -40,8 +36,6 @@ from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, StoppedError
-from flows.sweep.run_cells import run_cells
-from flows.sweep.run_cells import sweep as run_sweep
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -77,47 +71,10 @@ def scheduled(
             message = "every stage that was asked for is behind a gate, and publish is off"
             return Done(Completed(message=message), keep=False)
         result = state_of(run_pipeline(RunOptions(tuple(stages or ()), pull=pulled, wait=True), carry_out=chain))
-        if not result.is_completed():
-            for line in checkout.left_out_by_git(Path.cwd(), result.message or ""):
-                get_run_logger().error("%s", line)
         return Done(result, keep=result.is_completed())
 
     own = f"runs/{flow_run.name}" if overrides else "results"
     return unattended(branch, results_branch or own, targets or (), push, retry_delays_seconds, work)
-
-
-@flow(name="sweep", persist_result=False)
-def sweep(
-    experiment: str,
-    branch: str = "main",
-    results_branch: str | None = None,
-    size: Literal["small", "full"] = "small",
-    retry: bool = False,
-    push: bool = True,
-    retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
-) -> State[Any]:
-    """Run the cells of `experiment`, a file in experiments/, as `parrotflow sweep` does, and commit its tables.
-
-    They go to `results_branch`, or `experiments/NAME`. Failed if a cell has no result; the others are kept.
-    """
-
-    def work(remote: bool) -> Done:
-        check_params()
-
-        def runner(*arguments: Any, **options: Any) -> Any:
-            return run_cells(*arguments, **options, carry_out=chain)
-
-        missing = run_sweep(experiment, size, retry=retry, runner=runner, wait=True)
-        results = compute(experiment, size)
-        write_results(experiment, size, results)
-        tables = (results_folder(experiment, size).as_posix(),)
-        lines = missing or summary(results)
-        state: State[Any] = (Failed if missing else Completed)(message="\n".join(lines))
-        send = as_task("push experiments", push_experiments, retry_delays_seconds)
-        return Done(state, tables=tables, push=lambda: succeeds(send, experiment, size, remote))
-
-    kept = results_branch or f"experiments/{experiment}"
-    return unattended(branch, kept, [experiment], push, retry_delays_seconds, work)
 
 
 @dataclass(frozen=True)
@@ -127,10 +84,6 @@ class Done:
     state: State[Any]
     keep: bool = True
     """Whether its results are pushed and committed."""
-    tables: tuple[str, ...] = ()
-    """Folders to commit besides the reports."""
-    push: Callable[[], bool] = lambda: True
-    """Pushes more, once the commit is made; whether that succeeded."""
 
 
 def unattended(
@@ -158,8 +111,7 @@ def unattended(
             if not done.keep:
                 return done.state
             pushed = not (push and remote) or succeeds(as_task("push", push_results, delays_seconds))
-            commit = as_task("commit", checkout.commit_results)(folder, f"Results of {name}", done.tables)
-            pushed &= not push or done.push()
+            commit = as_task("commit", checkout.commit_results)(folder, f"Results of {name}", kept)
             if not succeeds(as_task("git push", checkout.push_commits, delays_seconds), folder, kept):
                 return Failed(
                     message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
@@ -201,13 +153,3 @@ def wanted(targets: Sequence[str] | None, publish: bool) -> list[str] | None:
         if stage.policy.gate or stage.policy.approval or guarded & set(stage.upstream):
             guarded.add(stage.name)
     return [stage.name for stage in plan if stage.name not in guarded]
-
-
-def push_experiments(experiment: str, size: str, remote: bool) -> None:
-    """Bring the cells' DVC experiments to git's remote, and their results to the DVC remote if there is one."""
-    runs = recorded_runs(results_folder(experiment, size) / RECORD)
-    # By their whole names: one cell may have experiments of several commits.
-    named = dict.fromkeys(experiment_ref(run.baseline, run.experiment) for run in runs if run.experiment)
-    here = [name for name in named if has_commit(name)]
-    if here:
-        dvc("exp", "push", *([] if remote else ["--no-cache"]), "origin", *here)

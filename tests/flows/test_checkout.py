@@ -9,8 +9,6 @@ from flows.checkout import (
     bring_to_commit,
     bring_up_to_date,
     commit_results,
-    left_out_by_git,
-    merge,
     push_commits,
     require_branch_name,
 )
@@ -69,106 +67,85 @@ def at_origin(source: Path, path: str, branch: str = "results") -> str:
     return git(source, "show", f"{branch}:{path}")
 
 
-def test_results_are_taken_whole_from_one_side_and_never_merged_as_text(source: Path) -> None:
+def test_results_come_from_the_last_run_and_everything_else_from_the_branch_that_is_run(source: Path) -> None:
     folder, work = checkout(source), source.parent / "work"
-    commit(folder, dvc_lock=lock("ours\n" + "same\n" * 8), scores__one_json="2\n")
-    commit(work, dvc_lock=lock("same\n" * 8 + "theirs\n"), scores__one_json="3\n", one_sh="b\n")
+    (folder / "dvc.lock").write_text(lock("computed\n"))
+    (folder / "scores/one.json").write_text("2\n")
+    commit_results(folder, "Results of one", "results")
+    commit(work, dvc_lock=lock("theirs\n"), scores__one_json="3\n", one_sh="b\n")
     git(work, "push", "-q", "origin", "main")
 
     bring_up_to_date(folder, str(source), "main", "results")
 
-    assert (folder / "dvc.lock").read_text() == lock("ours\n" + "same\n" * 8)
+    assert (folder / "dvc.lock").read_text() == lock("computed\n")
     assert (folder / "scores/one.json").read_text() == "2\n"
     assert (folder / "one.sh").read_text() == "b\n"
 
 
-def test_what_both_sides_tell_git_to_ignore_is_ignored(source: Path) -> None:
-    folder, work = checkout(source), source.parent / "work"
-    (work / ".gitignore").write_text(f"{(work / '.gitignore').read_text()}scratch/\n")
-    commit(work, one_sh="b\n")
-    git(work, "push", "-q", "origin", "main")
-    (folder / ".gitignore").write_text(f"{(folder / '.gitignore').read_text()}/made.txt\n")
-    commit_results(folder, "A stage has a new output")
-
-    bring_up_to_date(folder, str(source), "main", "results")
-    commit(folder, one_sh="c\n")
-    (folder / "scratch").mkdir()
-    (folder / "scratch/any").touch()
-
-    assert {"scratch/", "/made.txt"} <= {*(folder / ".gitignore").read_text().splitlines()}
-    assert commit_results(folder, "nothing new") is None
-
-
-def test_a_conflict_outside_the_results_is_for_a_person(source: Path) -> None:
-    folder, work = checkout(source), source.parent / "work"
-    commit(folder, one_sh="ours\n")
-    commit(work, one_sh="theirs\n")
-    git(work, "push", "-q", "origin", "main")
-    git(folder, "fetch", "-q")
-
-    with pytest.raises(UserError, match=r"conflicts in one\.sh; merge them by hand"):
-        merge(folder, "origin/main")
-    assert (folder / "one.sh").read_text() == "ours\n"
-
-
-@pytest.mark.parametrize("name", ["scores/two.json", "dvc.lock"])
-@pytest.mark.parametrize("diverged", [False, True])
-def test_what_a_failed_run_left_gives_way_to_what_the_branch_has_since(source: Path, name: str, diverged: bool) -> None:
-    work = source.parent / "work"
-    if name == "dvc.lock":
-        git(work, "rm", "-q", "--cached", name)
-        git(work, "commit", "-qm", "no results yet")
-        git(work, "push", "-q", "origin", "main")
+def test_each_commit_of_results_has_the_results_before_it_and_the_commit_that_ran_as_parents(source: Path) -> None:
     folder = checkout(source)
-    if diverged:
-        (folder / "scores/one.json").write_text("2\n")
-        commit_results(folder, "Results of one")
-    (folder / name).write_text("left\n")
-    commit(work, **{name.replace("/", "__").replace(".", "_"): lock("theirs")})
+    (folder / "dvc.lock").write_text(lock("first\n"))
+    first = commit_results(folder, "Results of one", "results")
+    checkout(source)
+    (folder / "dvc.lock").write_text(lock("second\n"))
+    second = commit_results(folder, "Results of two", "results")
+
+    assert git(folder, "rev-parse", f"{second}^1") == first
+    assert git(folder, "rev-parse", f"{second}^2") == git(folder, "rev-parse", "origin/main")
+
+
+def test_overrides_of_one_run_do_not_stick_to_the_branch(source: Path) -> None:
+    work = source.parent / "work"
+    commit(work, params_yaml="steps: 1\n")
+    git(work, "push", "-q", "origin", "main")
+    folder = checkout(source)
+    (folder / "params.yaml").write_text("steps: 1000\n")
+    assert commit_results(folder, "Results with overrides", "results")
+    push_commits(folder, "results")
+    assert at_origin(source, "params.yaml") == "steps: 1000"
+
+    bring_up_to_date(folder, str(source), "main", "results")
+
+    assert (folder / "params.yaml").read_text() == "steps: 1\n"
+
+
+def test_what_a_failed_run_left_gives_way(source: Path) -> None:
+    folder, work = checkout(source), source.parent / "work"
+    (folder / "scores/two.json").write_text("left\n")
+    (folder / "one.sh").write_text("left\n")
+    (folder / ".git/index.lock").touch()
+    commit(work, scores__two_json="theirs\n")
     git(work, "push", "-q", "origin", "main")
 
     bring_up_to_date(folder, str(source), "main", "results")
 
-    assert (folder / name).read_text() == lock("theirs")
-    assert (folder / "scores/one.json").read_text() == ("2\n" if diverged else "1\n")
+    assert (folder / "scores/two.json").read_text() == "theirs\n"
+    assert (folder / "one.sh").read_text() == "a\n"
 
 
-def test_a_merge_that_git_does_not_begin_is_told_in_its_words(source: Path) -> None:
-    folder, work = checkout(source), source.parent / "work"
-    commit(folder, scores__one_json="2\n")
-    git(work, "checkout", "-q", "--orphan", "anew")
-    commit(work, one_sh="anew\n")
-    git(work, "push", "-q", "--force", "origin", "anew:main")
-
-    with pytest.raises(UserError, match="git merge: fatal: refusing to merge unrelated histories"):
-        bring_up_to_date(folder, str(source), "main", "results")
-
-
-def test_a_failure_over_inputs_that_git_ignores_is_told_with_how_a_checkout_gets_them(source: Path) -> None:
+def test_a_push_after_another_machine_is_refused_and_the_next_run_starts_from_its_results(source: Path) -> None:
+    folder = checkout(source)
+    (folder / "dvc.lock").write_text(lock("mine\n"))
+    commit_results(folder, "Results of one", "results")
     work = source.parent / "work"
-    commit(
-        work,
-        dvc_yaml=DVC_YAML.replace("[one.sh]", "[one.sh, texts, /etc/hostname]"),
-        texts___gitignore="*\n!.gitignore\n",
-    )
-    git(work, "push", "-q", "origin", "main")
-    (work / "texts/a.py").write_text("a person's\n")
-    failure = "one: `texts/*.py` matches no file"
+    commit(work, dvc_lock=lock("theirs\n"))
+    git(work, "push", "-q", "origin", "HEAD:results")
 
-    (line,) = left_out_by_git(checkout(source), failure)
-    assert line.startswith("a checkout has no file of `texts`, since git ignores what lies there: track it with `git")
-    assert left_out_by_git(checkout(source), "one: the disk is full") == []
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+    bring_up_to_date(folder, str(source), "main", "results")
 
-    git(work, "add", "-f", "texts/a.py")
-    commit(work)
-    git(work, "push", "-q", "origin", "main")
-    assert left_out_by_git(checkout(source), failure) == []
+    assert (folder / "dvc.lock").read_text() == lock("theirs\n")
+    (folder / "dvc.lock").write_text(lock("mine\n"))
+    commit_results(folder, "Results of two", "results")
+    push_commits(folder, "results")
+    assert at_origin(source, "dvc.lock") + "\n" == lock("mine\n")
 
 
 def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
     folder = checkout(source)
     (folder / "dvc.lock").write_text(lock("computed\n"))
-    commit_results(folder, "Results of one")
+    commit_results(folder, "Results of one", "results")
     away = source.rename(source.with_name("away"))
     with pytest.raises(UnavailableError):
         push_commits(folder, "results")
@@ -182,29 +159,10 @@ def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(so
     assert at_origin(source, "dvc.lock") + "\n" == lock("computed\n")
 
 
-def test_a_branch_that_has_moved_on_is_merged_and_nothing_of_either_side_is_lost(source: Path) -> None:
-    folder = checkout(source)
-    (folder / "dvc.lock").write_text(lock("first\n"))
-    commit_results(folder, "Results of one")
-    push_commits(folder, "results")
-    work = source.parent / "work"
-    git(work, "fetch", "-q")
-    git(work, "checkout", "-q", "-b", "results", "origin/results")
-    commit(work, note_txt="by hand\n")
-    git(work, "push", "-q", "origin", "results")
-    (folder / "dvc.lock").write_text(lock("second\n"))
-    commit_results(folder, "Results of two")
-
-    push_commits(folder, "results")
-
-    assert at_origin(source, "dvc.lock") + "\n" == lock("second\n")
-    assert at_origin(source, "note.txt") == "by hand"
-
-
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:
     folder = checkout(source)
 
-    assert commit_results(folder, "Results of one") is None
+    assert commit_results(folder, "Results of one", "results") is None
     push_commits(folder, "results")
 
     assert "results" not in git(source, "branch", "--list", "results")
@@ -213,64 +171,11 @@ def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:
 def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> None:
     folder = checkout(source)
     (folder / "scores/one.json").write_text("4\n")
-    assert commit_results(folder, "Results")
+    assert commit_results(folder, "Results", "results")
 
     (folder / "one.sh").write_text("changed by a stage\n")
     with pytest.raises(UserError, match=r"one.sh changed during the run and are not results"):
-        commit_results(folder, "Results")
-
-
-RECORD = "experiments/toy/small/runs.jsonl"
-
-
-def result(folder: Path, *lines: str, table: str) -> None:
-    (folder / RECORD).parent.mkdir(parents=True, exist_ok=True)
-    (folder / RECORD).write_text("".join(f"{line}\n" for line in lines))
-    (folder / RECORD).with_name("main.md").write_text(table)
-
-
-def of_the_experiment(source: Path) -> Path:
-    folder = source.parent / "checkout"
-    bring_up_to_date(folder, str(source), "main", "experiments/toy")
-    return folder
-
-
-def test_what_a_killed_sweep_recorded_is_kept_on_its_branch_and_other_runs_are_not_held_up(source: Path) -> None:
-    folder = of_the_experiment(source)
-    result(folder, "one", table="1")
-    commit_results(folder, "Results of one", ["experiments/toy/small"])
-    result(folder, "one", "two", table="2")
-    (folder / "experiments/toy/small/new.txt").touch()
-    (folder / ".git/index.lock").touch()
-
-    checkout(source)  # the nightly run
-    assert commit_results(folder, "Results of a night") is None
-    of_the_experiment(source)
-
-    assert (folder / RECORD).read_text() == "one\ntwo\n"
-    push_commits(folder, "experiments/toy")
-    assert at_origin(source, RECORD, "experiments/toy") == "one\ntwo"
-    assert RECORD not in git(folder, "ls-tree", "-r", "--name-only", "results")
-
-
-@pytest.mark.parametrize("first", [(), ("one",)])
-def test_records_of_both_sides_are_joined_and_tables_are_of_one_side(source: Path, first: tuple[str, ...]) -> None:
-    folder, work = of_the_experiment(source), source.parent / "work"
-    if first:
-        result(work, *first, table="first\n")
-        commit(work)
-        git(work, "push", "-q", "origin", "main")
-        of_the_experiment(source)
-    result(folder, *first, "ours", table="ours\n" + "same\n" * 9)
-    commit_results(folder, "Results of one", ["experiments/toy/small"])
-    result(work, *first, "theirs", table="same\n" * 9 + "theirs\n")
-    commit(work)
-    git(work, "push", "-q", "origin", "main")
-
-    of_the_experiment(source)
-
-    assert (folder / RECORD).read_text().splitlines() == [*first, "ours", "theirs"]
-    assert (folder / "experiments/toy/small/main.md").read_text() == "ours\n" + "same\n" * 9
+        commit_results(folder, "Results", "results")
 
 
 def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:

@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
 
 from flows.deployments import drop_missed_runs, work_pools
-from flows.scheduled import scheduled, sweep
+from flows.scheduled import scheduled
 from flows.sweep.flow_runs import DEPLOYMENT as CELL
 from flows.sweep.flow_runs import FLOW
 from flows.sweep_cell import sweep_cell
@@ -41,7 +41,7 @@ def deployments(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str) -> None:
-    flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled, sweep)}
+    flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled,)}
 
     for deployment in deployments(name):
         if deployment["name"] == CELL:
@@ -53,10 +53,10 @@ def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str)
 
 
 def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
-    nightly, on_demand, of_sweep, cell = deployments("prefect.yaml")
+    nightly, on_demand, cell = deployments("prefect.yaml")
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
-    assert "schedules" not in on_demand | of_sweep | cell
+    assert "schedules" not in on_demand | cell
 
 
 @dataclass
@@ -296,7 +296,7 @@ def test_the_deployments_are_served_and_nobody_without_the_key_can_start_or_chan
     with serving(folder, HF_TOKEN="a-secret-of-mine") as served:
         found = wait_until(lambda: four(served.post("deployments/filter")), 180)
 
-        assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep", "sweep-cell"}
+        assert {item["name"] for item in found} == {"nightly", "on-demand", "sweep-cell"}
         assert not [item for item in found if {"source", "folder"} & set(item["parameters"])]
         stranger = httpx.post(f"{served.address}/deployments/{found[0]['id']}/create_flow_run", json={}, timeout=180)
         assert stranger.status_code == 401

@@ -18,7 +18,6 @@ from moto.server import ThreadedMotoServer
 
 from flows.plan.graph import make_plan
 from tests.flows.operated import Operated, child, operated, wait_until
-from tests.flows.sweep.toy_sweep import TWO_CELLS, make_sweep
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro
 
@@ -245,23 +244,6 @@ def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_
     assert "END Failed" in said
     assert "nonesuch" in said
     assert b"results" not in subprocess.check_output(["git", "branch", "--all"], cwd=folder)
-
-
-def test_a_deployment_runs_the_cells_of_an_experiment_and_commits_its_tables_to_a_branch(
-    server: Operated, tmp_path: Path
-) -> None:
-    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
-    subprocess.run(["git", "checkout", "-q", "-B", "main"], cwd=folder, check=True)
-
-    said, _ = scheduled(server, folder, "sweep", experiment="toy", retry_delays_seconds=[]).communicate(timeout=200)
-
-    assert "END Completed 2 runs: 2 finished" in said, said
-    table = ["git", "show", "experiments/toy:experiments/toy/small/tables/main.md"]
-    assert b"| a | 2.0 | 3.75 |" in subprocess.check_output(table, cwd=folder)
-    experiments = subprocess.check_output(["git", "for-each-ref", "--format=%(refname)", "refs/exps"], cwd=folder)
-    assert experiments.count(b"/toy-") == 2
-    tasks = server.task_states(server.flow_runs("sweep")[-1]["id"])
-    assert sum(name.endswith("/train") and state == "Ran" for name, state in tasks.items()) == 2
 
 
 def test_a_damaged_cache_entry_is_not_restored_but_computed_again(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What the model card's template is filled with, beyond what reports say themselves: formats, and rows of tables."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
-from stages.formats.revision.execution import Session
 from stages.formats.revision.provenance import run_name, step_name
 from stages.publish.inputs import CardInputs, SplitSize, TextAmount
 from stages.publish.params import PublishParams
@@ -46,20 +45,11 @@ ARCHITECTURE = {
 }
 """What a reader looks for -> its names in the configurations of transformers."""
 
-HARDWARE = [
-    ("device", "device"),
-    ("processes", "processes"),
-    ("threads_per_process", "threads per process"),
-    ("precision", "precision of matrix products"),
-    ("compiled", "compiled"),
-]
-"""Of the observed facts those that can change the result, with their titles."""
-
 
 def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, with_curves: bool) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
     formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
-    functions = (benchmarks, by_phase, flat, merged, pass_at_k, sizes, sorted, unpublished, without_width)
+    functions = (benchmarks, by_phase, flat, pass_at_k, sizes, sorted, unpublished, without_width)
     return filled_template(
         TEMPLATE,
         {one.__name__: one for one in formats}
@@ -71,7 +61,6 @@ def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, wit
         with_curves=with_curves,
         prompt=example_prompt(params, inputs),
         citation_key="".join(filter(str.isalnum, params.name)),
-        hardware=HARDWARE,
         fewest=FEWEST,
     )
 
@@ -246,15 +235,3 @@ def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
             shares = (f"{of['share']:.2%}", f"{of['asked_share']:.2%}")
             rows.append((steps[name], source, f"{of['tokens']:,}", *shares, f"{of['epochs']:.2f}"))
     return rows
-
-
-def merged(sessions: Sequence[Session]) -> list[Session]:
-    """The sessions, with those in one that ran alike: a kill changes no bit, so it changes no card either."""
-    found: list[Session] = []
-    for one in (session for session in sessions if session.has_steps):
-        alike = found and found[-1].model_copy(update={"first_step": one.first_step, "last_step": one.last_step}) == one
-        if alike:
-            found[-1] = found[-1].model_copy(update={"last_step": one.last_step})
-        else:
-            found.append(one)
-    return found

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
 from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
@@ -12,12 +12,10 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, 
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
-from stages.formats.revision.execution import TRAIN_SPEED, Execution
 from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish.lock import LOCK, publish_deps, read_lock, recorded_section, recorded_versions
-from stages.publish.revision import training_execution
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
 
@@ -35,8 +33,6 @@ ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_REA
 
 HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation, as the head of the card names it."""
-
-Facts: TypeAlias = dict[str, str | int | float | bool | None]
 
 
 @dataclass
@@ -71,7 +67,7 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class CardInputs:
-    """Everything that a card is written from."""
+    """Everything that a card is written from: results of stages, so that the same model has the same card."""
 
     config: dict[str, Any]
     samples: list[Sample]
@@ -79,10 +75,6 @@ class CardInputs:
     validation: SplitSize
     clean: dict[str, Any]
     training: dict[str, Any]
-    facts: Facts | None
-    """Speed and hardware of the run that made the weights; None if not recorded."""
-    execution: Execution | None
-    """How that run was executed, session by session; None if not recorded."""
     steps: list[int]
     """After which the model was exported too."""
     recorded_training: dict[str, Any]
@@ -114,8 +106,6 @@ def read_inputs() -> CardInputs:
         validation=read_split(TOKENS / VALIDATION),
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
-        facts=training_facts(),
-        execution=training_execution(),
         steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
         recorded_training=recorded_section(stages, "train"),
         recorded_cleaning=recorded_section(stages, "clean"),
@@ -181,14 +171,6 @@ def built_in_data_sets(inputs: CardInputs) -> set[str]:
     problem_sets = {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
     repositories = {name.partition("@")[0] for name in problem_sets}
     return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets, *repositories}
-
-
-def training_facts() -> Facts | None:
-    """What training reported of its machine; None where the report belongs to other weights than those in model/."""
-    if not TRAIN_SPEED.exists():
-        return None
-    facts: Facts = read_json(TRAIN_SPEED)
-    return facts if facts.pop("weights_sha256", None) == weights_sha256() else None
 
 
 def read_split(folder: Path) -> SplitSize:

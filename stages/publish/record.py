@@ -12,8 +12,8 @@ from configparser import ConfigParser, Error
 from pathlib import Path
 from typing import Any
 
-from stages.formats.model_folder import MODEL
-from stages.formats.reports import REPORTS
+from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import Stages, folder_md5, hash_of, makers_of
 from stages.formats.revision.provenance import (
@@ -74,12 +74,12 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     state = observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
-    execution = training_execution()
+    execution, weights = training_execution(), weights_sha256()
     reports = outputs_of(stages)
 
     read = {record_path(path): path.read_bytes() for path in inputs.REPORTS_READ}
     contents = lock.settings(stages) | read | reports
-    if inputs.training_facts() is not None:
+    if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights:
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     if source.archive:
         contents[SOURCE_ARCHIVE] = source.content

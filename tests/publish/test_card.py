@@ -15,7 +15,6 @@ from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskRec
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.execution import Execution, Session
 from stages.formats.revision.provenance import CARD, INPUTS, InputListing
 from stages.publish.__main__ import main
 from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
@@ -143,7 +142,6 @@ def test_what_is_not_recorded_is_not_made_up(project: Path) -> None:
     text = card()
 
     assert "The hyper-parameters are not recorded in dvc.lock." in text
-    assert "The hardware of the training is not recorded for these weights." in text
     assert "How duplicates and evaluation data were removed is not recorded in dvc.lock." in text
 
 
@@ -382,91 +380,6 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs)
     assert said in text
 
 
-def test_the_hardware_is_that_of_the_run_that_made_the_weights(project: Path) -> None:
-    facts = {"device": "Abacus", "processes": 2, "compiled": True, "seconds": 399.4, "tokens_per_second": 5198.8}
-    speed = Path("reports/train_speed.json")
-    write_json(speed, facts | {"weights_sha256": weights_sha256()})
-    own = written(read_inputs())
-    write_json(speed, facts | {"weights_sha256": "of another run"})
-
-    assert "| device | Abacus |\n| processes | 2 |\n| compiled | yes |\n" in own
-    assert "Its energy was not measured." in own
-    assert "Abacus" not in written(read_inputs())
-
-
-def test_times_and_a_stop_under_the_same_settings_change_no_card(inputs: CardInputs) -> None:
-    stopped = [SESSION.model_copy(update={"last_step": 20}), SESSION.model_copy(update={"first_step": 21})]
-    whole, in_two = (executed(*sessions) for sessions in ([SESSION], stopped))
-    facts = {"seconds": 399.4, "tokens_per_second": 5198.8}
-
-    cards = [written(inputs, execution=whole, facts=facts), written(inputs, execution=in_two, facts={"seconds": 1.0})]
-
-    assert cards[0] == cards[1]
-    assert "| 1 to 60 |" in cards[0]
-
-
-SESSION = records.SESSION.model_copy(
-    update={
-        "last_step": 60,
-        "device": "Abacus",
-        "processes": 2,
-        "threads_per_process": 3,
-        "distributed": "ddp",
-        "versions": {"torch": "2.13.0+cpu", "python": "3.11.7"},
-    }
-)
-
-
-def executed(*sessions: Session) -> Execution:
-    return Execution(
-        weights_sha256=weights_sha256(), fingerprint="f" * 64, sessions=list(sessions or [SESSION]), checkpoints={}
-    )
-
-
-def test_a_training_that_was_stopped_shows_each_of_its_sessions(inputs: CardInputs) -> None:
-    second = SESSION.model_copy(update={"first_step": 61, "last_step": 1200, "threads_per_process": 8})
-
-    text = written(
-        inputs,
-        execution=executed(SESSION, second),
-        facts={"device": "Abacus"},
-        training=inputs.training | {"model_flops": 99e6},
-    )
-
-    assert "| 1 to 60 | Abacus | AVX2 | 2 (ddp) | 3 | fp32 | no |" in text
-    assert "| 61 to 1,200 | Abacus | AVX2 | 2 (ddp) | 8 | fp32 | no |" in text
-    assert "| torch | 2.13.0+cpu |" in text
-    assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
-
-
-def test_steps_that_other_code_has_computed_are_told_from_the_others(inputs: CardInputs) -> None:
-    earlier = "e" * 16
-    second = SESSION.model_copy(update={"first_step": 61, "last_step": 90, "continued_from": earlier})
-
-    text = written(inputs, execution=executed(SESSION, second))
-
-    assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
-    assert "other code" not in written(inputs, execution=executed(SESSION))
-
-    of_no_step = second.model_copy(update={"last_step": 60})
-    text = written(inputs, execution=executed(SESSION, of_no_step))
-
-    assert f"before step 61 were computed by other code than the recorded one (training `{earlier}`)" in text
-    assert "61 to 60" not in text
-
-
-def test_a_training_report_of_an_older_version_says_nothing_of_compute(inputs: CardInputs) -> None:
-    assert "model_flops" not in inputs.training
-    text = written(inputs, execution=executed(), facts={"device": "Abacus"})
-    assert "floating-point operations" not in text
-
-
-def test_the_execution_of_other_weights_is_not_shown(project: Path) -> None:
-    executed().model_copy(update={"weights_sha256": "of others"}).write()
-
-    assert read_inputs().execution is None
-
-
 def test_the_architecture_is_that_of_the_configuration(inputs: CardInputs) -> None:
     text = written(inputs)
 
@@ -601,3 +514,21 @@ def test_it_writes_what_was_published(project: Path, monkeypatch: pytest.MonkeyP
     assert published is not None
     assert rendered is not None
     assert rendered.sources == published.sources
+
+
+def test_on_what_and_how_fast_it_was_trained_changes_no_card(project: Path) -> None:
+    """As after a restore from the cache: the reports of the execution are those of another training."""
+    records.execution(weights_sha256()).write()
+    write_json(Path("reports/train_speed.json"), {"device": "Abacus", "weights_sha256": weights_sha256()})
+    own = written(read_inputs())
+    Path("reports/train_execution.json").unlink()
+    Path("reports/train_speed.json").unlink()
+
+    assert written(read_inputs()) == own
+    assert "session by session, is in `record/execution.json`" in own
+
+
+def test_the_card_says_how_much_the_training_computed(inputs: CardInputs) -> None:
+    text = written(inputs, training=inputs.training | {"model_flops": 99e6})
+
+    assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text

@@ -16,6 +16,7 @@ from stages.formats.revision.provenance import is_observed
 from stages.publish.__main__ import main
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
+from tests.formats.revision.records import execution
 from tests.small_project import folder_bytes
 from tests.trained_project import write_model, write_sections
 
@@ -116,6 +117,21 @@ def test_an_earlier_revision_is_kept_and_main_leads_to_the_one_asked_for(project
     assert folder_bytes(KEPT / first) == content
 
     write_model(project, seed=0)
+    main()
+
+    assert MAIN.readlink().name == first
+    assert len(list(KEPT.iterdir())) == 2
+
+
+def test_main_leads_back_to_a_model_that_was_restored_without_its_execution(project: Path) -> None:
+    execution(weights_sha256()).write()
+    main()
+    first = receipt()["revision"]
+    write_model(project, seed=1)
+    execution(weights_sha256()).write()
+    main()
+
+    write_model(project, seed=0)  # the report of the execution is still that of the other training
     main()
 
     assert MAIN.readlink().name == first

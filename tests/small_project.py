@@ -104,7 +104,6 @@ SECTIONS: dict[str, Any] = {
         },
         "schedule": {"name": "cosine", "warmup_steps": 2, "final_share": 0.1, "decay_share": 0.2},
         "max_gradient_norm": 1.0,
-        "spikes": {"deviations": None, "window_steps": 4, "skip": False},
         "precision": "fp32",
         "gradient_checkpointing": False,
         "log_every_steps": 1,

@@ -35,7 +35,6 @@ from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import clip, count, gradient_sum, norm
 from stages.train.params import TrainParams
-from stages.train.spikes import SpikeMonitor
 
 
 class StopSignal:
@@ -101,7 +100,6 @@ class Trainer(Setup):
     model: nn.Module
     """`eager`, compiled and wrapped as the hardware wants it."""
     compiled: bool
-    spikes: SpikeMonitor
 
     @property
     def step_tokens(self) -> int:
@@ -125,10 +123,7 @@ class Trainer(Setup):
         asked_to_stop = torch.full((1,), float(self.stop.is_set), device=self.accelerator.device)
         (loss, router_loss), stop_votes = gradients.finish(asked_to_stop)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
-        if self.spikes.skips(step, loss, gradient_norm):
-            self.optimizers.forget()
-        else:
-            self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
+        self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
         self.throughput.tokens += self.step_tokens
         return StepResult(loss, router_loss, gradient_norm, stop_votes)
 
@@ -177,7 +172,6 @@ def train(
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             routers = result.router_loss if trainer.eager.router_loss else None
-            report_spikes(trainer, checkpoints, reporter)
             reporter.step(done, result.loss.item(), result.gradient_norm, routers)
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
@@ -195,8 +189,7 @@ def train(
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            report_spikes(trainer, checkpoints, reporter)
-            carried = {"recent": trainer.spikes.recent, **reporter.times()}
+            carried = reporter.times()
             progress = TrainingProgress.of(params, done, result.loss.item(), **carried)
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
@@ -218,13 +211,6 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
         f"train: {what} is {value} at step {step + 1}; its batch holds {documents(trainer, step)}. "
         f"The last checkpoint is kept. Lower train.optimizer.{rate} or raise train.schedule.warmup_steps"
     )
-
-
-def report_spikes(trainer: Trainer, checkpoints: Checkpoints, reporter: Reporter) -> None:
-    """Log and record the spikes of the steps since the last call. Every process calls this."""
-    for spike in trainer.spikes.found():
-        checkpoints.history.spikes.append(spike)
-        reporter.spike(spike, documents(trainer, spike.step - 1))
 
 
 def documents(trainer: Trainer, step: int) -> str:

@@ -80,25 +80,6 @@ class Schedule(Section):
                 return min(1.0, (max_steps - step) / decay) if decay else 1.0
 
 
-class Spikes(Section):
-    """Steps far above those before them, in loss or gradient norm."""
-
-    deviations: Annotated[float, Field(gt=0)] | None
-    """A spike is more than that many robust deviations (1.4826 median absolute deviations) above the median of the
-    window; 6 to 10 finds what is plainly visible in the curves. Null: none are looked for."""
-    window_steps: Annotated[int, Field(ge=4)]
-    """How many past steps a step is compared with; before there are that many none is a spike."""
-    skip: bool
-    """Leave out the update of such a step. Every step then waits for the device."""
-
-    @field_validator("skip")
-    @classmethod
-    def _what_is_looked_for(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("deviations", 0) is None:
-            raise ValueError("no spikes are looked for; set train.spikes.deviations, such as 8")
-        return value
-
-
 class EvaluateTasks(Section):
     """Benchmarks during training, by lm-evaluation-harness: what the weights can do so far."""
 
@@ -144,8 +125,6 @@ class TrainParams(Section):
     once in each epoch, so each source as it is in the corpus."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
-    spikes: Spikes
-    """Which steps are logged as spikes, and whether they are skipped."""
     precision: Precision
     """Of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 where the hardware multiplies it fast
     (GPUs with bf16, CPUs with AMX), fp32 elsewhere."""

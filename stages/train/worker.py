@@ -59,7 +59,6 @@ from stages.train.parallel import (
     uses_fsdp,
 )
 from stages.train.params import TrainParams
-from stages.train.spikes import SpikeMonitor
 
 
 def main() -> None:
@@ -79,7 +78,6 @@ def main() -> None:
     start = resume(checkpoints, setup.eager, setup.optimizers, run)
     sessions = checkpoints.history.sessions
     trainer = compile_and_spread(setup, stays_compiled(afresh, sessions, accelerator.device))
-    trainer.spikes.restore(start.progress.recent)
     sessions.append(describe_session(trainer, start.progress.step + 1, start.continued_from))
 
     segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
@@ -205,8 +203,7 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
         model = cast(nn.Module, torch.compile(model, dynamic=False, options=options))
     if not uses_fsdp() and not fixed_order:
         model = spread(model, setup.accelerator)
-    spikes = SpikeMonitor(setup.params.spikes, setup.accelerator)
-    return Trainer(**vars(setup), model=model, compiled=compiled, spikes=spikes)
+    return Trainer(**vars(setup), model=model, compiled=compiled)
 
 
 def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[TokenStore]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from stages.formats.reports import REPORTS, Report
 
@@ -84,27 +84,6 @@ class Session(BaseModel, frozen=True):
 OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
 """Facts of the last session with steps that `reports/train_speed.json` has too, and so `training` in the index."""
 
-Signal = Literal["loss", "gradient_norm"]
-
-SIGNALS: tuple[Signal, ...] = ("loss", "gradient_norm")
-"""What is compared with the steps before it."""
-
-
-class Spike(BaseModel, frozen=True):
-    """A step whose loss or gradient norm lay far above those of the steps before (`train.spikes`)."""
-
-    step: int
-    """From 1."""
-    signal: Signal
-    """Which of the two; the farther one where both did."""
-    value: float
-    median: float
-    """Of the steps before it."""
-    deviations: float
-    """How far above the median, in robust deviations."""
-    skipped: bool
-    """Whether its update was left out."""
-
 
 class Execution(Report, extra="ignore"):
     """How the training of some weights was executed."""
@@ -118,8 +97,6 @@ class Execution(Report, extra="ignore"):
     """Of the run, as its checkpoints have it."""
     sessions: list[Session]
     """In order; more than one where the training was stopped and continued."""
-    spikes: list[Spike] = Field(default_factory=list)
-    """In order; only where they were looked for."""
     checkpoints: dict[int, str]
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
 

@@ -286,7 +286,7 @@ class Checkpoints:
             raise UserError(f"{path}: not the state that this code saves ({cause}); unset {CONTINUE}") from None
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
         manifest = read_manifest(path)
-        self.history = History(manifest.sessions, manifest.contents, manifest.spikes)
+        self.history = History(manifest.sessions, manifest.contents)
         return manifest
 
 

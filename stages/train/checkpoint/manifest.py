@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
-from stages.formats.revision.execution import Session, Spike
+from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.train.params import TrainParams
 
@@ -60,8 +60,6 @@ class TrainingProgress(BaseModel):
     """Steps between the points of its training curves."""
     evaluate_every_steps: int
     """Steps between the points of its validation curves."""
-    recent: dict[str, list[float]] = {}
-    """`SpikeMonitor.recent`: what the next steps are compared with."""
     starts: list[float] = []
     """`Uptime.starts`."""
     useful_seconds: float = 0.0
@@ -86,8 +84,6 @@ class History:
     sessions: list[Session] = field(default_factory=list)
     contents: dict[int, str] = field(default_factory=dict)
     """Step -> `content_sha256` of its checkpoint. Steps are missing where no checkpoint could be written."""
-    spikes: list[Spike] = field(default_factory=list)
-    """In the order of their steps."""
 
     def sessions_until(self, step: int) -> list[Session]:
         """The sessions that computed the steps 1 to `step`, the last one cut there.
@@ -100,10 +96,6 @@ class History:
             if session.first_step <= step or session.continued_from
         ]
 
-    def spikes_until(self, step: int) -> list[Spike]:
-        """The spikes of the steps 1 to `step`."""
-        return [spike for spike in self.spikes if spike.step <= step]
-
 
 class CheckpointManifest(TrainingProgress):
     """The content of manifest.json."""
@@ -114,8 +106,6 @@ class CheckpointManifest(TrainingProgress):
     """How the steps until this one were executed; empty in checkpoints of before this was recorded."""
     contents: dict[int, str] = {}
     """Step of this checkpoint and of those before it -> `content_sha256`."""
-    spikes: list[Spike] = []
-    """Of the steps until this one."""
     exports: dict[int, dict[str, str]] = {}
     """Where there is a mirror, which has them too: step -> file name -> hash of the models of `export_steps`."""
 
@@ -129,13 +119,11 @@ def write_manifest(
 ) -> None:
     """Write it: the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
-    spikes = history.spikes_until(progress.step)
     manifest = CheckpointManifest(
         **dict(progress),
         sha256=sha256,
         sessions=sessions,
         contents=history.contents,
-        spikes=spikes,
         exports=exports,
     )
     atomic_write(checkpoint / CHECKPOINT_MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))

@@ -61,8 +61,6 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     values = params.model_dump(mode="json", exclude=KEPT_OR_SHOWN)
     if params.schedule.is_extensible:
         del values["max_steps"]
-    if not params.spikes.skip:
-        del values["spikes"]  # only looked for
     if params.mixture is None:
         del values["mixture"]  # trainings of before there were mixtures do not name it
     start = {} if params.start_from is None else {"start_from": source_sha256(params.start_from)}

@@ -22,7 +22,6 @@ from typing import Any
 from accelerate import Accelerator
 from torch import Tensor
 
-from stages.formats.revision.execution import Spike
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
@@ -89,16 +88,6 @@ class Reporter:
     def times(self) -> dict[str, Any]:
         """What a checkpoint keeps of the run's time, as `Progress` names it."""
         return {"starts": self.uptime.starts, "useful_seconds": self.uptime.useful_seconds(self.throughput)}
-
-    def spike(self, spike: Spike, documents: str) -> None:
-        """A spike, and what its batch holds."""
-        if self.accelerator.is_main_process:
-            name, skipped = spike.signal.replace("_", " "), ", skipped" if spike.skipped else ""
-            self.line.interrupt(
-                f"spike at step {spike.step}{skipped}: the {name} {spike.value:.4g} is {spike.deviations:.1f} robust "
-                f"deviations above {spike.median:.4g}, the median before it; its batch holds {documents}"
-            )
-            self.accelerator.log({"spike_deviations": spike.deviations}, step=spike.step)
 
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
         """Values go to the curves of their names and to the trackers, others to the trackers alone."""

@@ -124,7 +124,6 @@ def write_results(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,
         sessions=sessions,
-        spikes=history.spikes_until(progress.step),
         checkpoints=history.contents,
     ).write()
     remember_speed(facts)

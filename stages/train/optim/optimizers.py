@@ -52,11 +52,6 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * lr_multiplier
             optimizer.step()
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the gradients."""
-        for optimizer in self:
             optimizer.zero_grad(set_to_none=True)
 
 

@@ -136,7 +136,7 @@ def test_what_params_yaml_has_got_since_a_run_is_a_difference(
     assert Cell("", "", {}, 0, {}).moved(ran, today, [""]) == moved
 
 
-@pytest.mark.parametrize("key", ["train.spikes", "train.spikes.skip", "clean.filters.prose"])
+@pytest.mark.parametrize("key", ["train.schedule", "train.schedule.decay_share", "clean.filters.prose"])
 def test_a_parameter_that_the_code_of_a_run_did_not_have_is_no_difference(
     monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:

@@ -109,7 +109,6 @@ SECTIONS: dict[str, Any] = {
         "log_every_steps": 1,
         "evaluate_every_steps": 4,
         "evaluation_sequences": 6,
-        "evaluate_tasks": {"tasks": [], "every_steps": 4, "limit": 4},
         "checkpoint_every_steps": 3,
         "checkpoints_kept": 2,
         "milestone_every_steps": None,

@@ -37,7 +37,6 @@ from stages.train.launcher import (
 )
 from stages.train.model.build import build_config, source_folder
 from stages.train.monitoring.report import check_trackers
-from stages.train.monitoring.tasks import check_tasks
 from stages.train.params import TrainParams
 
 
@@ -52,7 +51,6 @@ def main() -> None:
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
     check_trackers(params)
-    check_tasks(params)
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)

@@ -30,7 +30,6 @@ from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation
 from stages.train.monitoring.profile import profiled
 from stages.train.monitoring.report import Reporter
-from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import clip, count, gradient_sum, norm
@@ -153,7 +152,6 @@ def train(
     validation: Validation,
     checkpoints: Checkpoints,
     reporter: Reporter,
-    tasks: TaskEvaluation,
     progress: TrainingProgress,
     segment: Sequence[int] = (),
 ) -> TrainingProgress:
@@ -176,9 +174,6 @@ def train(
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
                 reporter.validation(done, validation.measure())
-        if not segment and params.evaluate_tasks.is_due(done, params.max_steps):
-            with trainer.throughput.aside("evaluation"):
-                tasks.measure(done, trainer.eager)
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
         if done in params.exported_steps:

@@ -80,21 +80,6 @@ class Schedule(Section):
                 return min(1.0, (max_steps - step) / decay) if decay else 1.0
 
 
-class EvaluateTasks(Section):
-    """Benchmarks during training, by lm-evaluation-harness: what the weights can do so far."""
-
-    tasks: list[str]
-    """As in `harness.tasks`: lm-eval's own tasks, groups and tags, and the task files in `tasks/`. Empty: none."""
-    every_steps: Positive
-    """Steps between two of them; the last step has one too. All processes wait meanwhile."""
-    limit: Positive | None
-    """Documents of each task, the first ones; null: all."""
-
-    def is_due(self, done: int, max_steps: int) -> bool:
-        """Whether the tasks are scored after `done` steps."""
-        return bool(self.tasks) and (done % self.every_steps == 0 or done == max_steps)
-
-
 class TrainParams(Section):
     """WHAT is computed. How (processes, devices, micro-batch) follows from the hardware and the environment."""
 
@@ -136,8 +121,6 @@ class TrainParams(Section):
     """Steps between two evaluations on held-out sequences."""
     evaluation_sequences: Positive
     """Held-out sequences of each evaluation during training."""
-    evaluate_tasks: EvaluateTasks
-    """Which benchmarks are followed during training, and how often."""
     checkpoint_every_steps: Positive
     """Steps between two checkpoints; a crash loses at most that many."""
     checkpoints_kept: Positive

@@ -46,7 +46,6 @@ from stages.train.model.validation import Validation
 from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
-from stages.train.monitoring.tasks import TaskEvaluation
 from stages.train.monitoring.throughput import Throughput, Uptime, peak_flops
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.parallel import (
@@ -91,11 +90,8 @@ def main() -> None:
     trainer.throughput.began = time.perf_counter()
     reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
-    tasks = TaskEvaluation(params, checkpoints.folder, accelerator, setup.store.manifest, lambda: stop.is_set)
-    with trainer.throughput.aside("evaluation"):
-        tasks.resume(start.progress.step, start.checkpoint)
     try:
-        progress = train(trainer, validation, checkpoints, reporter, tasks, start.progress, segment)
+        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
@@ -106,10 +102,6 @@ def main() -> None:
         write_results(trainer, progress, measured, checkpoints, uptime)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
-    if tasks.were_cut_short():
-        # What ends with 0 is not continued: the scores of the last step would never come.
-        accelerator.print("stopped on request before the last weights were scored; the same command continues")
-        raise SystemExit(EXIT_CONTINUE)
     raise SystemExit(0)
 
 

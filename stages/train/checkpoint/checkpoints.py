@@ -6,7 +6,7 @@
         exports/step-00000100-of-500/    models of `export_steps`, until the run ends
         step-00000100/
             .metadata, __0_0.distcp ...  sharded state (torch.distributed.checkpoint), a file per process
-            NAME.tsv                     the curves so far, and the scores of tasks
+            NAME.tsv                     the curves so far
             manifest.json                the step, its history, and the sha256 of every file; written last
 
 The state is copied, and a thread writes the copy to a `.partial` folder, flushes it to the disk, adds the manifest and
@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -52,7 +51,6 @@ from stages.train.checkpoint.manifest import (
 )
 from stages.train.checkpoint.mirror import MIRROR, Mirror
 from stages.train.monitoring.report import CurveFiles
-from stages.train.monitoring.tasks import TASK_SCORES
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import PROCESS_GROUP, count, on_main, uses_fsdp
 from stages.train.params import TrainParams
@@ -168,8 +166,6 @@ class Checkpoints:
         if not self.accelerator.is_main_process:
             return
         self.curves.copy_to(partial_path)
-        with suppress(FileNotFoundError):  # of a run without tasks
-            shutil.copyfile(self.folder / TASK_SCORES, partial_path / TASK_SCORES)
         files = sorted(file for file in partial_path.iterdir() if file.is_file())
         for file in files:
             flush_to_disk(file)

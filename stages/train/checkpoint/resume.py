@@ -41,7 +41,7 @@ LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 WORKER = "stages.train.worker"
 
 KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps", "evaluate_tasks"}
+KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
 """Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
 an undisturbed run."""
 

@@ -10,7 +10,6 @@ presets, and records nothing.
 
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -129,10 +128,8 @@ def trained(folder: Path, number: int, name: str, steps: int, on_cpu: bool) -> R
         return None
     curve = pd.read_table(project / "reports/curves/training_loss.tsv")
     losses = dict(zip(curve["step"].tolist(), curve["training_loss"].tolist(), strict=True))
-    (speed_file,) = project.glob(".parrotflow/checkpoints/*/speed.tsv")
-    speeds = pd.read_table(speed_file)["tokens_per_second"].tolist()
-    memory = read_json(project / "reports/train_speed.json")["memory_bytes"]
-    result = Result(losses, statistics.median(speeds[len(speeds) // 2 :]), int(memory))
+    speed = read_json(project / "reports/train_speed.json")
+    result = Result(losses, speed["tokens_per_second"], int(speed["memory_bytes"]))
     forecast = re.findall(r"^memory.*$", ended.stdout, re.MULTILINE)
     print(f"{name}: {result} {' '.join(forecast)}", flush=True)
     return result

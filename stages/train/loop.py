@@ -165,6 +165,8 @@ def train(
     batches_by_step = groupby(trainer.micro_batches(steps), key=attrgetter("step"))
     for step, batches in profiled(batches_by_step, checkpoints.folder, trainer.accelerator):
         result = trainer.step(step, batches)
+        if trainer.compiled and step == steps.start and len(steps) > 1:
+            trainer.throughput.restart()
         done, last = step + 1, step + 1 == steps.stop
         if done % params.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
@@ -184,8 +186,7 @@ def train(
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            carried = reporter.times()
-            progress = TrainingProgress.of(params, done, result.loss.item(), **carried)
+            progress = TrainingProgress.of(params, done, result.loss.item())
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:

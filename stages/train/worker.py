@@ -43,10 +43,9 @@ from stages.train.model.attention import mask_documents_where_needed, register_u
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation
-from stages.train.monitoring.profile import memory_snapshot, record_memory
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
-from stages.train.monitoring.throughput import Throughput, Uptime, peak_flops
+from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.parallel import (
     PROCESS_GROUP,
@@ -62,10 +61,8 @@ from stages.train.params import TrainParams
 
 def main() -> None:
     """What one process does."""
-    began = time.time()
     follow_command()
     stop = StopSignal()
-    record_memory()
     setup = set_up(section_of_command(), stop)
     params, accelerator = setup.params, setup.accelerator
     afresh = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
@@ -84,11 +81,8 @@ def main() -> None:
     if segment and steps.start != segment[0]:
         raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
     start_trackers(params, accelerator, name, steps.start)
-    uptime = Uptime.of(start.progress, checkpoints.folder, began, params.max_steps)
-    if accelerator.is_main_process:
-        uptime.write()
     trainer.throughput.began = time.perf_counter()
-    reporter = Reporter(params, steps, trainer.throughput, uptime, checkpoints.curves, accelerator)
+    reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
         progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
@@ -99,7 +93,7 @@ def main() -> None:
     if progress.step == params.max_steps:
         with trainer.throughput.aside("evaluation"):
             measured = validation.measure()
-        write_results(trainer, progress, measured, checkpoints, uptime)
+        write_results(trainer, progress, measured, checkpoints)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)
@@ -221,9 +215,7 @@ def run_worker() -> None:
             try:
                 main()
             except torch.OutOfMemoryError as error:
-                path = memory_snapshot()
-                seen = f"; {path} has what was allocated (https://pytorch.org/memory_viz)" if path else ""
-                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)}){seen}"
+                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
                 raise UserError(f"train: {said}") from None
         except UserError as error:
             if is_first_to_fail():

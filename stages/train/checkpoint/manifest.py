@@ -60,17 +60,13 @@ class TrainingProgress(BaseModel):
     """Steps between the points of its training curves."""
     evaluate_every_steps: int
     """Steps between the points of its validation curves."""
-    starts: list[float] = []
-    """`Uptime.starts`."""
-    useful_seconds: float = 0.0
-    """`Uptime.useful_seconds` of all sessions until here."""
 
     @classmethod
-    def of(cls, params: TrainParams, step: int, training_loss: float, **carried: Any) -> "TrainingProgress":
-        """Of a run with these parameters; `carried` are the fields that have a default."""
+    def of(cls, params: TrainParams, step: int, training_loss: float) -> "TrainingProgress":
+        """Return the progress of a run with these parameters."""
         names = ("max_steps", "log_every_steps", "evaluate_every_steps")
         own = {name: getattr(params, name) for name in names}
-        return cls(step=step, training_loss=training_loss, **own, **carried)
+        return cls(step=step, training_loss=training_loss, **own)
 
 
 @dataclass(frozen=True)

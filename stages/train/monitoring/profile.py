@@ -1,8 +1,7 @@
 """`PARROTFLOW_PROFILE=10-12`: what steps 10 to 12 spent their time on, as a trace that https://ui.perfetto.dev opens.
 
-Each process writes its own, by torch's profiler: operators and kernels by thread and stream, under the name of their
-step. On a CUDA device the allocations are recorded too, and where its memory does not suffice a snapshot is written,
-which https://pytorch.org/memory_viz opens. Nothing of this changes a number; while it records, steps take longer.
+Each process writes its own trace, by torch's profiler: operators and kernels by thread and stream, grouped by step.
+Profiling changes no result; while it records, steps take longer.
 """
 
 import os
@@ -19,12 +18,6 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from stages.runtime.entry import UserError
 
 PROFILE = "PARROTFLOW_PROFILE"
-
-MEMORY = Path(".parrotflow/memory")
-"""A snapshot for each process whose device ran out of memory."""
-
-ENTRIES = 100_000
-"""Allocations that are recorded, the latest."""
 
 Batches = TypeVar("Batches")
 
@@ -72,19 +65,3 @@ def _write(recording: profile, path: Path, accelerator: Accelerator) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     recording.export_chrome_trace(str(path))
     accelerator.print(f"profile: {path} (open it at https://ui.perfetto.dev)")
-
-
-def record_memory() -> None:
-    """Record allocations on this process's CUDA device from here on, where the variable is set."""
-    if profiled_steps() and torch.cuda.is_available():
-        torch.cuda.memory._record_memory_history(max_entries=ENTRIES)
-
-
-def memory_snapshot() -> str:
-    """Write what was allocated when the device ran out of memory; the path, or empty where nothing was recorded."""
-    if not profiled_steps() or not torch.cuda.is_available():
-        return ""
-    MEMORY.mkdir(parents=True, exist_ok=True)
-    path = MEMORY / f"rank{os.environ.get('RANK', '0')}.pickle"
-    torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
-    return str(path)

@@ -26,7 +26,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
 from stages.train.model.validation import ValidationResult
-from stages.train.monitoring.throughput import SPEED_CURVE, SpeedCurve, Throughput, Uptime
+from stages.train.monitoring.throughput import Throughput
 from stages.train.params import TrainParams
 
 LOG_SECONDS = 10.0
@@ -50,18 +50,15 @@ class Reporter:
         params: TrainParams,
         steps: range,
         throughput: Throughput,
-        uptime: Uptime,
         curves: "CurveFiles",
         accelerator: Accelerator,
     ) -> None:
         self.params = params
         self.steps = steps  # of this start, from 0
         self.throughput = throughput
-        self.uptime = uptime
         self.curves = curves
         self.accelerator = accelerator
         self.line = ProgressLine(steps.stop)
-        self.speed = SpeedCurve(curves.folder.parent / SPEED_CURVE, throughput)
 
     def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None) -> None:
         """The state after `done` steps. Losses in nats per token."""
@@ -72,7 +69,6 @@ class Reporter:
         multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
         self.curves.append(LEARNING_RATE, done, *rates.values())
-        self.speed.append(done)
         values = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
         if router_loss is not None:
             values["router_loss"] = router_loss.item()
@@ -84,10 +80,6 @@ class Reporter:
         if self.accelerator.is_main_process:
             values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
             self._record(done, values, {})
-
-    def times(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the run's time, as `Progress` names it."""
-        return {"starts": self.uptime.starts, "useful_seconds": self.uptime.useful_seconds(self.throughput)}
 
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
         """Values go to the curves of their names and to the trackers, others to the trackers alone."""

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from datetime import timedelta
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from stages.formats.revision.execution import (
 from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.launch import SEGMENT
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.order import SourceShares, shares_by_phase
@@ -41,7 +39,7 @@ from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
 from stages.train.model.tokenizer import write_tokenizer
 from stages.train.model.validation import ValidationResult
-from stages.train.monitoring.throughput import Uptime, device_name, remember_speed
+from stages.train.monitoring.throughput import device_name, remember_speed
 from stages.train.parallel import uses_fsdp
 
 METRICS = Path("reports/train.json")
@@ -73,13 +71,13 @@ class TrainingReport(BaseModel):
 
 
 def write_results(
-    trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult, checkpoints: Checkpoints, uptime: Uptime
+    trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult, checkpoints: Checkpoints
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
     Raises UserError where the model of one of `export_steps` is missing.
     """
-    facts = speed(trainer, uptime)  # before the model is written, which is no part of the training
+    facts = speed(trainer)  # before the model is written, which is no part of the training
     model = full_model(trainer.eager, trainer.accelerator, trainer.store.manifest)
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if model is None:
@@ -117,9 +115,6 @@ def write_results(
     if trainer.throughput.tokens or not is_timed(weights):
         computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions if session.has_steps]
         write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": weights})
-    useful, total = facts["effective_training_time_ratio"], timedelta(seconds=round(facts["total_seconds"]))
-    if (count := int(facts["interruptions"])) and SEGMENT not in os.environ:  # these are of the run, not of a segment
-        print(f"useful time (ETTR): {useful:.1%} of {total}, with {count} interruption{'s' * (count > 1)}", flush=True)
     Execution(
         weights_sha256=weights,
         fingerprint=checkpoints.folder.name,
@@ -149,8 +144,8 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     return trainer.params.model_dump(include=names) | tokens
 
 
-def speed(trainer: Trainer, uptime: Uptime) -> dict[str, Any]:
-    """How it was computed: on which hardware, how fast since the last start, and how much time of all was useful."""
+def speed(trainer: Trainer) -> dict[str, Any]:
+    """How it was computed: on which hardware, and how fast since the last start."""
     throughput = trainer.throughput
     return {
         "device": device_name(trainer.accelerator.device),
@@ -162,7 +157,7 @@ def speed(trainer: Trainer, uptime: Uptime) -> dict[str, Any]:
         "flops_per_token": throughput.flops_per_token,
         "peak_flops": throughput.peak_flops,
         "model_flops_utilisation": None,
-    } | {name: round(value, 4) for name, value in (throughput.metrics() | uptime.metrics(throughput)).items()}
+    } | {name: round(value, 4) for name, value in throughput.metrics().items()}
 
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")

@@ -1,17 +1,4 @@
-"""How fast a run is, and how much of its time was useful. Facts of the machine: next to the results, never part of
-them.
-
-Times differ from run to run, so no output that DVC keeps holds them. `speed.tsv` in the folder of a run's checkpoints
-is only appended to: steps that were computed again after a kill are in it again, and `seconds` begins at 0 with each
-session. The last speed of each model on this machine is what the forecast of another run goes by.
-
-The effective training time ratio (ETTR) is the share of the time since a run began in which it made lasting progress.
-Useful are the seconds of training steps and evaluations whose result a checkpoint or the final model holds (Kokolis et
-al. 2024, "Revisiting Reliability in Large-Scale Machine Learning Research Clusters"). Lost are starts of the trainer,
-steps that were computed again, waits for checkpoints, and the time between two sessions. The time before the first
-start, such as in a queue, is not known here. The times of starts are in each checkpoint, and in a file next to them,
-which also knows the sessions that died before they had saved anything.
-"""
+"""How fast a run is. These are facts of the machine, so no output that DVC keeps holds them."""
 
 import json
 import platform
@@ -22,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -32,7 +18,6 @@ from stages.formats.revision.execution import TRAIN_SPEED
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR
 from stages.runtime.workers import cpu_facts
-from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
 
@@ -68,6 +53,11 @@ class Throughput:
     aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
     """Not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
+
+    def restart(self) -> None:
+        """Forget what was timed so far: the first step of a compiled model is the compiler's."""
+        self.tokens, self.data_seconds, self.began = 0, 0.0, time.perf_counter()
+        self.aside_seconds = dict.fromkeys(self.aside_seconds, 0.0)
 
     @contextmanager
     def aside(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
@@ -142,43 +132,6 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
 SPEEDS = STATE_DIR / "speeds.json"
 """A list of `MeasuredSpeed`. Without it only forecasts are missing."""
 
-SPEED_CURVE = "speed.tsv"
-COLUMNS = (
-    *("step", "seconds", "tokens_per_second", "model_flops_utilisation"),
-    *("data_wait", "checkpoint_seconds", "evaluation_seconds", "memory_bytes"),
-)
-
-
-@dataclass
-class SpeedCurve:
-    """A line for each point of the training curves, about the steps since the line before."""
-
-    path: Path
-    throughput: Throughput
-    tokens: int = 0
-    training_seconds: float = 0.0
-    data_seconds: float = 0.0
-
-    def append(self, step: int) -> None:
-        """Add the line of `step`. Speed and `data_wait`, the share of the time that was spent waiting for data, leave
-        evaluation and checkpoints out; these have their sums, and the memory is the most so far. Of a device whose peak
-        is unknown the utilisation is empty."""
-        now, asides = self.throughput, self.throughput.aside_seconds
-        seconds = now.seconds
-        training = seconds - sum(asides.values())
-        spent = max(1e-9, training - self.training_seconds)
-        speed = (now.tokens - self.tokens) / spent
-        utilisation = f"{speed * now.flops_per_token / now.peak_flops:.4f}" if now.peak_flops else ""
-        wait = (now.data_seconds - self.data_seconds) / spent
-        self.tokens, self.training_seconds, self.data_seconds = now.tokens, training, now.data_seconds
-        values = (step, f"{seconds:.3f}", f"{speed:.1f}", utilisation, f"{wait:.4f}")
-        sums = (f"{asides['checkpoint']:.3f}", f"{asides['evaluation']:.3f}", peak_memory_bytes())
-        # A full disk costs these lines, not the run.
-        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
-            if file.tell() == 0:
-                file.write("\t".join(COLUMNS) + "\n")
-            file.write("\t".join(map(str, (*values, *sums))) + "\n")
-
 
 class MeasuredSpeed(BaseModel):
     """What a finished run says of its speed, in `reports/train_speed.json` among other things."""
@@ -216,56 +169,3 @@ def remember_speed(facts: Mapping[str, Any]) -> None:
     kept = [new, *(known for known in measured_speeds() if known.model_copy(update=same) != new)]
     with suppress(OSError):  # a full disk costs the next forecast, not the run
         atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))
-
-
-STARTS = "starts-of-"
-"""In the folder of a run's checkpoints, followed by its `max_steps`: the time of each start, a line each."""
-
-
-@dataclass(frozen=True)
-class Uptime:
-    """Of a run over all of its sessions."""
-
-    starts: list[float]
-    """When each session began, seconds since 1970, increasing; the last is this one."""
-    useful_before: float
-    """Useful seconds of the sessions before."""
-    file: Path
-    """Of its starts."""
-
-    @classmethod
-    def of(cls, progress: TrainingProgress, folder: Path, began: float, max_steps: int) -> "Uptime":
-        """Of the session of a run of `max_steps` that `began` then and continues from `progress`; the run's checkpoints
-        are in `folder`.
-
-        A run that was already complete and is given another length is measured from there on: it did not wait to be
-        continued. It may continue from before its last step, where the shorter one's rates had not begun to decay.
-        """
-        file, is_last = folder / f"{STARTS}{max_steps}", progress.step == progress.max_steps
-        if progress.max_steps == max_steps and is_last:
-            return cls([began], 0.0, file)
-        of_other = progress.max_steps != max_steps
-        was_complete = of_other and (is_last or (folder / f"step-{progress.max_steps:08d}").exists())
-        known, useful = ([], 0.0) if was_complete else (progress.starts, progress.useful_seconds)
-        if file.exists():
-            known = sorted({*known, *map(float, file.read_text().split())})
-        return cls([*(start for start in known if start < began), began], useful, file)
-
-    def write(self) -> None:
-        """Note that this session began; on a full disk the run goes on without."""
-        with suppress(OSError):
-            atomic_write(self.file, "".join(f"{start}\n" for start in self.starts))
-
-    def useful_seconds(self, throughput: Throughput) -> float:
-        """Up to now, if what this session computed lasts."""
-        return self.useful_before + throughput.seconds - throughput.aside_seconds["checkpoint"]
-
-    def metrics(self, throughput: Throughput) -> dict[str, float]:
-        """All of it by name, of a run that is complete now."""
-        useful, total = self.useful_seconds(throughput), time.time() - self.starts[0]
-        return {
-            "interruptions": len(self.starts) - 1,
-            "total_seconds": total,
-            "lost_seconds": total - useful,
-            "effective_training_time_ratio": useful / total,
-        }

@@ -27,7 +27,7 @@ cp -r model {project}
 """
 
 
-KEPT = ["curves", "identity.json", "lock", "speed.tsv", "starts-of-12"]
+KEPT = ["curves", "identity.json", "lock"]
 """What a run keeps besides its checkpoints."""
 
 

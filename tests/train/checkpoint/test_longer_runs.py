@@ -34,7 +34,7 @@ def train(project: Path, capfd: pytest.CaptureFixture[str], **changes: Any) -> l
     """Run with these parameters; what it says besides its progress and times."""
     write_params(project, **changes)
     run_workers(project, 1)
-    return [line for line in capfd.readouterr().out.splitlines() if not line.startswith(("step ", "useful time "))]
+    return [line for line in capfd.readouterr().out.splitlines() if not line.startswith("step ")]
 
 
 def checkpoints(project: Path) -> list[str]:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution, computing_variables, limits
 from stages.runtime.entry import UserError
 from stages.train.monitoring.profile import PROFILE, profiled_steps
-from tests.train.small_run import copy_of, documents, run_workers, write_params, write_project, write_store
+from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
 
 @pytest.fixture(scope="module")
@@ -120,41 +119,6 @@ def test_the_named_steps_are_in_a_trace_of_each_process_and_the_results_are_thos
         names = {event.get("name", "") for event in events}
         assert {"step 2", "step 3", "aten::addmm"} <= names
         assert not {"step 1", "step 4"} & names
-
-
-def test_each_point_of_the_curves_has_its_speed_in_a_file_that_no_stage_owns(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=4)
-    run_workers(project, 1)
-    (curve,) = project.glob(".parrotflow/checkpoints/*/speed.tsv")
-    header, *lines = [line.split("\t") for line in curve.read_text().splitlines()]
-    points = [dict(zip(header, line, strict=True)) for line in lines]
-    assert [point["step"] for point in points] == ["1", "2", "3", "4"]
-    for point in points:
-        assert float(point["tokens_per_second"]) > 0
-        assert 0 <= float(point["data_wait"]) <= 1
-        assert int(point["memory_bytes"]) > 1e6
-        assert point["model_flops_utilisation"] == ""  # the peak of a CPU is not known
-
-
-def test_the_speed_of_a_run_is_that_of_its_steps_and_not_of_what_follows_them(tmp_path: Path) -> None:
-    """The last measurement on held-out sequences, here the longest part by far, and the export."""
-    project = write_project(tmp_path / "project", max_steps=4, evaluation_sequences=1200)
-    shutil.rmtree(project / "data/tokens/validation")
-    tokenizer = Tokenizer.from_file(str(project / "data/tokenizer/tokenizer.json"))
-    saved = project / "data/tokenizer/tokenizer.json"
-    write_store(project / "data/tokens/validation", documents(400, seed=3), tokenizer, saved)
-    run_workers(project, 1)
-
-    speed = read_json(project / "reports/train_speed.json")
-    (curve,) = project.glob(".parrotflow/checkpoints/*/speed.tsv")
-    header, *_, last = (line.split("\t") for line in curve.read_text().splitlines())
-    at_the_last_step = {name: float(value or 0) for name, value in zip(header, last, strict=True)}
-
-    def of_steps(times: dict[str, float]) -> float:
-        return times["seconds"] - times["checkpoint_seconds"] - times["evaluation_seconds"]
-
-    assert of_steps(speed) - of_steps(at_the_last_step) < speed["evaluation_seconds"] / 8
-    assert speed["tokens_per_second"] * of_steps(speed) == pytest.approx(4 * 8 * 16, rel=0.05)
 
 
 @pytest.mark.parametrize(

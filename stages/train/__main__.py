@@ -36,6 +36,7 @@ from stages.train.launcher import (
     restarts_allowed,
 )
 from stages.train.model.build import build_config, source_folder
+from stages.train.model.generation import note_dropped_settings
 from stages.train.monitoring.report import check_trackers
 from stages.train.params import TrainParams
 
@@ -60,6 +61,7 @@ def main() -> None:
     if params.start_from is not None:
         source = source_folder(params.start_from, download=True)
         notes += note_padded_vocabulary(source, training.manifest.vocab_size)
+        notes += note_dropped_settings(source)
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

@@ -21,6 +21,7 @@ import yaml
 from accelerate.utils.other import is_port_in_use
 from transformers import PreTrainedConfig
 
+from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
@@ -222,7 +223,8 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
     if tokens < params.sequence_length:
         raise UserError(
             f"{store.folder}: {tokens} tokens are fewer than one sequence "
-            f"(train.sequence_length = {params.sequence_length}); collect more documents or lower it"
+            f"(train.sequence_length = {params.sequence_length}); lower it, collect more documents"
+            f"{' or raise clean.split.validation_share' if store.folder.name == VALIDATION else ''}"
         )
 
 

@@ -19,8 +19,8 @@ from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch import LaunchConfig
-from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
-from stages.train.commands.forecast import launch, vocabulary
+from stages.runtime.section import check_section, read_params_file, value_at
+from stages.train.commands.forecast import is_made_of, launch, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.forecast import duration, make_forecast, scaled
@@ -31,13 +31,8 @@ from stages.train.monitoring.throughput import device_name
 from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 
-LOCK = Path("dvc.lock")
-
 HELPFUL_EPOCHS = 2.1
 """Over a corpus; above, more compute is not shown to lower the loss."""
-
-DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
-"""Of params.yaml: those that say which tokens there are."""
 
 MEASURED_VOCABULARY, MEASURED_LENGTH = 4096, 256
 """Of the runs behind the law."""
@@ -57,10 +52,16 @@ def main() -> None:
     arguments = parser.parse_args()
     values = read_params_file(arguments.params)
     params = check_section("train", values.get("train"), TrainParams)
-    dial = Dial(params, vocabulary(values), tokens_of_corpus(values, params))
+    dial = Dial(params, vocabulary(values), tokens_of_corpus(values, params), of_packages(values))
     by_time = arguments.tflop is None
     recipe, lines = dial.for_seconds(arguments.seconds) if by_time else dial.for_flops(arguments.tflop * 1e12)
     print(json.dumps({"values": {f"train.{key}": value for key, value in recipe.values.items()}, "lines": lines}))
+
+
+def of_packages(values: dict[str, Any]) -> bool:
+    """Whether the corpus is Python packages, as in the runs behind the law."""
+    sources = value_at(values, "collect.sources") or []
+    return all(isinstance(source, dict) and source.get("kind") == "packages" for source in sources)
 
 
 def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
@@ -70,21 +71,6 @@ def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
     store = TokenStore(TOKENS / TRAIN)
     mixed = open_order(store, params).mixed if params.mixture else None
     return sum(source.rows for source in mixed.sources) * params.sequence_length if mixed else store.manifest.tokens
-
-
-def is_made_of(values: dict[str, Any]) -> bool:
-    """Whether the tokens were made by these values: by dvc.lock, since params.yaml may have changed after them."""
-    lock = read_params_file(LOCK) if LOCK.is_file() else {}
-    recorded = {
-        key: value
-        for stage in (lock.get("stages") or {}).values()
-        for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
-        if key.split(".")[0] in DATA_SECTIONS
-    }
-    if not recorded:
-        now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
-        recorded = {name: now.get(name) for name in DATA_SECTIONS}
-    return all(value_at(values, key) == value for key, value in recorded.items())
 
 
 @dataclass(frozen=True)
@@ -98,13 +84,19 @@ class Timed:
 class Dial:
     """Recipes for a corpus and a vocabulary."""
 
-    def __init__(self, params: TrainParams, tokens: Manifest, corpus_tokens: int | None) -> None:
-        """Raises UserError where the model's size is given."""
+    def __init__(
+        self, params: TrainParams, tokens: Manifest, corpus_tokens: int | None, is_python: bool = True
+    ) -> None:
+        """`is_python`: whether the corpus is of the kind that the law was fitted to.
+
+        Raises UserError if the model's size is given.
+        """
         if params.start_from:
             raise UserError("compute: a model that is continued has its size; set train.start_from: null")
         self.params = params
         self.vocabulary = tokens
         self.corpus_tokens = corpus_tokens
+        self.is_python = is_python
 
     def for_flops(self, flops: float) -> tuple[Recipe, list[str]]:
         """The best recipe by the law, and what is said of it. Raises UserError for too little compute."""
@@ -153,7 +145,10 @@ class Dial:
             f"dial: {tflop} TFLOP: width {recipe.model.width}, {model['num_hidden_layers']} layers; "
             f"{recipe.steps:,} steps of {recipe.rows} rows of {recipe.sequence_length} tokens",
             f"law: about {bits:.3g} bits per byte of other Python code by the fit of experiments/dial.yaml, "
-            f"measured from {low:g} to {high:g} TFLOP: {tflop} is {where}",
+            f"measured from {low:g} to {high:g} TFLOP: {tflop} is {where}"
+            if self.is_python
+            else "law: the shape by the fit of experiments/dial.yaml to Python packages; it says no bits per byte of "
+            "this corpus",
         ]
         size = self.vocabulary.vocab_size
         if (size, recipe.sequence_length) != (MEASURED_VOCABULARY, MEASURED_LENGTH):

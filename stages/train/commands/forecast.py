@@ -22,12 +22,17 @@ from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
-from stages.runtime.section import PARAMS_FILE, check_section, read_params_file
+from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.data.order import describe, open_order
 from stages.train.forecast import Forecast, make_forecast
 from stages.train.model.build import HUB_COMMIT, model_without_weights, source_folder
 from stages.train.optim.optimizers import Role, weights
 from stages.train.params import TrainParams
+
+LOCK = Path("dvc.lock")
+
+DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
+"""Sections of params.yaml that decide which tokens there are."""
 
 NOMINAL_VOCABULARY = 4096
 """Where neither params.yaml nor a token store says how large it is."""
@@ -119,12 +124,30 @@ def group_lines(params: TrainParams, tokens: Manifest) -> Iterator[str]:
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:
-    """As large as params.yaml asks of a tokenizer that is trained, else as the token store is."""
+    """Return the vocabulary of the tokens if `values` ask for these, else one of the size that `values` ask for.
+
+    A small corpus may give fewer tokens than `tokenizer.vocabulary_size`.
+    """
     tokenizer = values.get("tokenizer") or {}
     size = tokenizer.get("vocabulary_size") if tokenizer.get("kind") == "bpe" else None
-    if size is None and (TOKENS / TRAIN / STORE_MANIFEST).is_file():
+    if (TOKENS / TRAIN / STORE_MANIFEST).is_file() and (size is None or is_made_of(values)):
         return TokenStore(TOKENS / TRAIN).manifest
     return Manifest("uint32", size or NOMINAL_VOCABULARY, 0, "", "", ())
+
+
+def is_made_of(values: dict[str, Any]) -> bool:
+    """Whether the tokens were made by these values: by dvc.lock, since params.yaml may have changed after them."""
+    lock = read_params_file(LOCK) if LOCK.is_file() else {}
+    recorded = {
+        key: value
+        for stage in (lock.get("stages") or {}).values()
+        for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
+        if key.split(".")[0] in DATA_SECTIONS
+    }
+    if not recorded:
+        now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
+        recorded = {name: now.get(name) for name in DATA_SECTIONS}
+    return all(value_at(values, key) == value for key, value in recorded.items())
 
 
 def launch() -> LaunchConfig:

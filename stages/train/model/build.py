@@ -40,12 +40,14 @@ from stages.train.model.attention import (
     leave_out_mask,
     one_line,
 )
+from stages.train.model.generation import kept_settings
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.parallel import full_weights
 from stages.train.params import TrainParams
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
-SOURCE_FILES = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
+IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+SOURCE_FILES = [*IDENTIFYING_FILES, "generation_config.json"]
 
 
 def source_folder(start_from: str, download: bool = False) -> Path:
@@ -66,11 +68,11 @@ def source_folder(start_from: str, download: bool = False) -> Path:
 
 
 def source_sha256(start_from: str) -> str:
-    """What identifies the model's content: a Hub commit, or the sha256 of the folder's files."""
+    """What identifies the model's content: a Hub commit, or the sha256 of the folder's weights and config.json."""
     if commit := HUB_COMMIT.fullmatch(start_from):
         return commit["commit"]
     folder = source_folder(start_from)
-    files = sorted(file for pattern in SOURCE_FILES for file in folder.glob(pattern))
+    files = sorted(file for pattern in IDENTIFYING_FILES for file in folder.glob(pattern))
     lines = [f"{file.name} {file_sha256(file)}" for file in files]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -212,6 +214,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
         )
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
     _resize(model, vocabulary.vocab_size)
+    model.generation_config = kept_settings(model.generation_config)
     use_ids_of(vocabulary, model.config)
     use_ids_of(vocabulary, model.generation_config)
     return model
@@ -223,7 +226,7 @@ def use_ids_of(vocabulary: Manifest, config: PreTrainedConfig | GenerationConfig
     Its own ids are of its own tokenizer: of another one they may name an ordinary token, or none.
     """
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
-    if config.pad_token_id is not None:
+    if getattr(config, "pad_token_id", None) is not None:  # some architectures name none
         config.pad_token_id = vocabulary.eos_id
 
 
@@ -288,10 +291,21 @@ def export_step(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manif
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model into an existing folder; a full disk is an OSError here as anywhere."""
+    """Write a model into an existing folder; its files have the modes that the umask gives.
+
+    Raises OSError on a full disk, UserError if transformers refuses to save the model.
+    """
     try:
         model.save_pretrained(folder)
-    except SafetensorError as error:
-        if "No space left" not in str(error):
-            raise
-        raise OSError(errno.ENOSPC, str(error), str(folder)) from error
+    except OSError:
+        raise
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        if isinstance(error, SafetensorError) and "No space left" in str(error):
+            raise OSError(errno.ENOSPC, str(error), str(folder)) from error
+        raise UserError(
+            f"train: transformers cannot save the trained model: {one_line(error)}; the checkpoints are kept, so the "
+            "same command continues at this step once the cause is removed"
+        ) from None
+    mode = (folder / "config.json").stat().st_mode
+    for weights in folder.glob("*.safetensors"):
+        weights.chmod(mode)  # safetensors makes them readable by their owner alone

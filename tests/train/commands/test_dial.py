@@ -14,7 +14,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file
 from stages.train.commands import dial as command
-from stages.train.commands.dial import Dial
+from stages.train.commands.dial import Dial, of_packages
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
@@ -118,3 +118,10 @@ def test_the_corpus_is_what_the_mixture_reads_of_the_tokens_and_only_if_they_are
     assert tokens() is None
     values["collect"]["max_bytes"] = 2
     assert tokens() == every
+
+
+def test_the_law_promises_no_loss_for_a_corpus_of_another_kind() -> None:
+    other = Dial(dial().params, VOCABULARY, None, is_python=of_packages({"collect": {"sources": [{"kind": "files"}]}}))
+    _, lines = other.for_flops(1e12)
+    assert not any("of other Python code" in line for line in lines)
+    assert any(line.startswith("law: ") and line.endswith("no bits per byte of this corpus") for line in lines)

@@ -16,6 +16,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from stages.train import forecast
 from stages.train.commands.forecast import group_lines, main, mixture_lines
+from stages.train.commands.forecast import vocabulary as vocabulary_of
 from stages.train.forecast import MEMORY_CHECK
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
@@ -210,3 +211,12 @@ def test_parrotflow_params_prints_it_where_a_model_is_chosen(tmp_path: Path) -> 
     assert "embedding" in said("model=gpt2", "optimizer=adamw")
     assert yaml.safe_load((tmp_path / "params.yaml").read_text())["train"]["optimizer"]["name"] == "adamw"
     assert "embedding" not in said("train.max_steps=900")
+
+
+def test_the_vocabulary_is_that_of_the_tokens_if_they_were_made_by_these_parameters(small: Path) -> None:
+    """The tokenizer may have stopped before the size that was asked for."""
+    asked_for = {"tokenizer": {"kind": "bpe", "vocabulary_size": 4096}}
+    lock = {"stages": {"tokenizer": {"params": {"params.yaml": {"tokenizer": asked_for["tokenizer"]}}}}}
+    (small / "dvc.lock").write_text(yaml.safe_dump(lock), encoding="utf-8")
+    assert vocabulary_of(asked_for).vocab_size == 300
+    assert vocabulary_of({"tokenizer": {"kind": "bpe", "vocabulary_size": 2048}}).vocab_size == 2048

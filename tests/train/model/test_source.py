@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import chdir
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR
+from stages.formats.tokens import Manifest
+from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
+from stages.train.model.build import save_model, source_sha256, use_ids_of
+from stages.train.model.generation import kept_settings, note_dropped_settings
 from tests.hub_client import with_short_waits
 from tests.train.models import GROUPED
 from tests.train.small_run import copy_of, fork, run, run_workers, start, write_params, write_project
@@ -156,3 +160,46 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_l
     model = AutoModelForCausalLM.from_pretrained(project / "model")
     for written in (model.config, model.generation_config):
         assert (written.bos_token_id, written.eos_token_id, written.pad_token_id) == (0, 0, 0)
+
+
+def test_generation_settings_that_transformers_refuses_to_save_are_dropped_with_a_line() -> None:
+    given = GenerationConfig(temperature=0.7, top_p=0.9, max_new_tokens=30, suppress_tokens=[7], stop_strings=["END"])
+    kept = kept_settings(given)
+    kept.validate(strict=True)
+    assert (kept.max_new_tokens, kept.temperature, kept.suppress_tokens, kept.stop_strings) == (30, None, None, None)
+    sampled = kept_settings(GenerationConfig(do_sample=True, temperature=0.7))
+    assert (sampled.do_sample, sampled.temperature) == (True, 0.7)
+
+
+def test_the_dropped_settings_are_named_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "suppress_tokens": [7]}))
+    (line,) = note_dropped_settings(tmp_path)
+    assert line.startswith("note: train.start_from: generation_config.json: suppress_tokens, temperature: dropped")
+
+
+def test_a_run_is_identified_by_weights_and_config_and_not_by_its_generation_settings(trained: Path) -> None:
+    with chdir(trained):
+        before = source_sha256("base")
+        file = Path("base/generation_config.json")
+        content = file.read_text(encoding="utf-8")
+        file.write_text(json.dumps({"max_new_tokens": 5}), encoding="utf-8")
+        assert source_sha256("base") == before
+        file.write_text(content, encoding="utf-8")
+
+
+def test_a_model_that_transformers_refuses_to_save_ends_the_run_with_one_message(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=1, vocab_size=9))
+    model.generation_config.temperature = 0.7
+    with pytest.raises(UserError, match=r"train: transformers cannot save the trained model: .*temperature"):
+        save_model(model, tmp_path)
+
+
+def test_the_weights_can_be_read_by_whom_the_umask_allows(trained: Path) -> None:
+    modes = {(trained / "base" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1
+
+
+def test_a_model_type_without_a_padding_token_is_taken() -> None:
+    config = AutoConfig.for_model("codegen")
+    use_ids_of(Manifest("uint16", 300, 5, "", "", ()), config)
+    assert config.eos_token_id == 5

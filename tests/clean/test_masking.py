@@ -1,5 +1,4 @@
 import re
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -116,18 +115,11 @@ def test_credentials_that_have_patterns_of_our_own_are_replaced(text: str, expec
         "\\na@a.",
     ],
 )
-def test_a_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
-    growth = cpu_seconds(unit, 2_000_000) / min(cpu_seconds(unit, 125_000) for _ in range(3))
+def test_a_long_hostile_text_is_masked_like_a_short_one(unit: str) -> None:
+    """With steps of the square of its length, the long one would take hours, and this test would never end."""
+    short, long = (unit * (length // len(unit)) for length in (125_000, 4_000_000))
 
-    assert growth < 64  # 16 times the text: 16, and 256 with steps of the square of the length
-
-
-def cpu_seconds(unit: str, length: int) -> float:
-    """Of masking a text of so many characters. Two of them compare on any machine, however busy."""
-    text = (unit * length)[:length]
-    start = time.thread_time()
-    mask(text, ALL)
-    return time.thread_time() - start
+    assert set(mask(long, ALL).text) == set(mask(short, ALL).text)
 
 
 AWS_KEY = re.compile(r"""aws.{0,20}(?:key|pwd|pw|password|pass|token).{0,20}['"][0-9a-zA-Z/+]{40}['"]""", re.IGNORECASE)

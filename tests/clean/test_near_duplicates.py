@@ -1,8 +1,9 @@
 import itertools
 import random
-import time
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean import words
-from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, DisjointSets, find_near_duplicates, rows_per_band
+from stages.clean.near_duplicates import (
+    FOUND_AT_THRESHOLD,
+    Corpus,
+    DisjointSets,
+    WordSets,
+    find_near_duplicates,
+    rows_per_band,
+)
 from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
@@ -249,21 +257,32 @@ def test_alike_texts_of_other_scripts_are_near_duplicates() -> None:
 
 
 @pytest.mark.parametrize("params", [PARAMS, STAR])
-def test_a_cluster_of_many_alike_documents_takes_time_in_proportion_to_its_size(params: NearDuplicates) -> None:
-    growth = cpu_seconds_of_one_cluster(4000, params) / min(cpu_seconds_of_one_cluster(250, params) for _ in range(3))
+def test_comparisons_grow_in_proportion_to_the_size_of_a_cluster(
+    params: NearDuplicates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
 
-    assert growth < 64  # 16 times the documents: 16, and 256 where the pairs of each band are compared one by one
+    def counted(similarities: Callable[..., Any]) -> Callable[..., Any]:
+        def count(sets: object, document: int, others: Sequence[int]) -> Any:
+            compared.append(len(others))
+            return similarities(sets, document, others)
 
+        return count
 
-def cpu_seconds_of_one_cluster(size: int, params: NearDuplicates) -> float:
-    """Of finding that so many documents are alike. Two of them compare on any machine, however busy."""
-    shared = [f"word{n}" for n in range(100)]
-    documents = as_documents([" ".join([*shared, f"own{n}"]) for n in range(size)])
-    start = time.thread_time()
-    found = clusters(documents, params)
-    seconds = time.thread_time() - start
-    assert set(found.values()) == {"000.py"}
-    return seconds
+    for sets in (Corpus, WordSets):
+        monkeypatch.setattr(sets, "similarities", counted(sets.similarities))
+
+    def comparisons(size: int) -> int:
+        compared.clear()
+        shared = [f"word{n}" for n in range(100)]
+        found = clusters(as_documents([" ".join([*shared, f"own{n}"]) for n in range(size)]), params)
+        assert set(found.values()) == {"000.py"}
+        return sum(compared)
+
+    few = comparisons(100)
+
+    assert few >= 100
+    assert comparisons(800) <= 10 * few  # comparing every pair would be 64 times as many
 
 
 @pytest.mark.parametrize("few", [0, 1000])

@@ -1,12 +1,11 @@
 """A worker for the launcher: the first process fails on purpose, while the others wait for it.
 
 With `WAITING=gloo` in an exchange of gloo's, which notices that a process has gone; else as in one of NCCL's, which
-does not. `failed` in the project's folder has the time of the failure.
+does not.
 """
 
 import os
 import time
-from pathlib import Path
 
 from accelerate import Accelerator
 
@@ -17,7 +16,6 @@ if __name__ == "__main__":
     follow_command()
     accelerator = Accelerator() if os.environ.get("WAITING") == "gloo" else None
     if os.environ["RANK"] == "0":
-        Path("failed").write_text(str(time.time()), encoding="utf-8")
         leave(EXIT_USER_ERROR)
     if accelerator is not None:
         accelerator.wait_for_everyone()

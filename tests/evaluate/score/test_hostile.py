@@ -5,14 +5,13 @@ None gets out; of those that pass docs/how-to/evaluation.md tells.
 
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
 from stages.evaluate.score.inside import ARGUMENTS, DENIED, NEWER, numbers
 from stages.formats.evaluation.verdicts import Outcome
-from tests.evaluate.score.conftest import LIMITS, Judges, Run
+from tests.evaluate.score.conftest import Judges, Run
 from tests.small_project import ROOT
 
 pytestmark = pytest.mark.needs_bwrap
@@ -206,7 +205,6 @@ for attempt in (os.setsid, lambda: os.setpgid(0, 0), lambda: os.setpgid(0, 2), o
 @pytest.mark.parametrize("signals", ["9", "19", "9, 19, *set(range(1, 65)) - {2}"])
 @pytest.mark.parametrize("before", ["", OUT_OF_ITS_GROUP], ids=["at once", "after it has tried to leave its group"])
 def test_signals_to_its_process_group_reach_itself_alone(run: Run, before: str, signals: str) -> None:
-    began = time.monotonic()
     body = f"""{before}
 for number in ({signals},):
     os.kill(0, number)
@@ -214,7 +212,6 @@ for number in ({signals},):
 return 2 * values[0]"""
 
     assert run(function(body), DOUBLES) == Outcome("passed")
-    assert time.monotonic() - began < LIMITS.wall_seconds
     assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
 
 

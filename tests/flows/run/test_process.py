@@ -159,13 +159,10 @@ def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(tmp_path: Path, mon
 def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = time.monotonic()
-
-    outcome, lines = in_folder(tmp_path / "toy", "sleep 300 &\necho $!\ntouch out.txt\n", monkeypatch)
-    subprocess.run(["kill", lines[0]], check=True)
+    outcome, lines = in_folder(tmp_path / "toy", "sleep 1000 &\necho $!\ntouch out.txt\n", monkeypatch)
 
     assert outcome.result == "ran"
-    assert time.monotonic() - began < 200
+    subprocess.run(["kill", lines[0]], check=True)  # fails unless it still runs
 
 
 def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:

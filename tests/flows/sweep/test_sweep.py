@@ -258,8 +258,7 @@ def test_the_times_of_stages_with_all_their_starts_are_recorded_where_a_metric_a
     run = runs_of(folder / RECORD)[-1]
     report = run.reports["cell.json"]
     assert report["cpu_seconds"].keys() == report["seconds"].keys() == {"collect", "tokenize", "train"}
-    assert first > max(0.1, report["cpu_seconds"]["collect"])
-    assert report["cpu_seconds"]["train"] > first + 0.1
+    assert report["cpu_seconds"]["train"] > first > 0
     assert "cores" in report["machine"]
     assert json.loads(git(folder, "show", f"{run.commit}:cell.json")) == report
     assert "0 of 1 cells would run" in sweep(folder, "--dry").stdout

@@ -39,9 +39,9 @@ def configured(listed: str) -> dict[str, str]:
 
 def uv_options(settings: dict[str, str]) -> list[str]:
     """Options that make uv look where pip looks, and take the best version of all indexes as pip does."""
-    given = [[option, word] for name, option in OPTIONS.items() for word in settings.get(name, "").split()]
+    given = [f"{option}={word}" for name, option in OPTIONS.items() for word in settings.get(name, "").split()]
     no_index = ["--no-index"] if settings.get("no-index", "").lower() in ("1", "true", "yes", "on") else []
-    return [*sum(given, []), *no_index, "--index-strategy", "unsafe-best-match"]
+    return [*given, *no_index, "--index-strategy", "unsafe-best-match"]
 
 
 def main() -> int:

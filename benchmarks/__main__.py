@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from benchmarks.measurements import Measurement, recorded
+from benchmarks.measurements import RESULTS, Measurement, recorded
 from benchmarks.tables import MOST_SPREAD, table
 
 PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
@@ -18,20 +18,26 @@ NOT_BENCHMARKS = {"__main__", "measurements", "tables"}
 
 
 def names() -> list[str]:
-    """The benchmarks, by their modules."""
+    """The benchmarks that can be run, by their modules."""
     return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - NOT_BENCHMARKS)
+
+
+def on_record() -> list[str]:
+    """The results to render: of the benchmarks, and of questions that are decided and whose modules were removed."""
+    return sorted({*names(), *(path.stem for path in RESULTS.glob("*.json"))})
 
 
 def render() -> str:
     """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
-    results = {name: recorded(name) for name in names()}
+    results = {name: recorded(name) for name in on_record()}
     everywhere = common([figures for figures in results.values() if figures])
     lines = [
         "# Measured",
         "",
-        "`python -m benchmarks.NAME` measures a section again, `make bench` all: both sides in turn in one run, "
-        "medians. In a peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the "
-        "median ratio of neighbouring runs. A heading with `…` is what its rows or columns are of.",
+        f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them: both sides in "
+        "turn in one run, medians. The other sections decided a question; their modules are in git's history. In a "
+        "peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the median ratio "
+        "of neighbouring runs. A heading with `…` is what its rows or columns are of.",
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is called unsure. "
         "[The records](../../benchmarks/results/) have each figure's runs and spread. Without runs it is one; a kind "

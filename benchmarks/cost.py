@@ -18,19 +18,27 @@ Seconds are the processor's, workers and start-up included: other work on the ma
 
 import argparse
 import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from scipy.optimize import nnls
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.edit import STAGES, run_stage, write_settings
 from benchmarks.measurements import Measurement, compare, record
 from stages.formats.reports import REPORTS, read_json
 
+ROOT = Path(__file__).parents[1]
+STAGES = ("collect", "clean", "tokenizer", "tokenize")
 PRICED = ("collect", "clean", "tokenize")
 PRICES = ("start-up", "a GB of text", "a million documents")
 LIBRARIES = ("pyarrow", "rensa", "fastokens")
@@ -121,6 +129,29 @@ def measure(corpus: Corpus) -> Cost:
     cost = Cost(corpus, size / 1e9, count, kept["bytes"] / 1e9, kept["documents"], seconds)
     print(f"{cost.name}, {kept['bytes'] / size:.0%} kept: {seconds}", flush=True)
     return cost
+
+
+def write_settings(project: Path, **tokenizer: Any) -> None:
+    """The parameters of a project whose corpus is files; some of the tokenizer's may be given."""
+    params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    origin = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
+    rows = {"text": ["text"], "fields": {"source": None, "path": None, "license": None}, "part_bytes": None}
+    source = {"kind": "files", "globs": ["corpus"], **origin, **rows}
+    params["collect"] |= {"sources": [source], "shard_bytes": 8_000_000}
+    params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
+    params["tokenizer"] |= {"vocabulary_size": 32_768} | tokenizer
+    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
+
+
+def run_stage(project: Path, stage: str) -> float:
+    """CPU seconds of a stage's process and its workers."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", f"stages.{stage}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def texts(corpus: Corpus) -> Iterator[tuple[str, str]]:

@@ -155,7 +155,8 @@ def record(name: str, figures: list[Measurement], results: Path = RESULTS, *, qu
     """Print the figures as a table and write them to `results/NAME.json`; those of a quick run are only printed."""
     if not quick:
         results.mkdir(exist_ok=True)
-        (results / f"{name}.json").write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
+        lines = ",\n".join(json.dumps(asdict(figure)) for figure in figures)
+        (results / f"{name}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     table = Table(title=name)
     for heading in ("figure", "ours", "peer", "ratio", "runs", "spread"):
         table.add_column(heading)

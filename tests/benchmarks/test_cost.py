@@ -1,13 +1,10 @@
-"""The prices of a corpus, and that one way to make a tokenizer finds no results of another."""
+"""The prices of a corpus."""
 
 from itertools import islice, starmap
-from pathlib import Path
 
 import pytest
 
-from benchmarks.cost import Corpus, Cost, figures, texts
-from benchmarks.edit import STAGES, set_aside
-from benchmarks.publish_faults import Outcome, Trial, summary
+from benchmarks.cost import STAGES, Corpus, Cost, figures, texts
 from stages.formats.documents import Document
 
 
@@ -59,24 +56,3 @@ def test_a_copy_of_the_installed_source_has_other_words_of_the_same_length(monke
     assert len(copy) == len(first)
     assert set(copy.split()) & set(first.split()) == {"def"}
     assert [len(part) for _, part in islice(texts(Corpus(1, 1_500)), 3)] == [1_500, 1_500, len(text) - 3_000]
-
-
-def test_what_was_cached_before_is_not_there_meanwhile_and_is_there_afterwards(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    before, meanwhile = cache / "tokens/ab/before", cache / "tokens/ab/meanwhile"
-    before.mkdir(parents=True)
-    (before / "file").write_text("1")
-
-    with set_aside(cache):
-        assert not cache.exists()
-        meanwhile.mkdir(parents=True)
-        (meanwhile / "file").write_text("2")
-
-    assert [(path / "file").read_text() for path in (before, meanwhile)] == ["1", "2"]
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
-
-
-def test_a_path_of_large_files_without_trials_is_no_figure() -> None:
-    by_xet = Outcome(Trial(0, "Xet", 3, "500"), "POST /commit/", [69, 0], "")
-
-    assert [figure.figure.split()[2] for figure in summary([by_xet])] == ["Xet"]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runs.hub_server import Hub
 from stages.evaluate.__main__ import main as evaluate
 from stages.evaluate.generate.__main__ import main as generate
 from stages.evaluate.harness.__main__ import main as harness
 from stages.evaluate.score.__main__ import main as score
+from tests.fake_hub import Hub
 from tests.trained_project import write_trained_project
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runs.hub_server import READER, WRITER, Fault, Hub, Repository
 from stages.formats.revision.provenance import is_observed
 from stages.runtime.entry import EXIT_REFUSED, EXIT_UNAVAILABLE
+from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.forked import PYTHON, run_forked
 from tests.hub_client import with_short_waits
 from tests.small_project import ROOT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runs.hub_server import Fault, Hub
 from stages.formats.documents import read_documents
+from tests.fake_hub import Fault, Hub
 from tests.publish.test_hub import NAME, environment, published
 from tests.trained_project import write_sections
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runs.hub_server import READER, Fault, Hub, Repository
 from stages.runtime.entry import EXIT_UNAVAILABLE
+from tests.fake_hub import READER, Fault, Hub, Repository
 from tests.forked import PYTHON, run_forked
 from tests.hub_client import with_short_waits
 from tests.publish.test_hub import NAME, environment

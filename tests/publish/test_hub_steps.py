@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runs.hub_server import READER, Fault, Hub
 from stages.formats.model_folder import export_path, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.runtime.entry import EXIT_REFUSED
+from tests.fake_hub import READER, Fault, Hub
 from tests.hub_client import with_short_waits
 from tests.publish.test_card import SESSION
 from tests.publish.test_hub import NAME, environment, publish, published

@@ -14,7 +14,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from benchmarks.runs.hub_server import Fault, Hub, Repository
 from stages.evaluate.__main__ import main
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
@@ -24,6 +23,7 @@ from stages.formats.documents import read_documents, read_table
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
+from tests.fake_hub import Fault, Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 

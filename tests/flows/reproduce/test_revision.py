@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.runs.hub_server import WRITER, Hub
 from flows.reproduce.revision import OF_THE_HUB, check_signature, opened
 from stages.formats.revision.provenance import PROVENANCE
 from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
+from tests.fake_hub import WRITER, Hub
 from tests.small_project import ROOT, folder_bytes
 
 FROM_THE_HUB = """\

@@ -154,6 +154,15 @@ def test_a_set_in_the_format_of_a_benchmark_is_not_called_one(project: Path) -> 
     assert "Not a published benchmark" not in section()
 
 
+def test_problems_that_nothing_could_pass_are_named(project: Path) -> None:
+    report = write_scored("HumanEval")
+    failing = report.sets["HumanEval"].model_copy(update={"left_out": {"HumanEval/3": "ModuleNotFoundError"}})
+    report.model_copy(update={"sets": {"HumanEval": failing}}).write()
+
+    said = "Left out of pass@k on HumanEval, since their own solution fails here: HumanEval/3 (ModuleNotFoundError)."
+    assert said in section()
+
+
 def test_an_interval_without_width_is_explained(project: Path) -> None:
     write_scored("HumanEval", value=0.0, interval=(0.0, 0.0))
 

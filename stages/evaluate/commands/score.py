@@ -33,7 +33,7 @@ def main() -> None:
     verdicts, programs = judged(problems, completions, params.limits, OUTCOMES_OF_THE_COMMAND)
 
     what = "samples" if arguments.samples else "reference solutions"
-    show(score_report(problems, completions, verdicts, programs, "", params), what)
+    show(score_report(problems, completions, verdicts, {}, programs, "", params), what)
     if arguments.verdicts:
         write_verdicts(verdicts, arguments.verdicts)
 

@@ -5,7 +5,14 @@ sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (defaul
 """
 
 from stages.evaluate.score.params import ScoreParams
-from stages.evaluate.score.scoring import first_pass_at_k, judged, require_enough_samples, score_report
+from stages.evaluate.score.scoring import (
+    failures,
+    first_pass_at_k,
+    judged,
+    require_enough_samples,
+    score_report,
+    solutions,
+)
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.verdicts import SampleVerdict, write_verdicts
@@ -19,12 +26,17 @@ def main() -> None:
     problems, completions = read_written_problems(), read_completions()
     weights_sha256 = GenerationReceipt.read().receipts.weights_sha256
     verdicts: list[SampleVerdict] = []
+    left_out: dict[str, str] = {}
     programs = 0
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
-        verdicts, programs = judged(problems, completions, params.limits)
+        own = solutions(problems)
+        found, programs = judged(problems, [*completions, *own], params.limits)
+        verdicts, left_out = found[: len(completions)], failures(found[len(completions) :])
+        for task_id, why in left_out.items():
+            print(f"{task_id} is left out of pass@k: its own solution does not pass here ({why})", flush=True)
     write_verdicts(verdicts)
-    report = score_report(problems, completions, verdicts, programs, weights_sha256, params)
+    report = score_report(problems, completions, verdicts, left_out, programs, weights_sha256, params)
     report.write()
     write_metrics("score", first_pass_at_k(report))
 

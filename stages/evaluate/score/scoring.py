@@ -137,6 +137,22 @@ def judge_programs(programs: Mapping[str, str], limits: Limits, known: ResultLog
     return outcomes
 
 
+def solutions(problems: Sequence[Problem]) -> list[Completion]:
+    """Each problem's own solution, as a completion."""
+    return [
+        Completion(task_id=problem.task_id, sample=0, seed=0, completion=problem.solution, ended="stop")
+        for problem in problems
+    ]
+
+
+def failures(verdicts: Iterable[SampleVerdict]) -> dict[str, str]:
+    """Why a problem cannot be passed on this machine, by task_id, given the verdicts on all solutions.
+
+    Tests that import a library that is not installed, for instance, fail every completion.
+    """
+    return {one.task_id: one.exception or one.result for one in verdicts if one.result != "passed"}
+
+
 NOT_RUN = "none: not run"
 
 WITHOUT_A_SET = "problems"
@@ -184,16 +200,17 @@ def score_report(
     problems: Sequence[Problem],
     completions: Sequence[Completion],
     verdicts: Sequence[SampleVerdict],
+    left_out: Mapping[str, str],
     programs: int,
     weights_sha256: str,
     params: ScoreParams,
 ) -> ScoreReport:
-    """The report of verdicts, or of completions that were not run."""
+    """The report of verdicts, or of completions that were not run. `left_out` is what `failures` found."""
     sets = sorted({set_name(completion.task_id) for completion in completions})
     ran = params.run_generated_code
     return ScoreReport(
         ran=ran,
-        sets={name: _set_score(name, problems, completions, verdicts, params) for name in sets},
+        sets={name: _set_score(name, problems, completions, verdicts, left_out, params) for name in sets},
         samples=len(completions),
         programs=programs,
         isolation=LEVEL if ran else NOT_RUN,
@@ -211,6 +228,7 @@ def _set_score(
     problems: Sequence[Problem],
     completions: Sequence[Completion],
     verdicts: Sequence[SampleVerdict],
+    left_out: Mapping[str, str],
     params: ScoreParams,
 ) -> SetScore:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -218,12 +236,13 @@ def _set_score(
         if set_name(verdict.task_id) == name:
             counts[verdict.task_id][verdict.result] += 1
     of_set = [completion.task_id for completion in completions if set_name(completion.task_id) == name]
-    per_problem = [(count.total(), count["passed"]) for count in counts.values()]
+    per_problem = [(count.total(), count["passed"]) for task_id, count in counts.items() if task_id not in left_out]
     return SetScore(
         problems=len(set(of_set)),
         problems_sha256=problems_sha256(problem for problem in problems if set_name(problem.task_id) == name),
         samples=len(of_set),
         results=dict(sum(counts.values(), Counter())),
+        left_out={task_id: why for task_id, why in left_out.items() if set_name(task_id) == name},
         pass_at_k={str(k): mean_pass_at_k(per_problem, k, params.bootstrap_resamples, params.seed) for k in params.k}
         if per_problem
         else {},

@@ -100,6 +100,25 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
 
 
 @pytest.mark.needs_bwrap
+def test_a_problem_that_its_own_solution_does_not_pass_is_named_and_left_out_of_the_figure(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its tests need a library that is not installed: nothing could pass them."""
+    impossible = PROBLEMS[0].model_copy(update={"test": f"import no_such_library\n{PROBLEMS[0].test}"})
+    write_problems([impossible, *PROBLEMS[1:]])
+    write_params(run_generated_code=True, k=[1])
+
+    main()
+
+    said = f"{impossible.task_id} is left out of pass@k: its own solution does not pass here (ModuleNotFoundError)"
+    assert said in capsys.readouterr().out.splitlines()
+    score = report()["sets"]["parrotflow"]
+    assert score["left_out"] == {impossible.task_id: "ModuleNotFoundError"}
+    assert score["results"] == {"passed": 2, "exception": 7}
+    assert score["pass_at_k"]["1"]["value"] == pytest.approx(1 / 3, abs=1e-5)  # of the other two problems
+
+
+@pytest.mark.needs_bwrap
 def test_verdicts_that_are_known_are_not_found_again_while_the_completions_are_the_same(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +146,7 @@ def test_nothing_is_run_unless_params_ask_for_it(project: Path, monkeypatch: pyt
     assert report()["ran"] is False
     assert report()["isolation"] == "none: not run"
     counted = {"problems": 3, "problems_sha256": problems_sha256(PROBLEMS), "samples": 9}
-    assert report()["sets"] == {"parrotflow": {**counted, "results": {}, "pass_at_k": {}}}
+    assert report()["sets"] == {"parrotflow": {**counted, "results": {}, "left_out": {}, "pass_at_k": {}}}
 
 
 def test_problems_in_a_language_that_cannot_be_run_are_counted_and_refused_only_where_they_would_be_run(

@@ -1,6 +1,6 @@
 """`parrotflow reproduce REV`, from the published revision to the verdict.
 
-    WORK/revision/      the revision, as fetched and checked
+    WORK/revision/      a revision of the Hub, as downloaded; a local one is read in place
     WORK/checkout/      its code at the recorded commit; here everything is computed
     WORK/venv/          an environment with the locked versions, where this one has others
     WORK/prepared.json  how it was prepared: a reproduction that was killed continues only in the same way
@@ -10,7 +10,6 @@ WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is k
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -19,13 +18,14 @@ from flows.dvc_repo.lock_file import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.card import compared_card
 from flows.reproduce.checkout import check_code, check_out, write_back
-from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
+from flows.reproduce.commands import failed, require_consent, run_python
 from flows.reproduce.data import bring_data
 from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
-from flows.reproduce.revision import RecordedRevision, check_signature, keep, opened, work_folder
+from flows.reproduce.revision import RecordedRevision, check_signature, found_revision
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
-from stages.runtime.atomic import atomic_write
+from stages.formats.revision.provenance import PROVENANCE
+from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.entry import UserError
 
 PREPARED = "prepared.json"
@@ -39,6 +39,8 @@ class Prepared(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    index: str
+    """sha256 of the revision's index."""
     settings: dict[str, str]
     from_scratch: bool
     python: str
@@ -58,11 +60,7 @@ def reproduce(request: ReproduceOptions) -> int:
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
     settings, steps = request.settings, request.steps
-    with ExitStack() as held:
-        with opened(request.revision) as found:
-            work = work_folder(request.revision, found, request.folder)
-            held.enter_context(only_reproduction_in(work))
-            revision = keep(request.revision, found, work)
+    with found_revision(request.revision, request.folder) as revision:
         say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)
@@ -140,6 +138,7 @@ def prepare(
     )
     say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
     now = Prepared(
+        index=file_sha256(revision.folder / PROVENANCE),
         settings=request.settings,
         from_scratch=request.from_scratch,
         python=str(interpreter.python),
@@ -149,8 +148,8 @@ def prepare(
     )
     if before is not None and before != now:
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with other options (--set, --from-scratch, "
-            "the interpreter or its libraries): repeat those, or choose another folder with --folder"
+            f"{revision.work}: the reproduction there was begun with another revision or other options (--set, "
+            "--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
     say("data", describe_data(revision, restored))

@@ -1,17 +1,13 @@
-"""A published revision -> `WORK/revision`: from a folder or the Hub, whether it may be used, and what it records.
-
-It is other people's: its files are as published, and before any of its code runs it is said whose that is, and asked.
-"""
+"""A published revision, in a folder or on the Hub: whether it is as published, and what it records."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from flows.reproduce.commands import only_reproduction_in
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
@@ -20,7 +16,6 @@ from stages.formats.revision.provenance import (
     EXECUTION,
     INPUTS,
     MAIN,
-    NOT_INDEXED,
     PROVENANCE,
     RECORD,
     RECORDED_LOCK,
@@ -34,7 +29,6 @@ from stages.formats.revision.provenance import (
 )
 from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
-from stages.runtime.atomic import atomic_folder
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
 from stages.runtime.stage_code import FOLDER, code_in, file_changes, library_changes
@@ -56,11 +50,8 @@ class RecordedRevision:
     execution: Execution | None
     """How the training was executed."""
     inputs: InputListing | None
-
-    @property
-    def work(self) -> Path:
-        """The folder in which it is reproduced."""
-        return self.folder.parent
+    work: Path
+    """The folder in which it is reproduced."""
 
     @cached_property
     def makers(self) -> dict[str, str]:
@@ -116,7 +107,7 @@ def code_read(stages: dict[str, LockEntry]) -> list[str]:
     return [dep["path"] for entry in stages.values() for dep in entry["deps"] if Path(dep["path"]).parent == FOLDER]
 
 
-def read_revision(asked: str, folder: Path) -> RecordedRevision:
+def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
     """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
     provenance = Provenance.find(folder / PROVENANCE)
     missing = [path for path in NEEDED if not (folder / path).is_file()]
@@ -130,7 +121,7 @@ def read_revision(asked: str, folder: Path) -> RecordedRevision:
     for stage in stages:
         ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
     execution, inputs = Execution.find(folder / EXECUTION), InputListing.find(folder / INPUTS)
-    return RecordedRevision(asked, folder, provenance, ordered, execution, inputs)
+    return RecordedRevision(asked, folder, provenance, ordered, execution, inputs, work)
 
 
 def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) -> Iterator[str]:
@@ -170,52 +161,63 @@ FETCHED = "revision"
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
 
 OF_THE_HUB = (".gitattributes", ".cache", ".git")
-"""What the Hub, its client and a clone have next to the files of a revision. None of it is copied."""
+"""What the Hub, its client and a clone have next to the files of a revision."""
 
 
-def work_folder(asked: str, found: Path, given: Path | None) -> Path:
-    """Where a revision is reproduced. Raises UserError where what the user names is damaged or no revision."""
-    provenance = Provenance.find(found / PROVENANCE)
-    if provenance is None:
-        raise UserError(f"{asked}: holds no {PROVENANCE} that can be read, so it is no revision of parrotflow")
-    require_intact(asked, found)
-    return (given or WORK / provenance.revision).absolute()
+@contextmanager
+def found_revision(asked: str, given: Path | None) -> Iterator[RecordedRevision]:
+    """The verified revision that a user names, with the right to work in its folder: `given`, or one of its own.
 
-
-def keep(asked: str, found: Path, work: Path) -> RecordedRevision:
-    """Copy the revision into the work folder, unless it is there, and read it.
-
-    Raises UserError that names the file where it is damaged or is not what its record says.
+    A local revision is read in place; one of the Hub is downloaded once, to `WORK/revision`. Raises UserError if it is
+    damaged, is not there, or its record is not that of the pipeline that made it.
     """
-    kept = work / FETCHED
-    if not kept.exists():
-        with atomic_folder(kept) as partial:
-            shutil.copytree(
-                found,
-                partial,
-                dirs_exist_ok=True,
-                copy_function=shutil.copyfile,
-                ignore=lambda folder, names: set(OF_THE_HUB).intersection(names) if Path(folder) == found else set(),
+    local = local_folder(asked)
+    if local is not None:
+        require_intact(asked, local)
+    name = re.sub("[/@]", "--", asked) if local is None else Provenance.read(local / PROVENANCE).revision
+    work = (given or WORK / name).absolute()
+    with only_reproduction_in(work):
+        folder = local
+        if folder is None:
+            folder = fetched(asked, work)
+            require_intact(asked, folder)
+        revision = read_revision(asked, folder, work)
+        without = unmade(revision.provenance, revision.stages)
+        if revision.training is None or without:  # what nothing makes again would be compared with nothing
+            raise UserError(
+                f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
+                "the record is not that of the pipeline that made this revision"
             )
-    elif (kept / PROVENANCE).read_bytes() != (found / PROVENANCE).read_bytes():
-        raise UserError(
-            f"{work}: another revision, or another publication of this one, is reproduced there; "
-            "choose another folder with --folder, or delete that one"
-        )
-    else:  # a signature, which is not indexed, may have been added or removed since
-        for name in NOT_INDEXED - {PROVENANCE}:
-            (kept / name).unlink(missing_ok=True)
-            if (found / name).is_file():
-                shutil.copyfile(found / name, kept / name)
-    require_intact(asked, kept)
-    revision = read_revision(asked, kept)
-    without = unmade(revision.provenance, revision.stages)
-    if revision.training is None or without:  # what nothing makes again would be compared with nothing
-        raise UserError(
-            f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
-            "the record is not that of the pipeline that made this revision"
-        )
-    return revision
+        yield revision
+
+
+def local_folder(asked: str) -> Path | None:
+    """The folder of a local revision; None for a name on the Hub. Raises UserError for anything else."""
+    path = Path(asked)
+    if path.is_dir():
+        # `published/NAME` is where the revisions are; `main` is a link to the current one, and may move.
+        return (path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN).resolve()
+    if path.is_file():
+        raise UserError(f"{asked}: is a file; unpack it, and name the folder")
+    if HUB_NAME.fullmatch(asked) is None:
+        raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")
+    return None
+
+
+def fetched(asked: str, work: Path) -> Path:
+    """Download a revision of the Hub, unless that is done. What a killed download left is continued."""
+    from huggingface_hub import snapshot_download
+
+    folder, partial, found = work / FETCHED, work / f"{FETCHED}.partial", HUB_NAME.fullmatch(asked)
+    if not folder.exists() and found is not None:
+        repository, revision = found["repository"], found["revision"] or MAIN  # a tag, a branch or a commit
+        try:
+            with explained(f"{repository}@{revision}"):
+                snapshot_download(repository, revision=revision, local_dir=partial)
+        except UserError as error:
+            raise type(error)(f"{error}; and there is no such folder here") from None
+        partial.rename(folder)
+    return folder
 
 
 def require_intact(asked: str, folder: Path) -> None:
@@ -231,30 +233,6 @@ def require_intact(asked: str, folder: Path) -> None:
         tag = f"{on_hub['repository']}@{name.revision}"
         raise UserError(f"{asked} is damaged: {first}; as it was published it has a tag: {tag}")
     raise UserError(f"{asked} is damaged: {first}; fetch it again")
-
-
-@contextmanager
-def opened(asked: str) -> Iterator[Path]:
-    """A folder with the files of the revision that a user names, for as long as they are copied. Raises UserError."""
-    path = Path(asked)
-    if path.is_dir():
-        # `published/NAME` is where the revisions are; `main` is the current one.
-        yield path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN
-    elif path.is_file():
-        raise UserError(f"{asked}: is a file; unpack it, and name the folder")
-    elif found := HUB_NAME.fullmatch(asked):
-        from huggingface_hub import snapshot_download
-
-        repository, revision = found["repository"], found["revision"] or MAIN  # a tag, a branch or a commit
-        with TemporaryDirectory() as folder:
-            try:
-                with explained(f"{repository}@{revision}"):
-                    snapshot_download(repository, revision=revision, local_dir=folder)
-            except UserError as error:
-                raise type(error)(f"{error}; and there is no such folder here") from None
-            yield Path(folder)
-    else:
-        raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:

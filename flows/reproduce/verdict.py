@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare import ROUNDING, ComparedStage, Difference, compare_stages, same_weights
+from flows.reproduce.compare import ROUNDING, ComparedStage, Difference, compare_stages
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.evaluation.report import (
     EVALUATE_RECEIPT,
@@ -16,6 +16,7 @@ from stages.formats.evaluation.report import (
     HeldOutMetrics,
     Interval,
 )
+from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.formats.revision.provenance import (
     CARD,
@@ -164,7 +165,9 @@ def judge(
     `libraries`: name -> (locked version, version here), of those that differ; `card`: the comparison of the card that
     was rendered again, or why there is none.
     """
-    stages, same = compare_stages(revision, checkout, restored), same_weights(revision, checkout)
+    stages = compare_stages(revision, checkout, restored)
+    weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
+    same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
     if isinstance(card, ComparedStage):
         stages.append(card)
     left_out = list(not_compared(revision, card))

@@ -55,7 +55,7 @@ def make_revision(tmp_path: Path, **git: str) -> RecordedRevision:
     (tmp_path / "revision" / RECORDED_PARAMS).write_text("recorded")
     state = GitState.model_validate({"commit": "a" * 40, "dirty": False, "changed": [], "untracked": 0} | git)
     provenance = Provenance(format=FORMAT, revision="r", files={}, git=state, source=None, left_out=[])
-    return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None)
+    return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None, tmp_path)
 
 
 def test_a_path_out_of_the_project_is_known_by_its_form() -> None:

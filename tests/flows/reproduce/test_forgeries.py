@@ -196,7 +196,7 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     forger.seal(**forge(forger))
     shutil.move(forger.folder, tmp_path / "work/revision")
     assert verify_files(tmp_path / "work/revision") == []
-    revision = read_revision("main", tmp_path / "work/revision")
+    revision = read_revision("main", tmp_path / "work/revision", tmp_path / "work")
 
     card = compared_card(revision, rebuilt, Path(sys.executable), environment(rebuilt))
     verdict = judge(revision, rebuilt, [], {}, card)
@@ -213,7 +213,7 @@ def test_another_patch_of_python_in_a_receipt_is_listed_and_no_failure(
     forger.json(EXECUTION, lambda values: [one["versions"].update(python="3.11.0") for one in values["sessions"]])
     forger.seal(lock=True)
     shutil.move(forger.folder, tmp_path / "work/revision")
-    revision, here = read_revision("main", tmp_path / "work/revision"), platform.python_version()
+    revision, here = read_revision("main", tmp_path / "work/revision", tmp_path / "work"), platform.python_version()
 
     verdict = judge(revision, rebuilt, [], {}, "not asked for")
 

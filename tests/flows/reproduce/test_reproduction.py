@@ -73,8 +73,12 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     request = ReproduceOptions(str(revision), yes=True, source=str(project))
+    opened: list[str] = []
+    sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
 
     assert reproduce(request) == 0
+    assert opened.count(str(revision / "model.safetensors")) == 1
+    assert len([path for path in opened if path.endswith("checkout/model/model.safetensors")]) <= 2
     said = capfd.readouterr().out
     assert "Running stage 'train'" in said
     assert "\nbit-identical: " in said
@@ -343,7 +347,7 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
-    with pytest.raises(UserError, match=r"was begun with other options"):
+    with pytest.raises(UserError, match=r"was begun with another revision or other options"):
         reproduce(ReproduceOptions("main", yes=True, source=str(mine), from_scratch=True))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.revision import OF_THE_HUB, check_signature, opened
+from flows.reproduce.revision import FETCHED, OF_THE_HUB, check_signature, local_folder
 from stages.formats.revision.provenance import PROVENANCE
 from stages.formats.revision.signature import TRUSTED_KEY
 from stages.runtime.entry import UserError
@@ -15,18 +15,19 @@ from tests.fake_hub import WRITER, Hub
 from tests.small_project import ROOT, folder_bytes
 
 FROM_THE_HUB = """\
-import sys
+import huggingface_hub
 from pathlib import Path
-from shutil import copytree
 from huggingface_hub import HfApi
-from flows.reproduce.revision import opened
+from flows.reproduce.revision import fetched
 
 api = HfApi()
 api.create_repo("me/model")
 api.upload_folder(repo_id="me/model", folder_path="main")
 api.create_tag("me/model", tag="abc")
-with opened("me/model@abc") as folder:
-    copytree(folder, "fetched")
+Path("work/revision.partial").mkdir(parents=True)
+fetched("me/model@abc", Path("work"))
+huggingface_hub.snapshot_download = None
+fetched("me/model@abc", Path("work"))
 """
 
 
@@ -41,18 +42,17 @@ def revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_folder_of_published_models_means_its_main(revision: Path) -> None:
-    with opened(str(revision.parent)) as folder:
-        assert folder == revision
+    assert local_folder(str(revision.parent)) == revision
 
 
 def test_an_archive_is_left_to_the_user_to_unpack(revision: Path) -> None:
     Path("revision.tar.gz").touch()
 
-    with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"), opened("revision.tar.gz"):
-        pass
+    with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"):
+        local_folder("revision.tar.gz")
 
 
-def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
+def test_a_tag_on_the_hub_is_downloaded_into_the_work_folder_once(revision: Path, tmp_path: Path) -> None:
     with Hub(tmp_path / "hub") as hub:
         environment = {
             "HF_ENDPOINT": hub.endpoint,
@@ -64,13 +64,13 @@ def test_a_tag_on_the_hub(revision: Path, tmp_path: Path) -> None:
         }
         subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True, timeout=120)
 
-    fetched = folder_bytes(tmp_path / "fetched")
+    fetched = folder_bytes(tmp_path / "work" / FETCHED)
     assert {path: fetched[path] for path in fetched if not path.startswith(OF_THE_HUB)} == folder_bytes(revision)
 
 
 def test_what_is_nothing_of_these_is_said() -> None:
-    with pytest.raises(UserError, match="no folder, and no owner/name@revision"), opened("nothing here"):
-        pass
+    with pytest.raises(UserError, match="no folder, and no owner/name@revision"):
+        local_folder("nothing here")
 
 
 @pytest.mark.parametrize("by_option", [True, False])

@@ -173,7 +173,7 @@ def test_where_main_was_edited_on_the_hub_the_tag_of_the_revision_is_named(revis
     (revision / "NOTES.md").write_text("by hand")
     name = json.loads((revision / PROVENANCE).read_text())["revision"]
 
-    with pytest.raises(UserError, match=rf"NOTES\.md: is not of this revision; as it .* has a tag: me/tiny@{name}$"):
+    with pytest.raises(UserError, match=rf"NOTES\.md: is not part of this revision; .* has a tag: me/tiny@{name}$"):
         require_intact("me/tiny", revision)
     with pytest.raises(UserError, match=r"fetch it again$"):
         require_intact(f"me/tiny@{name}", revision)

@@ -58,7 +58,6 @@ SECTIONS: dict[str, Any] = {
             "no_keywords_probability": None,
             "natural_language": None,
             "prose": None,
-            "quality": None,
         },
         "words": "unicode",
         "near_duplicates": None,

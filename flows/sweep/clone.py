@@ -51,7 +51,7 @@ LINKS = "reflink,hardlink,copy"
 
 NAMED_INPUTS = (
     "collect.sources",
-    *("clean.filters.quality.model", "clean.decontamination.files", "tokenizer.folder"),
+    *("clean.decontamination.files", "tokenizer.folder"),
     *("train.start_from", "evaluate.sets", "evaluate.baselines"),
 )
 """Parameters that may name files and folders which are no deps. `evaluate.previous` is meant to move."""

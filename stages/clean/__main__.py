@@ -30,8 +30,6 @@ LOUD_SHARE = 0.5
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    if (quality := params.filters.quality) is not None:
-        read_besides("clean.filters.quality.model", Path(quality.model))
     for file in params.decontamination.files if params.decontamination else ():
         read_besides("clean.decontamination.files", Path(file))
     shards = require_documents(DOCUMENTS)

@@ -28,8 +28,7 @@ def main() -> None:
         with atomic_folder(TOKENS / split) as folder:
             report[split] = write_store(shards[split], encoding, folder).summary
     write_json(REPORTS / "tokenize.json", report)
-    for cache in ("tokens", "parity"):
-        drop_unused(cache)
+    drop_unused("tokens")
     print(*(f"{split}: {report[split]['tokens']:,} tokens by {engine}" for split in SPLITS), sep="\n", flush=True)
 
 

@@ -11,7 +11,6 @@ class TokenizeParams(Section):
     """The section `tokenize` of params.yaml."""
 
     engine: Literal["fastokens", "tokenizers"]
-    """What encodes. `fastokens` is many times faster; where it gives other ids than `tokenizers`, that one is used."""
+    """What encodes. `fastokens` is many times faster; if it gives other ids than `tokenizers`, the stage refuses."""
     parity_bytes: Annotated[int, Field(ge=0)]
-    """Text of the corpus that both encode before the work begins, with a fixed set of difficult texts. More: a slower
-    start and a stricter comparison."""
+    """Text of the corpus that both encode before the work begins. More: a slower start and a stricter comparison."""

@@ -54,9 +54,13 @@ def make(params: TokenizerParams, folder: Path) -> Tokenizer:
             TRAINING_DOCUMENTS, params.training_bytes, params.vocabulary_size, params.pattern
         )
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
+            is_all = sum(count for _, count in parts(TRAINING_DOCUMENTS, params.training_bytes)) == sum(
+                count for _, count in parts(TRAINING_DOCUMENTS, 2**63 - 1)
+            )
+            remedy = "Add text" if is_all else "Raise tokenizer.training_bytes"
             print(
-                f"tokenizer.vocabulary_size = {params.vocabulary_size:,}: only {size:,} tokens, as no pair is left to "
-                "merge; raise tokenizer.training_bytes, add text or lower it",
+                "the text ran out of pairs to merge: the vocabulary has "
+                f"{size:,} of {params.vocabulary_size:,} tokens. {remedy} or lower tokenizer.vocabulary_size",
                 flush=True,
             )
     save_trained(tokenizer, folder)

@@ -1,22 +1,15 @@
 """Makes a tokenizer and writes it as transformers reads it: byte-level byte-pair encoding (Radford et al. 2019, section
 2.2), one of characters, or an existing one.
 
-Byte-pair encoding is trained on how often each word occurs in documents. Every text can be encoded, none is unknown.
-What is trained depends on the set of documents, not on their order. Counting is most of the work, so each shard is
-counted once: an edit costs one shard and the merges.
-
-The library ffbpe counts and merges. The trainer of `tokenizers`, more than twice as slow, is the reference: it gives
-the same bytes (tests/tokenizer/test_train.py), and does the work on platforms for which ffbpe has no wheel.
+Every text can be encoded, none is unknown. What is trained depends on the set of documents, not on their order. A
+trained tokenizer is kept by the hash of its sample: an edit of a document outside of the sample trains nothing.
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,17 +18,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from stages.formats.documents import read_shard, shard_paths
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
-from stages.runtime.atomic import file_sha256
-from stages.runtime.cache import SUMS, cache_key, cached, drop_unused, map_cached, shard_sha256
+from stages.runtime.cache import cache_key, cached, drop_unused, shard_sha256
 from stages.runtime.entry import UserError, first_line
 
-if TYPE_CHECKING:
-    from ffbpe import PreTokenizer, WordCounter
-
 END_OF_TEXT = "<|endoftext|>"
-
-WORDS = "word_counts"
-"""The cache of counted shards, and the file in each of its entries."""
 
 TRAINED = "trained_tokenizers"
 """The cache of tokenizers by the documents that they were trained on."""
@@ -55,12 +41,6 @@ GPT4_PATTERN = (
 PATTERNS = {"gpt2": GPT2_PATTERN, "digits": DIGITS_PATTERN, "gpt4": GPT4_PATTERN}
 
 UNKNOWN = "<|unknown|>"
-
-TAKEN_OVER = "taken_over"
-"""The cache of existing tokenizers, as transformers saves them."""
-
-WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
-"""Of a model whose folder has the tokenizer too: large, and none of its business."""
 
 NO_LIMIT = 10**30
 """`model_max_length` of a tokenizer without a limit, as transformers writes it: the limit is the model's."""
@@ -101,33 +81,26 @@ def parts(folder: Path, limit: int) -> Iterator[CountedPart]:
 
 
 def train_on_documents(folder: Path, limit: int, vocabulary_size: int, pattern: str) -> Tokenizer:
-    """Byte-pair encoding of the first `limit` bytes of a folder of documents, whose shards are counted once.
+    """Byte-pair encoding of the first `limit` bytes of a folder of documents, from the cache if they are known.
 
-    Where an edit is of none of these documents, the tokenizer is taken from the cache. It has fewer tokens than
-    `vocabulary_size` where no pair is left to merge. Raises UserError if no document fits.
+    It has fewer tokens than `vocabulary_size` if no pair is left to merge. Raises UserError if no document fits.
     """
     counted = list(parts(folder, limit))
-    if find_spec("ffbpe") is None:
-        return train_by_reference((part.texts() for part in counted), vocabulary_size, pattern)
-    key = cache_key(pattern, str(vocabulary_size), *(_part_key(pattern, part) for part in counted))
+    key = cache_key(pattern, str(vocabulary_size), *(f"{shard_sha256(shard)} {count}" for shard, count in counted))
     entry = cached(TRAINED, key, partial(_train_on_parts, counted, vocabulary_size, pattern))
     tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
-    for kind in (WORDS, TRAINED):
-        drop_unused(kind)
+    drop_unused(TRAINED)
     return tokenizer
 
 
 def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, pattern: str, folder: Path) -> None:
-    entries = map_cached(WORDS, counted, partial(_part_key, pattern), partial(_count_part, pattern))
-    cutter = _cutter(pattern)
-    words = cutter.word_counter()
-    for entry in entries:
-        words.merge(cutter.load_word_counter(entry / WORDS))
-    _merged(words, vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = train((part.texts() for part in counted), vocabulary_size, pattern)
+    trained.save(str(folder / TOKENIZER_JSON))
 
 
-def train_by_reference(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
-    """Byte-pair encoding of texts by the library `tokenizers`: the same bytes."""
+def train(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
+    """Byte-pair encoding of texts."""
     tokenizer = _empty(models.BPE(), pattern)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
@@ -136,41 +109,6 @@ def train_by_reference(batches: Iterable[Sequence[str]], vocabulary_size: int, p
         show_progress=False,
     )
     tokenizer.train_from_iterator(batches, trainer)
-    return tokenizer
-
-
-def _part_key(pattern: str, part: CountedPart) -> str:
-    return cache_key(pattern, shard_sha256(part.shard), str(part.documents))
-
-
-def _count_part(pattern: str, part: CountedPart, folder: Path) -> None:
-    words = _cutter(pattern).word_counter()
-    words.add_batch(part.texts())
-    folder.mkdir(parents=True, exist_ok=True)
-    words.save(folder / WORDS)
-
-
-def _cutter(pattern: str) -> "PreTokenizer":
-    from ffbpe import PreTokenizer
-
-    return PreTokenizer([], pat_str=PATTERNS[pattern])
-
-
-def _merged(words: "WordCounter", vocabulary_size: int, pattern: str) -> Tokenizer:
-    """Merge the most frequent pair of tokens again and again; of equally frequent ones that with the smallest ids."""
-    from ffbpe import BpeTrainer
-
-    trainer = BpeTrainer([END_OF_TEXT], initial_alphabet="byte_level", tie_break="smallest_pair_id")
-    trainer.add_word_counter(words)
-    trainer.train(vocabulary_size)
-    with TemporaryDirectory() as folder:
-        vocabulary, merges = Path(folder) / "vocab.json", Path(folder) / "merges.txt"
-        trainer.save_files(vocabulary, merges, format="gpt2")
-        # A line is `LEFT RIGHT => COUNT`, and no token holds a space: each byte has a visible letter.
-        pairs = [line.split(" ")[:2] for line in merges.read_text(encoding="utf-8").splitlines()]
-        model = models.BPE(read_json(vocabulary), [(left, right) for left, right in pairs])
-    tokenizer = _empty(model, pattern)
-    tokenizer.add_special_tokens([END_OF_TEXT])
     return tokenizer
 
 
@@ -216,20 +154,9 @@ def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def take_over(existing: Path, folder: Path) -> Tokenizer:
-    """Write an existing tokenizer as transformers saves it, once for its files: the stage runs whenever the documents
-    change. Raises UserError if it cannot be used."""
+    """Write an existing tokenizer as transformers saves it. Raises UserError if it cannot be used."""
     if not existing.is_dir():
         raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
-    files = sorted(file for file in existing.rglob("*") if file.is_file() and file.suffix not in WEIGHTS)
-    key = cache_key(*(fact for file in files for fact in (str(file.relative_to(existing)), file_sha256(file))))
-    entry = cached(TAKEN_OVER, key, partial(_save_as_transformers_does, existing))
-    ignored = shutil.ignore_patterns(SUMS)
-    shutil.copytree(entry, folder, ignore=ignored, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    drop_unused(TAKEN_OVER)
-    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
-
-
-def _save_as_transformers_does(existing: Path, folder: Path) -> None:
     # Hundreds of modules: only where they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
@@ -250,6 +177,7 @@ def _save_as_transformers_does(existing: Path, folder: Path) -> None:
     config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
     write_json(folder / TOKENIZER_CONFIG, config)
+    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
 
 
 def _require_same_parts(existing: Path, saved: Path, class_name: str) -> None:

@@ -63,8 +63,7 @@ def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expecte
         "127.0.0.1 192.168.1.1 10.0.0.1 ::1 fe80::1",
         "version = '1.2.3.4.5' and 999.999.1.1",
         "v1.2.3.4 x.1.2.3.4 1.2.3.4rc1 1.2.3.4_5 tag:1.2.3.4.5 1.2.3.4.5:8",
-        "# 3.8.2.4: The value, as in section 3.8.2.4:\n",
-        "urn:oid:2.5.4.3 and OID:1.3.6.1 and Depends: libx (>= 1:2.3.4.5)",
+        "pkg==8.8.8.8 pkg-8.8.8.8 8.8.8.8-beta 8.8.8.8=x 8.8.8.8.5",
         "10.0.0.1:80 http://127.0.0.1:8080/x localhost:192.168.1.1:22 01.02.03.04:5",
         "x[1::2] == y[::-1] and a::b and 12:30:45",
         "matrix @ vector.T",
@@ -74,6 +73,24 @@ def test_each_kind_is_replaced_counted_and_off_when_it_is_off(text: str, expecte
 )
 def test_ordinary_code_private_addresses_and_documentation_stay(text: str) -> None:
     assert mask(text, ALL).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r'res += "\n@triton.jit\n"', r'res += "\n@triton.jit\n"'),
+        (r"'\njane@mail.org\n'", r"'\n<EMAIL>\n'"),
+        (r"'\n\nnina@mail.org'", r"'\n\n<EMAIL>'"),
+        (r"DOMAIN\jane@mail.org", r"DOMAIN\<EMAIL>"),
+        ("@triton.jit\ndef f(): ...", "@triton.jit\ndef f(): ..."),
+    ],
+)
+def test_an_escape_before_a_decorator_or_an_address_is_not_part_of_it(text: str, expected: str) -> None:
+    assert mask(text, ["emails"]).text == expected
+
+
+def test_private_addresses_stay_next_to_public_ones() -> None:
+    assert mask("8.8.8.8 127.0.0.1 2001:db8::1", ["ip_addresses"]).text == "<IP_ADDRESS> 127.0.0.1 2001:db8::1"
 
 
 JWT = "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0NTY3ODkwIn0" + ".dozjgNryP4J3jVmNHl0w5N"

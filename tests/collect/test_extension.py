@@ -4,6 +4,7 @@ Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md; th
 checked too.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -89,6 +90,22 @@ def test_their_parameters_are_checked_as_all_others(project: Path) -> None:
     assert "clean.filters.capital_share_maximum: unknown parameter (value 7)" in run("clean").stderr
     path.write_text(path.read_text().replace("file: shout.txt", "fil: shout.txt"))
     assert "collect.sources.1.file: missing" in run("collect").stderr
+
+
+def test_the_quality_classifier_drops_what_is_unlike_the_good_documents(project: Path) -> None:
+    Path("stages/clean/filters/quality.py").write_text(added_file("stages/clean/filters/quality.py"))
+    good = [path.read_text() for path in sorted(Path("corpus").iterdir())]
+    bad = [f"buy cheap {number} now" for number in range(20)]
+    rows = [{"text": text, "good": text in good} for text in [*good, *bad]]
+    Path("labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("corpus/spam.txt").write_text("buy cheap things now")
+    write_project(Path(), clean__filters=SECTIONS["clean"]["filters"] | {"quality_minimum": 0.5})
+
+    assert [run(stage).stderr for stage in ("collect", "clean")] == ["", ""]
+
+    verdicts = read_ledger().set_index("path")["verdict"]
+    assert verdicts["corpus/spam.txt"] == "quality_below"
+    assert (verdicts == "kept").sum() == len(good)
 
 
 @pytest.mark.parametrize("files", [OWN, SHIPPED])

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from stages.collect.trie import write_documents
 from stages.formats.documents import Document, document_id, read_documents, shard_paths
 from stages.formats.tokens import Positions, TokenStore
+from stages.runtime.entry import UserError
 from stages.tokenize import parity
 from stages.tokenize.encode import (
     Encoding,
@@ -20,9 +20,44 @@ from stages.tokenize.encode import (
     read_vocabulary,
     write_store,
 )
-from stages.tokenize.parity import HARD_TEXTS, choose_engine, find_difference
-from stages.tokenizer.train import characters, save_trained, train_by_reference
+from stages.tokenize.parity import choose_engine, find_difference
+from stages.tokenizer.train import save_trained, train
 from tests.small_project import folder_bytes, function_text
+
+HARD_TEXTS = (
+    "",
+    " ",
+    "\n",
+    "\t\t\n  \n",
+    "\r\n\r\n \r",
+    "a" * 5000,
+    " " * 5000,
+    "\n" * 999,
+    "0123456789" * 100,
+    "'s 't 're 've 'm 'll 'd 'S 'LL I'm we'll",
+    "x=1;y  =   2\n\tif x:\n\t\treturn  y",
+    "<|endoftext|>",
+    "a<|endoftext|>b <|endoftext|><|unknown|><pad></s>",
+    "<|endoftext|",
+    "\ufeffbyte-order mark",
+    "\ufeff",
+    "caf\u00e9 cafe\u0301 \u212b \u00c5 A\u030a",
+    "\ufb01 \u017f \u1e9e \u00df \u0130 \u0131",
+    "\u200b\u200c\u200d\u2060\u00ad",
+    "\u00a0\u2003\u3000\u2028\u2029\u0085\u000b\u000c\u001c",
+    "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u202e\u202d",
+    "\u4f60\u597d\u4e16\u754c\uff0c\u3053\u3093\u306b\u3061\u306f\uc548\ub155",
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f3fd\u200d\U0001f4bb \u2764\ufe0f \U0001f1e9\U0001f1ea",
+    "\u0663\u0664 \u2167 \u00bd \u2075 \U0001d7d8",
+    "z" + "\u0301" * 300,
+    "\ufffd\ufffe\uffff \U0010ffff \U000e0001 \ue000",
+    "\x00\x01\x02\x7f\x80\x9f",
+    "".join(map(chr, range(1, 0x250))),
+    "\U00010330\U00010400 \U0001d4d0 \U00020000",
+)
+"""Texts on which tokenizers have differed: white space, contractions, special tokens' names, combining marks, joined
+emoji, right-to-left, digits of other scripts, private and unassigned code points, long runs."""
 
 TEXTS = [function_text(number) for number in range(20)] + [text for text in HARD_TEXTS if text]
 
@@ -39,7 +74,7 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 @pytest.fixture(scope="module", params=["gpt2", "digits", "gpt4"])
 def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_by_reference([TEXTS], 600, request.param).save(str(path))
+    train([TEXTS], 600, request.param).save(str(path))
     return path
 
 
@@ -64,7 +99,7 @@ def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer_json: Path, eng
 
 
 def test_truncation_and_padding_that_a_tokenizer_brings_are_off(tmp_path: Path) -> None:
-    tokenizer = train_by_reference([TEXTS], 300, "gpt2")
+    tokenizer = train([TEXTS], 300, "gpt2")
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -79,8 +114,13 @@ def test_the_fast_engine_is_taken_where_it_agrees(tokenizer_json: Path) -> None:
     assert choose_engine("tokenizers", tokenizer_json, [], 0) == Reference.name
 
 
-def test_where_the_fast_engine_differs_the_reference_is_taken_and_the_log_says_so(
-    tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def shards(tmp_path: Path) -> list[Path]:
+    write_documents(tmp_path, [Document(document_id(text), "s", "", "p", "", text) for text in TEXTS[:5]], 10**6)
+    return shard_paths(tmp_path)
+
+
+def test_a_fast_engine_that_differs_is_refused_with_the_other_engine(
+    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(Fast):
         def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
@@ -89,30 +129,23 @@ def test_where_the_fast_engine_differs_the_reference_is_taken_and_the_log_says_s
 
     monkeypatch.setattr(parity, "Fast", Wrong)
 
-    assert choose_engine("fastokens", tokenizer_json, [], 0) == Reference.name
-    assert "differs on" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"differs on .*: set tokenize\.engine: tokenizers in params\.yaml"):
+        choose_engine("fastokens", tokenizer_json, shards(tmp_path), 10**6)
 
 
-def test_a_tokenizer_that_the_fast_engine_cannot_take_is_encoded_by_the_reference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_engine(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    characters([TEXTS]).save(str(tmp_path / "characters.json"))
 
-    assert choose_engine("fastokens", tmp_path / "tokenizer.json", [], 0) == Reference.name
-    assert f"{Reference.name}, slower" in capsys.readouterr().out
-    chosen = choose_engine("fastokens", tmp_path / "characters.json", [], 0)
-    ids, _ = (Fast if chosen == Fast.name else Reference)(tmp_path / "characters.json").encode(["def"])
-    vocabulary = json.loads((tmp_path / "characters.json").read_text())["model"]["vocab"]
-    assert ids.tolist() == [vocabulary[letter] for letter in "def"]
+    with pytest.raises(UserError, match=r"cannot take this tokenizer .*: set tokenize\.engine: tokenizers"):
+        choose_engine("fastokens", tmp_path / "tokenizer.json", shards(tmp_path), 10**6)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    save_trained(train_by_reference([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
+    save_trained(train([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
     return folder
 
 

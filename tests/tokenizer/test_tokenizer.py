@@ -13,14 +13,12 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
-from stages.runtime.cache import CACHE
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import TAKEN_OVER, characters, parts, save_trained, take_over, train_by_reference
+from stages.tokenizer.train import characters, parts, save_trained, take_over, train
 from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
-from tests.tokenizer.test_train import train_bpe
 
 TOKENIZER = Path("data/tokenizer")
 PATTERNS = ["gpt2", "digits", "gpt4"]
@@ -102,7 +100,7 @@ def test_it_does_not_depend_on_the_order_of_the_texts(pattern: str) -> None:
     texts = [item.text for item in read_documents(Path("data/clean/train"))]
     orders = [texts, texts[::-1], sorted(texts, key=len)]
 
-    assert len({train_bpe(order, 400, pattern).to_str() for order in orders}) == 1
+    assert len({train([order], 400, pattern).to_str() for order in orders}) == 1
     assert len({characters([order]).to_str() for order in orders}) == 1
     assert characters([[text] for text in texts]).to_str() == characters([texts]).to_str()
 
@@ -131,13 +129,13 @@ def test_it_learns_from_the_train_side_alone() -> None:
 
 
 def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
-    train = Path("data/clean/train")
-    sizes = [item.size for item in read_documents(train)]
+    train_split = Path("data/clean/train")
+    sizes = [item.size for item in read_documents(train_split)]
 
-    taken = [text for part in parts(train, sum(sizes[:4]) + 1) for text in part.texts()]
+    taken = [text for part in parts(train_split, sum(sizes[:4]) + 1) for text in part.texts()]
 
-    assert taken == [item.text for item in read_documents(train)][:4]
-    assert make(training_bytes=sum(sizes[:4])).to_str() == train_by_reference([taken], 300, "gpt2").to_str()
+    assert taken == [item.text for item in read_documents(train_split)][:4]
+    assert make(training_bytes=sum(sizes[:4])).to_str() == train([taken], 300, "gpt2").to_str()
 
 
 def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
@@ -152,14 +150,17 @@ def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
     assert not TOKENIZER.exists()
 
 
-def test_a_vocabulary_smaller_than_was_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_smaller_vocabulary_than_asked_for_is_reported_with_what_helps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     smaller = make().get_vocab_size()
     assert capsys.readouterr().out == f"a vocabulary of {smaller:,} tokens\n"
 
     size = make(vocabulary_size=2**20).get_vocab_size()
-
-    assert 257 < size < 2**20
-    assert f"tokenizer.vocabulary_size = 1,048,576: only {size:,} tokens, as no pair is left" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"the text ran out of pairs to merge: the vocabulary has {size:,} of 1,048,576 tokens. Add text or" in said
+    make(vocabulary_size=2**20, training_bytes=800)
+    assert "tokens. Raise tokenizer.training_bytes or lower" in capsys.readouterr().out
 
 
 def test_every_character_of_the_train_side_is_a_token_and_others_are_unknown() -> None:
@@ -180,7 +181,6 @@ def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_p
         results.append(folder_bytes(TOKENIZER))
         assert taken.encode("def f(x):").ids == original.encode("def f(x):").ids
         shutil.rmtree(TOKENIZER)
-        shutil.rmtree(CACHE / TAKEN_OVER)
         make()
 
     assert results[0] == results[1]
@@ -196,25 +196,6 @@ def test_an_existing_tokenizer_that_changes_while_the_stage_runs_is_noticed(monk
     make(kind="existing", folder="own")
 
     assert watched == [("tokenizer.folder", Path("own"))]
-
-
-def test_an_existing_tokenizer_is_read_by_transformers_once_for_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage runs after each edit of a document; transformers takes seconds to import."""
-    make()
-    shutil.copytree(TOKENIZER, "own")
-    (Path("own") / "more").mkdir()
-    make(kind="existing", folder="own")
-    taken = folder_bytes(TOKENIZER)
-    shutil.rmtree(TOKENIZER)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-
-    make(kind="existing", folder="own")
-    assert folder_bytes(TOKENIZER) == taken
-    (Path("own") / "model.safetensors").write_bytes(b"weights")
-    make(kind="existing", folder="own")
-    (Path("own") / "more" / "file").write_bytes(b"of the tokenizer")
-    with pytest.raises(ImportError):
-        make(kind="existing", folder="own")
 
 
 def test_a_folder_that_does_not_exist_is_refused() -> None:
@@ -268,7 +249,7 @@ def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message:
 def test_a_normalizer_is_kept_or_the_tokenizer_is_refused(class_name: str) -> None:
     folder = Path("own")
     folder.mkdir()
-    own = train_by_reference([["def f(x): return x"] * 10], 270, "gpt2")
+    own = train([["def f(x): return x"] * 10], 270, "gpt2")
     own.normalizer = normalizers.NFC()
     save_trained(own, folder)
     config = read_json(folder / "tokenizer_config.json") | {"tokenizer_class": class_name}

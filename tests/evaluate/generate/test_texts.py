@@ -21,7 +21,7 @@ from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
-from stages.tokenizer.train import train_by_reference
+from stages.tokenizer.train import train
 from tests.small_project import sections
 
 
@@ -97,7 +97,7 @@ def test_a_model_completes_a_prompt_that_ends_with_a_newline_whichever_token_hol
     project: Path, pattern: str, boundary: str
 ) -> None:
     before, behind = boundary.split("|")
-    bpe = train_by_reference([[FUNCTION, PROMPT * 9]], 300, pattern)
+    bpe = train([[FUNCTION, PROMPT * 9]], 300, pattern)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
     tokens = [tokenizer.decode([id]) for id in range(len(tokenizer))]
     assert ("\n   " in tokens, '"""\n' in tokens) == (pattern == "gpt2", pattern == "gpt4")

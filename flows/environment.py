@@ -80,7 +80,6 @@ VARIABLES = {
         "by the hardware",
         "sequences in one forward pass; the rest of the global batch is accumulated",
     ),
-    "PARROTFLOW_MEMORY_CHECK": ("`on`", "`off`: a training that needs more memory than there is, is not refused"),
     "PARROTFLOW_RESTARTS": ("3", "how often workers that died are started again, from the last checkpoint"),
     "PARROTFLOW_GRACE_SECONDS": (
         "none",

@@ -149,10 +149,10 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
 def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
     started: list[LaunchConfig], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(forecast, "device_memory", lambda _: 100_000)
-    with pytest.raises(UserError, match=r"train: the run cannot fit: each process needs about .* and can have 100 kB"):
+    monkeypatch.setattr(forecast, "device_memory", lambda _: 1_000)
+    with pytest.raises(UserError, match=r"train: the run cannot fit: weights .* of 1 kB for each process"):
         stage.main()
-    assert "memory: about " in capfd.readouterr().out
+    assert "memory: weights " in capfd.readouterr().out
     assert not started
 
 

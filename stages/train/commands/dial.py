@@ -23,7 +23,8 @@ from stages.runtime.section import check_section, read_params_file, value_at
 from stages.train.commands.forecast import is_made_of, launch, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
-from stages.train.forecast import duration, make_forecast, scaled
+from stages.train.forecast import duration, scaled
+from stages.train.hardware import CPU_TOKENS, given_micro_batch_size, resolve_precision
 from stages.train.model.attention import use_unmasked
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.model.loss import CausalLoss
@@ -171,41 +172,39 @@ class Dial:
 
 
 def timed(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> Timed:
-    """Steps on this CPU in one process are timed; else the forecast's speed is taken.
-
-    A GPU compiles first, and processes wait for each other: a few steps here would say little of a run.
-    Raises UserError where there is nothing to go by.
-    """
-    forecast = make_forecast(params, vocabulary, config)
-    if config.device_type == "cpu" and config.processes == 1:
-        seconds, steps = step_seconds(forecast.params, vocabulary, forecast.process.micro_batch_size)
-        flops = forecast.flops_per_token * params.global_batch_size * params.sequence_length
-        name = device_name(torch.device("cpu"))
-        return Timed(flops / seconds, f"measured now in {steps} steps of this model on {name}")
-    rate = forecast.speed.tokens_per_second
-    if rate is None:
-        raise UserError(f"compute: {forecast.speed.source}, so a time has no meaning; give TFLOP, such as compute=20")
-    return Timed(rate * forecast.flops_per_token, forecast.speed.source)
+    """Time a few steps on one device, without the compiler; several processes are taken to scale."""
+    params = resolve_precision(params, config.device_type)
+    device = torch.device(config.device_type)
+    rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
+    seconds, steps = step_seconds(params, vocabulary, rows or CPU_TOKENS // params.sequence_length or 1, device)
+    flops = flops_per_token(model_without_weights(params, vocabulary), params.sequence_length)
+    rate = flops * params.global_batch_size * params.sequence_length / seconds * config.processes
+    times = f", times {config.processes} processes" if config.processes > 1 else ""
+    return Timed(rate, f"measured now in {steps} steps of this model on {device_name(device)}{times}")
 
 
-def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: int) -> tuple[float, int]:
+def step_seconds(
+    params: TrainParams, vocabulary: Manifest, micro_batch_size: int, device: torch.device
+) -> tuple[float, int]:
     """The median of training steps on random tokens, and how many there were."""
     model = AutoModelForCausalLM.from_config(model_without_weights(params, vocabulary).config, dtype=torch.float32)
     if params.attention == "causal":
         use_unmasked(model, params.sequence_length)
-    loss = CausalLoss(model.train(), params)
+    loss = CausalLoss(model.train(), params).to(device)
     optimizers = build_optimizers(model, params.optimizer, params.precision)
     shape = (params.global_batch_size, params.sequence_length)
-    ids = torch.randint(vocabulary.vocab_size, shape)
+    ids = torch.randint(vocabulary.vocab_size, shape, device=device)
+    positions = torch.arange(shape[1], device=device)
 
     def step() -> float:
         began = time.perf_counter()
         for rows in torch.split(ids, micro_batch_size):
-            torch.autograd.backward(loss(rows, rows, torch.arange(shape[1]).expand_as(rows)).sum() / ids.numel())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), params.max_gradient_norm)
+            torch.autograd.backward(loss(rows, rows, positions.expand_as(rows)).sum() / ids.numel())
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), params.max_gradient_norm)
         optimizers.step(1.0)
         for parameter in model.parameters():
             parameter.grad = None
+        norm.item()  # waits for the device
         return time.perf_counter() - began
 
     step()

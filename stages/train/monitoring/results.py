@@ -39,7 +39,7 @@ from stages.train.loop import Trainer
 from stages.train.model.build import full_model, save_model
 from stages.train.model.tokenizer import write_tokenizer
 from stages.train.model.validation import ValidationResult
-from stages.train.monitoring.throughput import device_name, remember_speed
+from stages.train.monitoring.throughput import device_name
 from stages.train.parallel import uses_fsdp
 
 METRICS = Path("reports/train.json")
@@ -121,7 +121,6 @@ def write_results(
         sessions=sessions,
         checkpoints=history.contents,
     ).write()
-    remember_speed(facts)
 
 
 def is_timed(weights: str) -> bool:

@@ -1,22 +1,19 @@
 """How fast a run is. These are facts of the machine, so no output that DVC keeps holds them."""
 
-import json
 import platform
 import re
 import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 
 from stages.formats.revision.execution import TRAIN_SPEED
-from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR
 from stages.runtime.workers import cpu_facts
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
@@ -129,10 +126,6 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
     return next(found, {}).get(precision)
 
 
-SPEEDS = STATE_DIR / "speeds.json"
-"""A list of `MeasuredSpeed`. Without it only forecasts are missing."""
-
-
 class MeasuredSpeed(BaseModel):
     """What a finished run says of its speed, in `reports/train_speed.json` among other things."""
 
@@ -146,26 +139,8 @@ class MeasuredSpeed(BaseModel):
     tokens_per_second: Annotated[float, Field(gt=0)]
 
 
-def measured_speeds() -> Iterator[MeasuredSpeed]:
-    """Of all models that were trained on this machine, and that of `reports/train_speed.json`, the latest first.
-
-    What cannot be read is left out.
-    """
+def measured_speed() -> MeasuredSpeed | None:
+    """The speed of the last run; None without one, or if its report cannot be read."""
     with suppress(OSError, ValueError):
-        yield from TypeAdapter(list[MeasuredSpeed]).validate_json(SPEEDS.read_bytes())
-    with suppress(OSError, ValueError):
-        yield MeasuredSpeed.model_validate_json(TRAIN_SPEED.read_bytes())
-
-
-def remember_speed(facts: Mapping[str, Any]) -> None:
-    """Keep the speed of a finished run, in place of an earlier one of the same model executed alike.
-
-    One that was continued at its last step has none.
-    """
-    if not facts["tokens_per_second"]:
-        return
-    new = MeasuredSpeed.model_validate(facts)
-    same = {"tokens_per_second": new.tokens_per_second}
-    kept = [new, *(known for known in measured_speeds() if known.model_copy(update=same) != new)]
-    with suppress(OSError):  # a full disk costs the next forecast, not the run
-        atomic_write(SPEEDS, json.dumps([speed.model_dump() for speed in kept], indent=1))
+        return MeasuredSpeed.model_validate_json(TRAIN_SPEED.read_bytes())
+    return None

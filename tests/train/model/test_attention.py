@@ -9,18 +9,32 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.entry import UserError
 from stages.train.data.batches import Rows, read_rows
 from stages.train.data.packing import pack
-from stages.train.memory import Operations
 from stages.train.model.attention import UNMASKED, WINDOWED, mask_documents_where_needed
 from stages.train.model.build import build_model
 from stages.train.model.document_attention import DOCUMENTS, as_mask, document_attention
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 from tests.train.small_run import largest_difference, params, run_workers, write_project
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The names of the operations that run while it is active, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run an operation and note its name."""
+        self.names.append(func._schema.name.partition("::")[2])
+        return func(*args, **(kwargs or {}))
+
 
 VOCABULARY = Manifest("uint16", 300, 0, "", "", ())
 

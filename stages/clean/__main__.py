@@ -96,15 +96,14 @@ def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
 
 def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
     """A row for each duplicate that is dropped: which document it resembles and how much (the exact Jaccard similarity
-    of their words; 1 where only white space differs), and which one is kept."""
+    of their words; 1 if only white space differs)."""
 
     def named(role: str, rows: "pd.Index | pd.Series") -> pd.DataFrame:
         return ledger.loc[rows, ["source", "path"]].add_prefix(f"{role}_").reset_index(drop=True)
 
     own = duplicates.assign(verdict=ledger["verdict"]).reset_index(drop=True)
     dropped, resembled = named("dropped", duplicates.index), named("resembled", duplicates["resembled"])
-    kept = named("kept", duplicates["kept"])
-    rows = pd.concat([dropped, own["verdict"], resembled, own["similarity"], kept, own["kept_similarity"]], axis=1)
+    rows = pd.concat([dropped, own["verdict"], resembled, own["similarity"]], axis=1)
     return as_csv(rows.sort_values(rows.columns.to_list()))
 
 

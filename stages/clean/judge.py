@@ -55,7 +55,7 @@ def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     if params.near_duplicates is not None:
         near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
         ledger = drop(ledger, near.index, NEAR_DUPLICATE)
-        duplicates = with_near_duplicates(duplicates, near)
+        duplicates = pd.concat([duplicates, near])
     ledger = assign_splits(ledger, params.split, params.seed)
     return Judgement(masked, ledger, contamination, duplicates)
 
@@ -71,19 +71,11 @@ def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.Dat
 
 def exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
     """Of the kept documents with the same content all but the first by (source, path, id), in the columns of
-    `NearDuplicate`: each resembles its first copy, which is kept."""
+    `NearDuplicate`: each resembles its first copy."""
     order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
     first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
     copies = first[first != first.index].sort_index()
-    return pd.DataFrame({"resembled": copies, "similarity": 1.0, "kept": copies, "kept_similarity": 1.0})
-
-
-def with_near_duplicates(exact: pd.DataFrame, near: pd.DataFrame) -> pd.DataFrame:
-    """Both. Where the first copy of an exact duplicate is itself a near-duplicate, what is kept is kept for both."""
-    moved = exact.index[exact["kept"].isin(near.index)]
-    for column in ("kept_similarity", "kept"):
-        exact.loc[moved, column] = near.loc[exact.loc[moved, "kept"], column].to_numpy()
-    return pd.concat([exact, near])
+    return pd.DataFrame({"resembled": copies, "similarity": 1.0})
 
 
 def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:

@@ -46,15 +46,12 @@ class NearDuplicates(Section):
     """Documents that are alike, by the Jaccard similarity of their sets of words."""
 
     similarity: Annotated[float, Field(gt=0.3, le=1)]
-    """Documents with at least this similarity belong together, and one of them is kept (CodeParrot: 0.85, BigCode:
-    0.7). Lower: fewer documents, and more comparisons."""
+    """A document with at least this similarity to a kept one is dropped (CodeParrot: 0.85, BigCode: 0.7). Lower: fewer
+    documents, and more comparisons."""
     permutations: Annotated[int, Field(ge=16, le=1024)]
     """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
     minimum_words: Count
     """Documents with fewer distinct words are not compared."""
-    cluster: Literal["components", "star"]
-    """What is dropped. `components`: all but the first of documents that are linked by similar pairs, also where the
-    first and the last of such a chain are unlike. `star`: a document that itself resembles one that is kept."""
 
 
 class Decontamination(Section):

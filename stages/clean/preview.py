@@ -90,7 +90,7 @@ def _write_texts(shard: Path, rows: Sequence[int], folder: Path) -> None:
 def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.DataFrame, hit: pd.DataFrame) -> Dropped:
     """One document: from where it differs from the one that it resembles, from the passage, or from its beginning."""
     text, start = texts[row], 0
-    resembled, similarity, kept, passage = None, None, "", ""
+    resembled, similarity, passage = None, None, ""
     if len(pair):
         other, similarity = int(pair["resembled"].iloc[0]), float(pair["similarity"].iloc[0])
         # Where they differ in their last lines, some of what they share is shown too.
@@ -98,8 +98,6 @@ def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.Data
         characters = zip(text[:last], texts[other], strict=False)
         start = line_before(text, next((n for n, (one, two) in enumerate(characters) if one != two), last))
         resembled = excerpt(ledger, other, texts[other], start)
-        if (row_kept := int(pair["kept"].iloc[0])) != other:
-            kept = f"{ledger['source'].iloc[row_kept]} {ledger['path'].iloc[row_kept]}"
     elif len(hit):
         words = hit["words"].iloc[0]
         passage = f"{hit['evaluation_item'].iloc[0]}: {words}"
@@ -109,7 +107,6 @@ def example(ledger: pd.DataFrame, row: int, texts: dict[int, str], pair: pd.Data
         document=excerpt(ledger, row, text, start),
         resembled=resembled,
         similarity=similarity,
-        kept=kept,
         passage=passage[:EXCERPT_CHARACTERS],
     )
 

@@ -58,8 +58,6 @@ class Dropped(BaseModel, frozen=True, extra="forbid"):
     """Of a duplicate, the document that it resembles, from where they first differ."""
     similarity: float | None
     """With it: exact Jaccard similarity of their words."""
-    kept: str
-    """Of a duplicate, source and path of the document that is kept, if that is another one."""
     passage: str
     """Of a contaminated document, the evaluation item and the words that both have."""
 

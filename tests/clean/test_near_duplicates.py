@@ -1,6 +1,5 @@
-import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.cluster.hierarchy import DisjointSet
 
 from stages.clean import words
 from stages.clean.near_duplicates import (
     FOUND_AT_THRESHOLD,
     Corpus,
-    DisjointSets,
-    WordSets,
     find_near_duplicates,
     rows_per_band,
 )
@@ -25,8 +19,7 @@ from stages.clean.params import NearDuplicates
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
-PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5, cluster="components")
-STAR = PARAMS.model_copy(update={"cluster": "star"})
+PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +42,8 @@ def family_texts() -> list[str]:
 
 def near_duplicates(
     documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
-) -> dict[str, tuple[str, float, str, float]]:
-    """Path of what is dropped -> path of what it resembles, similarity, path of what is kept, similarity."""
+) -> dict[str, tuple[str, float]]:
+    """Path of what is dropped -> path of the kept document that it resembles, similarity."""
     folder = Path(f"documents-{random.random()}")
     folder.mkdir()
     shards = []
@@ -59,19 +52,16 @@ def near_duplicates(
         write_shard(shards[-1], [documents[k] for k in part])
     ledger = pd.DataFrame([{"id": d.id, "source": d.source, "path": d.path} for d in documents])
     found = find_near_duplicates(shards, ledger, np.arange(len(documents)), params, kind)
-    return {
-        documents[row].path: (documents[other].path, similarity, documents[kept].path, kept_similarity)
-        for row, other, similarity, kept, kept_similarity in found.itertuples()
-    }
+    return {documents[row].path: (documents[other].path, similarity) for row, other, similarity in found.itertuples()}
 
 
 def clusters(
     documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
 ) -> dict[str, str]:
-    """Path -> path of the document that is kept of its cluster."""
+    """Path -> path of the kept document that it resembles, or its own if it is kept."""
     found = near_duplicates(documents, params, shard_count, kind)
     return {
-        document.path: found[document.path][2] if document.path in found else document.path for document in documents
+        document.path: found[document.path][0] if document.path in found else document.path for document in documents
     }
 
 
@@ -84,59 +74,13 @@ def jaccard(first: str, second: str) -> float:
     return len(one & two) / len(one | two)
 
 
-def by_comparing_all(documents: list[Document], similarity: float) -> dict[str, str]:
-    """Connected components by comparing every pair."""
-    standing = {d.path: d.path for d in documents}
-    for first, second in itertools.combinations(documents, 2):
-        if jaccard(first.text, second.text) >= similarity:
-            low, high = sorted((standing[first.path], standing[second.path]))
-            standing = {path: low if other == high else other for path, other in standing.items()}
-    return standing
-
-
-def test_the_clusters_are_those_of_comparing_every_pair() -> None:
-    documents = as_documents(family_texts())
-    expected = by_comparing_all(documents, PARAMS.similarity)
-
-    assert len(set(expected.values())) < len(documents)
-    assert clusters(documents) == expected
-
-
-@given(merges=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=30))
-def test_merged_sets_are_those_of_scipy(merges: list[tuple[int, int]]) -> None:
-    ours, theirs = DisjointSets(), DisjointSet()
-    for pair in merges:
-        for number in pair:
-            theirs.add(number)
-        assert ours.merge(*pair) == theirs.merge(*pair)
-        assert all(
-            (ours.root(one) == ours.root(other)) == theirs.connected(one, other)
-            for one, other in itertools.combinations(theirs, 2)
-        )
-
-    assert sorted(ours.clusters()) == sorted(sorted(those) for those in theirs.subsets() if len(those) > 1)
-
-
 def chain_texts(links: int) -> list[str]:
     """Texts of 60 words of which each shares 54 with the next: 0.82 similar, and 0.67 with the one after it."""
     return [" ".join(f"word{6 * link + n}" for n in range(60)) for link in range(links)]
 
 
-def test_of_a_chain_the_first_is_kept_and_each_pair_leads_a_link_towards_it() -> None:
-    documents = as_documents(chain_texts(5))
-    found = near_duplicates(documents)
-
-    assert {path: (resembled, kept) for path, (resembled, _, kept, _) in found.items()} == {
-        "001.py": ("000.py", "000.py"),
-        "002.py": ("001.py", "000.py"),
-        "003.py": ("002.py", "000.py"),
-        "004.py": ("003.py", "000.py"),
-    }
-    assert found["004.py"][3] < 0.5
-
-
 def greedy_by_comparing_all(documents: list[Document], similarity: float) -> set[str]:
-    """The paths of what is kept where each document is kept unless it resembles an earlier one that is kept."""
+    """The paths of what is kept if each document is kept unless it resembles an earlier one that is kept."""
     kept: list[Document] = []
     for document in documents:
         if not any(jaccard(document.text, other.text) >= similarity for other in kept):
@@ -145,39 +89,32 @@ def greedy_by_comparing_all(documents: list[Document], similarity: float) -> set
 
 
 @pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8])
-def test_star_keeps_what_comparing_all_documents_in_their_order_keeps(similarity: float) -> None:
+def test_a_document_is_dropped_if_and_only_if_it_resembles_one_that_is_kept(similarity: float) -> None:
     documents = as_documents(family_texts() + chain_texts(9))
-    params = STAR.model_copy(update={"similarity": similarity})
-    found = near_duplicates(documents, params)
+    found = near_duplicates(documents, PARAMS.model_copy(update={"similarity": similarity}))
 
     assert {one.path for one in documents} - set(found) == greedy_by_comparing_all(documents, similarity)
-    if similarity == 0.8:
-        assert set(found) < set(near_duplicates(documents, params.model_copy(update={"cluster": "components"})))
 
 
-@pytest.mark.parametrize("params", [PARAMS, STAR])
-def test_the_similarities_are_exact_and_the_pair_is_at_the_threshold(params: NearDuplicates) -> None:
+def test_the_similarities_are_exact_and_at_the_threshold() -> None:
     documents = as_documents(family_texts() + chain_texts(6))
     texts = {document.path: document.text for document in documents}
-    found = near_duplicates(documents, params)
+    found = near_duplicates(documents)
 
     assert len(found) > 10
-    for path, (resembled, similarity, kept, kept_similarity) in found.items():
-        assert similarity == jaccard(texts[path], texts[resembled]) >= params.similarity
-        assert kept_similarity == jaccard(texts[path], texts[kept])
-        assert kept not in found
-        assert params.cluster == "components" or (resembled, similarity) == (kept, kept_similarity)
+    for path, (resembled, similarity) in found.items():
+        assert similarity == jaccard(texts[path], texts[resembled]) >= PARAMS.similarity
+        assert resembled not in found
 
 
-@pytest.mark.parametrize("params", [PARAMS, STAR])
-def test_they_do_not_depend_on_the_order_of_the_documents_or_on_the_shards(params: NearDuplicates) -> None:
+def test_they_do_not_depend_on_the_order_of_the_documents_or_on_the_shards() -> None:
     documents = as_documents(family_texts() + chain_texts(6))
-    expected = near_duplicates(documents, params)
+    expected = near_duplicates(documents)
 
     for seed in range(3):
         shuffled = documents.copy()
         random.Random(seed).shuffle(shuffled)
-        assert near_duplicates(shuffled, params, shard_count=seed + 1) == expected
+        assert near_duplicates(shuffled, shard_count=seed + 1) == expected
 
 
 def test_they_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,45 +193,37 @@ def test_alike_texts_of_other_scripts_are_near_duplicates() -> None:
     assert len(set(clusters(as_documents([text, text[::-1]]), shard_count=1).values())) == 2
 
 
-@pytest.mark.parametrize("params", [PARAMS, STAR])
-def test_comparisons_grow_in_proportion_to_the_size_of_a_cluster(
-    params: NearDuplicates, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def comparisons(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """How many documents are kept, and how many pairs were compared."""
     compared: list[int] = []
+    similarities = Corpus.similarities
 
-    def counted(similarities: Callable[..., Any]) -> Callable[..., Any]:
-        def count(sets: object, document: int, others: Sequence[int]) -> Any:
-            compared.append(len(others))
-            return similarities(sets, document, others)
+    def counted(corpus: Corpus, document: int, others: Sequence[int]) -> Any:
+        compared.append(len(others))
+        return similarities(corpus, document, others)
 
-        return count
-
-    for sets in (Corpus, WordSets):
-        monkeypatch.setattr(sets, "similarities", counted(sets.similarities))
-
-    def comparisons(size: int) -> int:
-        compared.clear()
-        shared = [f"word{n}" for n in range(100)]
-        found = clusters(as_documents([" ".join([*shared, f"own{n}"]) for n in range(size)]), params)
-        assert set(found.values()) == {"000.py"}
-        return sum(compared)
-
-    few = comparisons(100)
-
-    assert few >= 100
-    assert comparisons(800) <= 10 * few  # comparing every pair would be 64 times as many
+    with monkeypatch.context() as patched:
+        patched.setattr(Corpus, "similarities", counted)
+        return len(texts) - len(near_duplicates(as_documents(texts))), sum(compared)
 
 
-@pytest.mark.parametrize("few", [0, 1000])
-@pytest.mark.parametrize("similarity", [0.6, 0.7, 0.8, 0.9])
-def test_large_buckets_give_the_clusters_of_comparing_every_pair(
-    similarity: float, few: int, monkeypatch: pytest.MonkeyPatch
+def test_comparisons_grow_in_proportion_to_the_number_of_alike_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = " ".join(f"word{n}" for n in range(100))
+
+    for size in (100, 800):
+        assert comparisons([f"{shared} own{n}" for n in range(size)], monkeypatch) == (1, size - 1)
+
+
+def test_documents_that_share_boilerplate_are_compared_with_a_bounded_number_and_the_run_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stages.clean.near_duplicates.FEW", few)
-    draw = random.Random(4)
-    shared = [f"word{n}" for n in range(60)]
-    texts = [" ".join(draw.sample(shared, 56) + [f"own{n}_{k}" for k in range(draw.randrange(9))]) for n in range(80)]
-    documents = as_documents(texts)
-    params = PARAMS.model_copy(update={"similarity": similarity, "permutations": 256})
+    """Just below the threshold, so that nearly all are kept."""
+    monkeypatch.setattr("stages.clean.near_duplicates.MOST_KEPT", 20)
+    shared = " ".join(f"word{n}" for n in range(21))
 
-    assert clusters(documents, params) == by_comparing_all(documents, similarity)
+    kept, few = comparisons([f"{shared} a{n} b{n} c{n} d{n} e{n}" for n in range(100)], monkeypatch)
+    _, many = comparisons([f"{shared} a{n} b{n} c{n} d{n} e{n}" for n in range(400)], monkeypatch)
+
+    assert kept == 100
+    assert many < 6 * few  # comparing every pair would be 16 times as many
+    assert "share boilerplate with more than 20 that are unlike them" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from stages.formats.cleaning import DroppedBy, MaskedValue, Preview
 from tests.small_project import write_corpus, write_project
 
 LINES = [f"name{number} = {number}\n" for number in range(200)]
-NEAR = {"similarity": 0.8, "permutations": 64, "minimum_words": 20, "cluster": "components"}
+NEAR = {"similarity": 0.8, "permutations": 64, "minimum_words": 20}
 MASKS = {"emails": True, "ip_addresses": True, "keys": True}
 GITHUB = "ghp" + "_" + "wWPw5k4aXcaT4fNP0UcnZwJUVFk6LO0pINUx"
 

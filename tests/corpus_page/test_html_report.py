@@ -95,8 +95,8 @@ def page_of(preview: Preview) -> str:
 
 def hostile_preview() -> Preview:
     excerpt = Excerpt(source=HOSTILE, path=HOSTILE, bytes=1234, start=56, text=HOSTILE, is_end=False)
-    pair = Dropped(document=excerpt, resembled=excerpt, similarity=0.87654, kept=HOSTILE, passage="")
-    alone = Dropped(document=excerpt, resembled=None, similarity=None, kept="", passage=HOSTILE)
+    pair = Dropped(document=excerpt, resembled=excerpt, similarity=0.87654, passage="")
+    alone = Dropped(document=excerpt, resembled=None, similarity=None, passage=HOSTILE)
     value = MaskedValue(source=HOSTILE, path=HOSTILE, before=HOSTILE, value=HOSTILE, after=HOSTILE)
     return Preview(
         dropped=[
@@ -126,7 +126,7 @@ def test_examples_say_what_they_are_of_and_how_alike_a_pair_is() -> None:
     text = page_of(hostile_preview())
 
     assert "<summary>near_duplicate: 1 of 1,200</summary>" in text
-    assert "Similarity 0.877; kept of the cluster: " in text
+    assert "Similarity 0.877" in text
     assert "1,234 bytes, from character 56" in text
     assert "<summary>emails: 4,000 documents</summary>" in text
     assert "What was masked" not in page_of(NOTHING)

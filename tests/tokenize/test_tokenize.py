@@ -143,7 +143,6 @@ def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_r
             "similarity": 0.85,
             "permutations": 64,
             "minimum_words": 500,
-            "cluster": "components",
         },
         "clean__decontamination": {"files": ["passage.txt"], "fields": [], "ngram_size": 3, "minimum_words": 3},
     }

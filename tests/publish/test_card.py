@@ -79,7 +79,15 @@ def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None
 def harness_report(documents: int) -> HarnessReport:
     """Results of a task with 100 documents."""
     hashes = {"config_sha256": "0", "documents_sha256": "1"}
-    task = TaskReceipt(version="1", documents=documents, documents_in_task=100, num_fewshot=5, **hashes)
+    task = TaskReceipt(
+        version="1",
+        documents=documents,
+        documents_in_task=100,
+        num_fewshot=5,
+        requests=4 * documents,
+        requests_cut=3,
+        **hashes,
+    )
     return HarnessReport(
         harness={"quiz|": {"acc": 0.25, "f1": 0.125, "odd": None}},
         stderr={"quiz|": {"acc": 0.01}},
@@ -103,6 +111,7 @@ def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(projec
     assert "| quiz\\| | acc | 0.25 | 0.2304 to 0.2696 | 100 | 5 |" in text
     assert "| quiz\\| | f1 | 0.125 | 0.1 to 0.2 | 100 | 5 |" in text
     assert "| quiz\\| | odd | none |  | 100 | 5 |" in text
+    assert "- quiz\\|: 3 of 400 requests are longer than the model's window, which cut their beginning." in text
     results = ModelCard.load(MAIN / "README.md").data.eval_results
     found = {result.metric_type: result for result in results if result.dataset_name == "quiz|"}
     assert {metric: result.metric_value for metric, result in found.items()} == {"acc": 0.25, "f1": 0.125}

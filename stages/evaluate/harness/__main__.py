@@ -25,7 +25,14 @@ def main() -> None:
         HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None).write()
         return
     # lm-eval and torch take seconds to import.
-    from stages.evaluate.harness.scoring import open_language_model, sample_rows, score, summarise
+    from stages.evaluate.harness.scoring import (
+        note_cut_requests,
+        open_language_model,
+        require_room,
+        sample_rows,
+        score,
+        summarise,
+    )
     from stages.evaluate.harness.tasks import index_tasks, loaded
     from stages.evaluate.model import note_untrained_positions
 
@@ -35,10 +42,13 @@ def main() -> None:
     results = []
     for name in params.tasks:
         with loaded(name, index, params) as tasks:
+            require_room(tasks["tasks"], model.lm)
             results.append(score(model, tasks, params))
         print(f"scored {name}", flush=True)
     write_harness_samples(sample_rows(results))
-    summarise(results, model, params).write()
+    report = summarise(results, model, params)
+    note_cut_requests(report)
+    report.write()
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from lm_eval.api.model import CachingLM
 from lm_eval.api.task import Task
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks.manager import TaskDict
 
 from stages.evaluate.bootstrap import interval_95
 from stages.evaluate.harness.params import HarnessParams
+from stages.evaluate.harness.tasks import TASK_FILES
 from stages.evaluate.libraries import BARS
 from stages.evaluate.model import answers_key, open_model, open_tokenizer
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
@@ -184,7 +186,7 @@ def summarise(scored: Sequence[Scored], model: LanguageModel, params: HarnessPar
             metrics[name], stderr[name] = split_metrics(values)
         for name in one.tasks:
             intervals[name] = bootstrap_intervals(one, name, metrics[name].keys() - stderr[name].keys(), params)
-            tasks[name] = receipt(one, name)
+            tasks[name] = receipt(one, name, model.lm)
     return HarnessReport(
         harness={name: values for name, values in metrics.items() if values},
         stderr={name: values for name, values in stderr.items() if values},
@@ -219,9 +221,58 @@ def split_metrics(values: Mapping[str, Any]) -> tuple[dict[str, float | None], d
     return metrics, stderr
 
 
-def receipt(scored: Scored, name: str) -> TaskReceipt:
+def require_room(tasks: Mapping[str, Task], lm: HFLM) -> None:
+    """Raise UserError for a task whose answers may be as long as all that the model reads: no prompt would fit."""
+    for name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            continue
+        tokens, most = answer_tokens(task.config.generation_kwargs, lm), lm.max_length
+        if tokens >= most:
+            raise UserError(
+                f"harness.tasks: {name}: its answers have up to {tokens} tokens, and the model reads {most} at once: "
+                f"set `generation_kwargs: {{max_gen_toks: {max(1, most // 4)}}}` in a copy of its file in "
+                f"{TASK_FILES}/, or remove it"
+            )
+
+
+def answer_tokens(options: Mapping[str, Any] | None, lm: HFLM) -> int:
+    """How long an answer may be by a task's `generation_kwargs`, or by lm-eval's default."""
+    return int(normalize_gen_kwargs(dict(options or {}), lm.max_gen_toks)["max_gen_toks"])
+
+
+def cut_requests(samples: Sequence[Mapping[str, Any]], lm: HFLM) -> tuple[int, int]:
+    """How many requests these samples made, and how many of them are longer than what the model reads."""
+    by_document = {sample["doc_id"]: sample["arguments"] for sample in samples}  # a row for each filter
+    requests = [request for arguments in by_document.values() for request in arguments]
+    return len(requests), sum(is_cut(request, lm) for request in requests)
+
+
+def is_cut(request: Sequence[Any], lm: HFLM) -> bool:
+    """Whether lm-eval cuts the beginning of a request. It reads texts without a context window by window."""
+    match request:
+        case (str(context), str(continuation)):
+            return bool(len(lm.tok_encode(context + continuation)) > lm.max_length + 1)  # the last token is not read
+        case (str(context), dict() as options):
+            return bool(len(lm.tok_encode(context)) > lm.max_length - answer_tokens(options, lm))
+        case _:
+            return False
+
+
+def note_cut_requests(report: HarnessReport) -> None:
+    """Print a line for each task of whose requests the model did not read all."""
+    for name, task in report.tasks.items():
+        if task.requests_cut:
+            print(
+                f"note: {name}: {task.requests_cut:,} of {task.requests:,} requests are longer than the model reads at "
+                "once, so their beginning is cut, examples first: lower harness.num_fewshot, or train longer sequences",
+                flush=True,
+            )
+
+
+def receipt(scored: Scored, name: str, lm: HFLM) -> TaskReceipt:
     """What a task's metrics were computed from."""
     results = scored.results
+    requests, requests_cut = cut_requests(results["samples"][name], lm)
     documents = {sample["doc_id"]: sample["doc_hash"] for sample in results["samples"][name]}
     return TaskReceipt(
         version=str(results["versions"][name]),
@@ -230,6 +281,8 @@ def receipt(scored: Scored, name: str) -> TaskReceipt:
         documents=len(documents),
         documents_in_task=results["n-samples"][name]["original"],
         num_fewshot=results["n-shot"][name] or 0,
+        requests=requests,
+        requests_cut=requests_cut,
     )
 
 

@@ -26,6 +26,10 @@ class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
     """Scored; fewer than `documents_in_task` under a limit."""
     documents_in_task: int
     num_fewshot: int
+    requests: int
+    """Texts that the model was asked about."""
+    requests_cut: int
+    """Longer than the model's window, which then lacks the beginning: the instructions or the first examples."""
 
 
 class ScoredWith(BaseModel, frozen=True, extra="forbid"):

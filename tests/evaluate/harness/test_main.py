@@ -77,6 +77,29 @@ def test_the_same_inputs_give_the_same_bytes_in_another_folder_and_with_another_
     assert str(scored_template).encode() not in b"".join(outs(project).values())
 
 
+def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With five examples before it no question fits into the window; without any each does."""
+    for name, examples in (("bare", 0), ("crowded", 5)):
+        write_task(name, fewshot_split="test", num_fewshot=examples, fewshot_delimiter="\n" * CONTEXT_LENGTH)
+    write_sections(project, harness__tasks=["bare", "crowded"])
+
+    main()
+
+    tasks = HarnessReport.read().tasks
+    assert [(tasks[name].requests, tasks[name].requests_cut) for name in ("bare", "crowded")] == [(6, 0), (6, 6)]
+    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: crowded"))
+    assert "6 of 6 requests are longer than the model reads at once" in note
+
+
+def test_a_task_whose_answers_would_fill_the_window_is_refused_with_what_to_write(project: Path) -> None:
+    exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    write_task("write", output_type="generate_until", metric_list=[exact], generation_kwargs={"until": ["x"]})
+    write_sections(project, harness__tasks=["write"])
+
+    with pytest.raises(UserError, match=r"write: its answers have up to 256 .* reads 32 .*\{max_gen_toks: 8\}`"):
+        main()
+
+
 def test_answers_of_the_same_weights_are_not_asked_for_again(
     project: Path, scored_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,11 +97,7 @@ VARIABLES = {
         "as it was",
     ),
     "PARROTFLOW_CONTINUE": ("none", "the run (FINGERPRINT) to continue although the code has changed"),
-    "PARROTFLOW_PROFILE": (
-        "none",
-        "training steps, such as `10-12`, of which each process writes a trace, and a snapshot of a CUDA device's "
-        "memory where it does not suffice",
-    ),
+    "PARROTFLOW_PROFILE": ("none", "training steps, such as `10-12`, of which each process writes a trace"),
     "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
     "PARROTFLOW_EVALUATE_BATCH": (
         "16 on a GPU, 1,024 tokens on a core",

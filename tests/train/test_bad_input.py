@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train import __main__ as stage
+from stages.train.launcher import check_store
+from stages.train.params import TrainParams
 from tests.train.small_run import documents, params, write_params, write_project, write_store
 
 
@@ -165,3 +168,16 @@ def test_a_library_of_another_version_is_refused(project: Path) -> None:
 
 def test_the_projects_own_params_fit_the_model_of_the_section() -> None:
     assert params().keys() == stage.TrainParams.model_fields.keys()
+
+
+@pytest.mark.parametrize(("split", "raises_share"), [("train", False), ("validation", True)])
+def test_a_split_shorter_than_one_row_names_the_parameters_that_help(
+    tmp_path: Path, split: str, raises_share: bool
+) -> None:
+    project = write_project(tmp_path / "project")
+    store = TokenStore(project / "data/tokens" / split)
+    values = TrainParams.model_validate(params(sequence_length=10**6))
+    with pytest.raises(UserError) as refused:
+        check_store(store, values, project / "data/tokenizer")
+    assert "are fewer than one sequence (train.sequence_length = 1000000); lower it, " in str(refused.value)
+    assert str(refused.value).endswith("or raise clean.split.validation_share") == raises_share

@@ -42,7 +42,7 @@ def write_trained_project(folder: Path) -> None:
 
 def write_sections(folder: Path, **changes: Any) -> None:
     """params.yaml with some values of the stages after training changed: `publish__name="x"`."""
-    write_params(folder, *DATA_STAGES, "evaluate", "generate", "score", "harness", "publish", **changes)
+    write_params(folder, *DATA_STAGES, "evaluate", "generate", "score", "harness", "card", "publish", **changes)
 
 
 def write_model(folder: Path, seed: int = 0) -> None:

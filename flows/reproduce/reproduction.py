@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.card import compared_card
 from flows.reproduce.checkout import check_code, check_out, write_back
 from flows.reproduce.commands import failed, require_consent, run_python
 from flows.reproduce.data import bring_data
@@ -75,8 +74,7 @@ def reproduce(request: ReproduceOptions) -> int:
             run_stages(revision.data_stages, checkout, interpreter, environment)
             return check_segment(request, steps, revision, interpreter.python, checkout, environment)
         run_stages(list(revision.stages), checkout, interpreter, environment)
-        card = compared_card(revision, checkout, interpreter.python, environment)
-        verdict = judge(revision, checkout, restored, interpreter.different, card)
+        verdict = judge(revision, checkout, restored, interpreter.different)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == NOT_REPRODUCED)
 

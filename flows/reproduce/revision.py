@@ -13,6 +13,9 @@ from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
 from stages.formats.revision.provenance import (
+    CARD,
+    CARD_FOLDER,
+    CURVES,
     EXECUTION,
     INPUTS,
     MAIN,
@@ -93,6 +96,8 @@ def project_path(path: str) -> str | None:
     """The file of the project that a file of a revision is a copy of, if a stage makes it; None for all others."""
     if path.startswith(f"{record_path(REPORTS)}/"):
         return path.removeprefix(f"{RECORD}/")
+    if path in (CARD, CURVES):
+        return f"{CARD_FOLDER}/{path}"
     return f"{MODEL}/{path}" if is_shipped(path) else None
 
 

@@ -19,8 +19,6 @@ from stages.formats.evaluation.report import (
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.formats.revision.provenance import (
-    CARD,
-    CURVES,
     EVALUATION,
     EVALUATION_RECEIPT,
     EXECUTION,
@@ -158,37 +156,31 @@ def judge(
     checkout: Path,
     restored: list[str],
     libraries: Mapping[str, tuple[str, str]],
-    card: ComparedStage | str,
 ) -> ReproductionVerdict:
     """Compare everything.
 
-    `libraries`: name -> (locked version, version here), of those that differ; `card`: the comparison of the card that
-    was rendered again, or why there is none.
+    `libraries`: name -> (locked version, version here), of those that differ.
     """
     stages = compare_stages(revision, checkout, restored)
     weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
     same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
-    if isinstance(card, ComparedStage):
-        stages.append(card)
-    left_out = list(not_compared(revision, card))
+    left_out = list(not_compared(revision))
     sets = compare_evaluations(revision, checkout, same_weights=same)
     different = [stage for stage in stages if stage.state in ("different", "not run")]
     if not different and stages and same:
         return ReproductionVerdict("bit-identical", stages, sets, not_compared=left_out)
     equal = bool(different and sets) and all(one.equal for one in sets)
     equal = equal and all(stage.state != "not run" for stage in stages)
-    # With the same weights no interval applies, to no number of any report; the card has its own mark of what it shows.
-    judged = stages if same else [stage for stage in stages if stage is card]
-    equal = equal and not any(stage.contradicts(one) for stage in judged for one in stage.differences)
+    if same:  # then no interval applies, to no number of any report
+        equal = equal and not any(stage.contradicts(one) for stage in stages for one in stage.differences)
     facts = list(different_facts(revision, checkout, libraries))
     return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts, left_out)
 
 
-def not_compared(revision: RecordedRevision, card: ComparedStage | str) -> Iterator[str]:
+def not_compared(revision: RecordedRevision) -> Iterator[str]:
     """The parts of a revision that its reproduction does not check."""
-    if isinstance(card, str):
-        files = ", ".join(path for path in (CARD, CURVES, INPUTS) if path in revision.provenance.files)
-        yield f"{files}: {card}"
+    if INPUTS in revision.provenance.files:
+        yield f"{INPUTS}: the list of sources is the publisher's word; the card has their documents and licences"
     if EXECUTION in revision.provenance.files:
         yield f"{EXECUTION}: on what the training ran is the publisher's word; nothing recorded contradicts it"
     yield f"{PROVENANCE}: when and by whom, likewise"

@@ -1,4 +1,4 @@
-"""Model + metrics + record -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
+"""Model + card + record -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
 
 The Hub's token comes from the environment alone (`HF_TOKEN`). Publishing is an effect: DVC never restores it from its
 cache, and a temporary workspace of an experiment publishes nothing.
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from stages.formats.evaluation.report import Evaluation
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.provenance import (
     NOT_INDEXED,
@@ -19,15 +20,20 @@ from stages.formats.revision.provenance import (
     is_observed,
     publication_receipt,
 )
-from stages.publish.card import example_prompt
 from stages.publish.folder import publish_to_folder, require_intact
-from stages.publish.inputs import CardInputs, read_inputs
-from stages.publish.lock import in_temporary_workspace, read_lock, recorded_section
-from stages.publish.params import PublishParams, describes_another_corpus
+from stages.publish.lock import in_temporary_workspace
+from stages.publish.params import PublishParams
 from stages.publish.record import attested, gather_record
-from stages.publish.render_card import render_card
-from stages.publish.revision import Gate, Revision, model_files, name_revision
-from stages.runtime.entry import RefusedError, UserError, run_stage
+from stages.publish.revision import (
+    Gate,
+    Revision,
+    card_files,
+    card_head,
+    model_files,
+    name_revision,
+    prompt_of,
+)
+from stages.runtime.entry import RefusedError, run_stage
 from stages.runtime.section import read_section
 
 
@@ -38,21 +44,12 @@ def main() -> None:
         Receipt(destination="none", location="", reason="temporary experiment workspace").write(receipt_file)
         print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")
         return
-    require_own_description(params)
-    inputs = read_inputs()
-    gate = Gate(params.gate, inputs.evaluation)
+    gate = Gate(params.gate, Evaluation.read())
     gate.check_limit()
-    with gathered(params, inputs) as revision, without_receipt_of_another(receipt_file, revision):
+    with gathered(params) as revision, without_receipt_of_another(receipt_file, revision):
         receipt = publish(revision, params, gate)
-        receipt.model_copy(update={"prompt": example_prompt(params, inputs) or None}).write(receipt_file)
+        receipt.model_copy(update={"prompt": prompt_of(card_head())}).write(receipt_file)
     print(f"published revision {receipt.revision} to {receipt.location}")
-
-
-def require_own_description(params: PublishParams) -> None:
-    """Raise UserError where the card would describe another corpus than the one that was collected."""
-    collected = recorded_section(read_lock(), "collect").get("sources", [])
-    if collected and (fault := describes_another_corpus(params.model_dump(), collected)):
-        raise UserError(fault)
 
 
 @contextmanager
@@ -82,14 +79,13 @@ def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
 
 
 @contextmanager
-def gathered(params: PublishParams, inputs: CardInputs) -> Iterator[Revision]:
+def gathered(params: PublishParams) -> Iterator[Revision]:
     """The revision with its record: that of its first publication here, or one that is gathered now.
 
-    The card and a new record are in a temporary folder, which is deleted afterwards.
+    A new record is in a temporary folder, which is deleted afterwards.
     """
     with TemporaryDirectory() as temporary:
-        card = render_card(params, inputs, Path(temporary))
-        revision = name_revision(model_files(MODEL) | card)
+        revision = name_revision(model_files(MODEL) | card_files())
         kept = Path(params.folder) / params.name / REVISIONS / revision.name
         yield with_kept_record(revision, kept) if kept.is_dir() else gather_record(revision, params, Path(temporary))
 

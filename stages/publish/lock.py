@@ -14,8 +14,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from stages.formats.evaluation.report import EVALUATE_REPORT
+from stages.formats.model_folder import MODEL
 from stages.formats.revision.lock import Stages, hash_of, makers_of, overlaps
-from stages.formats.revision.provenance import record_path
+from stages.formats.revision.provenance import CARD_FOLDER, record_path
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE
 from stages.runtime.section import PARAMS_FILE, value_at
@@ -77,9 +79,19 @@ def recorded_versions(stages: Stages) -> dict[str, str]:
     return versions
 
 
-def publish_deps() -> list[str] | None:
-    """What dvc.yaml lists for publish; None without dvc.yaml: where reproduce lays out what publish saw."""
-    return deps_of(read_lock(DVC_FILE).get("publish", {})) if DVC_FILE.is_file() else None
+def publish_deps() -> list[str]:
+    """The paths that dvc.yaml lists for publish; without dvc.yaml what it always reads."""
+    always = [MODEL.as_posix(), CARD_FOLDER.as_posix(), EVALUATE_REPORT.as_posix()]
+    return deps_of(read_lock(DVC_FILE).get("publish", {})) or always
+
+
+def require_one_chain(stages: Stages) -> None:
+    """Raise UserError if a stage read another version of an output than dvc.lock has: it did not run since."""
+    made = {out["path"]: hash_of(out) for entry in stages.values() for out in entry.get("outs", [])}
+    for name, entry in stages.items():
+        for dep in entry.get("deps", []):
+            if made.get(dep["path"], hash_of(dep)) != hash_of(dep):
+                raise UserError(f"{LOCK}: {name} ran before {dep['path']} was made anew: run `dvc repro {name}`")
 
 
 def deps_of(defined: Mapping[str, Any]) -> list[str]:

@@ -1,7 +1,6 @@
-"""What a published model is called, where it goes, under which conditions, and what its card says."""
+"""What a published model is called, where it goes, and under which conditions."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -40,27 +39,6 @@ class PublishParams(Section):
     """`owner/name` of a data set on the Hub for the cleaned documents; null publishes none."""
     tokenizer_repository: RepositoryName | None
     """`owner/name` on the Hub for the tokenizer alone; null publishes none."""
-    describes: list[str]
-    """The sources of `collect.sources` for which what follows was written: their names, or their kinds where they have
-    none. Publishing refuses others, so that no card describes another corpus."""
-    license: Annotated[str, Field(min_length=1)] | None
-    """Of the weights, as the Hub names it, e.g. `apache-2.0`; null: the card states none."""
-    language: list[str]
-    """What the model was trained on, e.g. `code` or `en`."""
-    tags: list[str]
-    """By which the Hub finds it."""
-    description: Annotated[str, Field(min_length=1)]
-    """The card's first paragraph."""
-    prompt: str
-    """Of the examples; empty: the card takes the beginning of a held-out document."""
-    authors: list[str]
-    """Of the model, as the citation names them."""
-    contact: str | None
-    """For questions: an address or a page; null: the card names none."""
-    intended_use: Annotated[str, Field(min_length=1)]
-    """What the model is for, and what it is not for; Markdown."""
-    limitations: list[str]
-    """A line each, in Markdown; the card adds what follows from the data."""
     include_data: bool
     """Whether a revision holds the data files that stages depend on and that neither the commit nor the source archive
     has, e.g. `corpus/`. Their names and hashes are published anyhow."""
@@ -84,26 +62,3 @@ class PublishParams(Section):
         if self.tokenizer_repository is not None and self.tokenizer_repository == self.repository:
             raise ValueError("tokenizer_repository is the model's repository, which has the tokenizer: set it to null")
         return self
-
-    def warnings(self, params: Mapping[str, Any]) -> list[str]:
-        """That the card would describe another corpus."""
-        if "collect" not in params:
-            return []
-        fault = describes_another_corpus(self.model_dump(), params["collect"]["sources"])
-        return [f"publish will refuse: {fault}"] if fault else []
-
-
-WRITTEN_FOR_A_CORPUS = ("name", "license", "language", "tags", "description", "prompt", "intended_use", "limitations")
-
-
-def describes_another_corpus(publish: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> str | None:
-    """What to do where `publish` was written for other sources than these, entries of `collect.sources`; else None."""
-    collected = [str(source.get("name", source["kind"])) for source in sources]
-    described = publish["describes"]
-    if set(collected) == set(described):
-        return None
-    return (
-        f"params.yaml: publish.describes is [{', '.join(described)}], but collect.sources has {', '.join(collected)}: "
-        f"the card would describe another corpus. Look through publish.{', '.join(WRITTEN_FOR_A_CORPUS)}, then set "
-        f"publish.describes: [{', '.join(dict.fromkeys(collected))}]"
-    )

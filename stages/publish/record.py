@@ -12,11 +12,13 @@ from configparser import ConfigParser, Error
 from pathlib import Path
 from typing import Any
 
+from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import Stages, folder_md5, hash_of, makers_of
 from stages.formats.revision.provenance import (
+    CARD_FOLDER,
     EXECUTION,
     FORMAT,
     INPUTS,
@@ -40,7 +42,7 @@ from stages.formats.revision.provenance import (
 from stages.formats.revision.signature import SIGNING_KEY, sign
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish import inputs, lock
+from stages.publish import lock
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, training_execution
 from stages.publish.source import (
@@ -68,8 +70,8 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     Raises UserError where no one state of the project made the model, or the record would hold a credential.
     """
     everything = lock.read_lock()
-    needed = [path.as_posix() for path in inputs.paths_read()]
-    stages = lock.ancestors(everything, needed)
+    stages = lock.ancestors(everything, lock.publish_deps())
+    lock.require_one_chain(stages)
     written = [*makers_of(everything), *map(Path.as_posix, (lock.LOCK, TRAIN_SPEED, TRAIN_EXECUTION))]
     state = observe_git(written)
     source = archive_source(state, stages, written)
@@ -77,8 +79,8 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     execution, weights = training_execution(), weights_sha256()
     reports = outputs_of(stages)
 
-    read = {record_path(path): path.read_bytes() for path in inputs.REPORTS_READ}
-    contents = lock.settings(stages) | read | reports
+    measured = {record_path(path): path.read_bytes() for path in (EVALUATE_REPORT, EVALUATE_RECEIPT)}
+    contents = lock.settings(stages) | measured | reports
     if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights:
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     if source.archive:
@@ -117,12 +119,12 @@ def places(state: GitState | None, source: CodeArchive) -> dict[str, Place]:
 def outputs_of(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the metrics and curves that the stages wrote.
 
-    Raises UserError if the model or a report is not what its stage made.
+    Raises UserError if the model, the card or a report is not what its stage made.
     """
     reports: dict[str, bytes] = {}
     for stage, out in ((stage, out) for stage, entry in stages.items() for out in entry.get("outs", [])):
         path = Path(out["path"])
-        if path != MODEL and not path.is_relative_to(REPORTS):
+        if path not in (MODEL, CARD_FOLDER) and not path.is_relative_to(REPORTS):
             continue
         hashes = hashes_of(path)
         if name_of(path, hashes) != hash_of(out):
@@ -130,7 +132,7 @@ def outputs_of(stages: Stages) -> dict[str, bytes]:
                 f"{path}: is not what the stage {stage} made, by {lock.LOCK}: run `dvc repro {stage}`, which makes it "
                 "again, then publish"
             )
-        if path != MODEL and out.get("size", 0) <= LARGEST_REPORT:
+        if path not in (MODEL, CARD_FOLDER) and out.get("size", 0) <= LARGEST_REPORT:
             files = [path] if path.is_file() else sorted(path.rglob("*.tsv"))
             reports |= {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
     return reports

@@ -3,16 +3,29 @@ from their content; and the quality gate, which says what may become `main`. The
 stage is started."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import SHIPPED, is_shipped, revision_name, run_name, step_name
+from stages.formats.revision.provenance import (
+    CARD,
+    CARD_FOLDER,
+    CURVES,
+    SHIPPED,
+    is_shipped,
+    revision_name,
+    run_name,
+    step_name,
+)
 from stages.publish.params import GateParams
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import RefusedError
+from stages.runtime.entry import RefusedError, UserError
 
 STEP = re.compile(r"step-(\d+)")
 
@@ -44,6 +57,25 @@ def model_files(model: Path) -> dict[str, Path]:
     """The files of a model folder that are published. Raises UserError if there are no weights among them."""
     weight_files(model)
     return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}
+
+
+def card_files() -> dict[str, Path]:
+    """The card and its picture. Raises UserError if there is no card."""
+    if not (CARD_FOLDER / CARD).is_file():
+        raise UserError(f"{CARD_FOLDER / CARD}: not found; run `dvc repro card`, which makes it")
+    return {name: CARD_FOLDER / name for name in (CARD, CURVES) if (CARD_FOLDER / name).is_file()}
+
+
+def card_head() -> dict[str, Any]:
+    """The values at the head of the card."""
+    _, head, _ = (CARD_FOLDER / CARD).read_text(encoding="utf-8").split("---\n", 2)
+    values: dict[str, Any] = yaml.safe_load(head)
+    return values
+
+
+def prompt_of(head: Mapping[str, Any]) -> str | None:
+    """The prompt of the card's example; None if it has none."""
+    return next((str(example["text"]) for example in head.get("widget", ())), None)
 
 
 @dataclass(frozen=True, slots=True)

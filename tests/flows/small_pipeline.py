@@ -23,6 +23,7 @@ STAGES = [
     "generate",
     "score",
     "harness",
+    "card",
     "publish",
 ]
 

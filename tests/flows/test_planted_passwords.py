@@ -89,7 +89,7 @@ def project(folder: Path, url: str) -> Path:
         *SECTIONS,
         train__max_steps=4,
         collect__sources=[FILES_SOURCE, rows],
-        publish__describes=["mine", "rows"],
+        card__describes=["mine", "rows"],
         publish__gate__allow_worse=True,
     )
     (folder / "experiments").mkdir()

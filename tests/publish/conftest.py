@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.card.__main__ import main as card
 from stages.evaluate.__main__ import main as evaluate
 from stages.evaluate.generate.__main__ import main as generate
 from stages.evaluate.harness.__main__ import main as harness
@@ -22,6 +23,7 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         generate()
         score()
         harness()
+        card()
     return folder
 
 

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.provenance import is_observed
-from stages.publish.__main__ import main
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 from tests.formats.revision.records import execution
+from tests.publish.publishing import main
 from tests.small_project import folder_bytes
 from tests.trained_project import write_model, write_sections
 
@@ -62,7 +62,7 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
 
 @pytest.mark.parametrize("prompt", ["Es war einmal", ""])
 def test_the_receipt_names_the_prompt_of_the_card_for_those_who_try_the_model(project: Path, prompt: str) -> None:
-    write_sections(project, publish__prompt=prompt)
+    write_sections(project, card__prompt=prompt)
 
     main()
 
@@ -178,7 +178,7 @@ def two_revisions() -> tuple[Path, Path]:
     """Of one model, with two descriptions."""
     main()
     first = MAIN.resolve()
-    write_sections(Path(), publish__description="Another description.")
+    write_sections(Path(), card__description="Another description.")
     main()
     return first, MAIN.resolve()
 
@@ -215,7 +215,7 @@ def test_a_damaged_file_is_not_linked_into_the_next_revision(project: Path) -> N
     whole = weights.read_bytes()
     weights.chmod(0o644)
     weights.write_bytes(b"damaged")
-    write_sections(project, publish__description="Another description.")
+    write_sections(project, card__description="Another description.")
 
     main()
 

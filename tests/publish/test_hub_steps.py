@@ -15,8 +15,8 @@ from stages.formats.model_folder import export_path, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.runtime.entry import EXIT_REFUSED
 from tests.fake_hub import READER, Fault, Hub
+from tests.formats.revision.records import SESSION
 from tests.hub_client import with_short_waits
-from tests.publish.test_card import SESSION
 from tests.publish.test_hub import NAME, environment, publish, published
 from tests.trained_project import write_model, write_sections
 
@@ -81,7 +81,7 @@ def test_a_branch_has_a_commit_for_each_step_in_order_and_the_model_last_each_wi
 
 def test_another_card_adds_one_commit(project: Path, hub: Hub) -> None:
     first = published(hub)
-    write_sections(project, publish__repository=NAME, publish__description="Another card.")
+    write_sections(project, publish__repository=NAME, card__description="Another card.")
 
     second = published(hub)
 
@@ -93,7 +93,7 @@ def test_another_card_adds_one_commit(project: Path, hub: Hub) -> None:
 def test_the_same_run_with_other_weights_of_a_step_gets_commits_of_its_own(project: Path, hub: Hub) -> None:
     published(hub)
     shutil.copyfile("model/model.safetensors", "model/step-00000200/model.safetensors")
-    write_sections(project, publish__repository=NAME, publish__description="Another card.")
+    write_sections(project, publish__repository=NAME, card__description="Another card.")
 
     published(hub)
 

@@ -22,14 +22,13 @@ from stages.formats.revision.provenance import (
 )
 from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
-from stages.publish.__main__ import main
-from stages.publish.inputs import REPORTS_READ
 from stages.publish.lock import ancestors, overlaps, read_lock
 from stages.publish.record import dependency, dvc_remote, list_inputs, origin
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
+from tests.publish.publishing import main
 from tests.publish.repository import commit_all, entry, git, md5_of_dvc, pretend_to_push, stage, write, write_lock
 from tests.trained_project import write_model, write_sections
 
@@ -102,7 +101,7 @@ def test_a_revision_is_complete_in_itself(locked: Path) -> None:
     recorded = {path for path in files if path.startswith("record/")}
     assert recorded == {
         *("record/dvc.lock", "record/inputs.json", "record/params.yaml", "record/requirements.lock"),
-        *(f"record/{path}" for path in REPORTS_READ),
+        *(f"record/reports/{name}.json" for name in ("clean", "train", "evaluate", "evaluate_receipt")),
     }
     assert provenance["format"] == 1
     assert provenance["git"] == {
@@ -202,7 +201,7 @@ def test_a_revision_that_is_published_again_keeps_its_first_record_and_nothing_i
 
     after = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in Path().rglob("*")}
     differing = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert {path for path in differing if ".git" not in path.parts} == set()
+    assert {path for path in differing if not {".git", "data"} & {*path.parts}} == set()  # the card is written anew
 
 
 def test_a_record_that_was_edited_after_it_was_published_is_noticed(locked: Path) -> None:
@@ -216,7 +215,7 @@ def test_a_record_that_was_edited_after_it_was_published_is_noticed(locked: Path
 
 
 def test_a_credential_in_the_parameters_is_not_published(locked: Path) -> None:
-    write_sections(locked, publish__tags=["hf_" + "AbCdEfGhIj" * 4])
+    write_sections(locked, card__tags=["hf_" + "AbCdEfGhIj" * 4])
 
     with pytest.raises(UserError, match=r"params.yaml: holds what looks like a credential \(Hugging Face token, line"):
         main()

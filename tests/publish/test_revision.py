@@ -5,8 +5,8 @@ import pytest
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.reports import read_json, write_json
-from stages.publish.__main__ import main
 from stages.runtime.entry import EXIT_REFUSED, RefusedError
+from tests.publish.publishing import main
 from tests.trained_project import write_model, write_sections
 
 REPORT = Path("reports/evaluate.json")

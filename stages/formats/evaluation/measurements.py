@@ -1,7 +1,7 @@
-"""The report of an evaluation that publish does not know: it says itself what it measured, in what, and over how much.
+"""The report of an evaluation that the card does not know: it says itself what it measured, in what, and over how much.
 
 A stage that writes `Measurements` to `reports/NAME.json`, with both files among its own metrics and plots and among
-`publish`'s deps in dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
+`card`'s deps in dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
 """
 
 import json
@@ -30,7 +30,7 @@ class TableMetric(BaseModel, frozen=True, extra="forbid"):
 class Measurements(Report):
     """Metrics, and what they belong to."""
 
-    stage: ClassVar[str] = "publish"  # which runs after all of them
+    stage: ClassVar[str] = "card"  # which runs after all of them
     in_receipt: ClassVar[tuple[str, ...]] = ("versions",)
 
     format: Literal["measurements"] = "measurements"

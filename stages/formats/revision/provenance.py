@@ -39,8 +39,8 @@ from stages.formats.reports import Report, write_json
 
 CARD = "README.md"
 CURVES = "curves.png"
-CARD_COMMAND = "stages.publish.render_card"
-"""The module that writes both, and `inputs.json`, into a folder and publishes nothing."""
+CARD_FOLDER = Path("data/card")
+"""The folder of the project with both."""
 PROVENANCE = "provenance.json"
 SIGNATURE = "provenance.json.sig"
 

@@ -27,17 +27,17 @@ from stages.formats.revision.provenance import (
     run_branch,
     step_tag,
 )
+from stages.formats.split_size import SplitSize, by_license, by_source, read_split
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
-from stages.publish.card import by_license, by_source
 from stages.publish.hub import client
 from stages.publish.hub.repository import Repository, Tree, differing
-from stages.publish.inputs import SplitSize, read_split
 from stages.publish.params import PublishParams
 from stages.publish.revision import (
     ExportedStep,
     Gate,
     Revision,
+    card_head,
     exported_steps,
     model_title,
     name_revision,
@@ -232,12 +232,13 @@ def is_shard(path: str) -> bool:
 def data_card(params: PublishParams, repository: str) -> str:
     """README.md of the data set: how to load it, and what it holds by licence and by source."""
     files = [{"split": split, "path": f"data/{split}/*.parquet"} for split in SPLITS]
+    head = card_head()
     metadata = DatasetCardData(
-        language=params.language,
+        language=head.get("language"),
         license="other",
         license_name="by-document",
         pretty_name=f"Documents of {params.name}",
-        tags=params.tags,
+        tags=head.get("tags"),
         task_categories=["text-generation"],
         configs=[{"config_name": "default", "data_files": files}],
     )
@@ -265,8 +266,12 @@ def split_tables(title: str, split: SplitSize) -> str:
 
 def tokenizer_card(params: PublishParams, repository: str) -> str:
     """README.md of the tokenizer."""
+    head = card_head()
     metadata = ModelCardData(
-        language=params.language, license=params.license, library_name="transformers", tags=[*params.tags, "tokenizer"]
+        language=head.get("language"),
+        license=head.get("license"),
+        library_name="transformers",
+        tags=[*head.get("tags", []), "tokenizer"],
     )
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# Tokenizer of {escape(params.name)}\n\n"

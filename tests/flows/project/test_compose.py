@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows.project.compose import composed_text, composed_with_dial, difference, groups, option
-from stages.publish.params import describes_another_corpus
+from stages.card.params import describes_another_corpus
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 from tests.small_project import ROOT
@@ -42,9 +42,9 @@ def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_
     path.write_text(composed_text([f"corpus={corpus}"]))
     chosen = read_params_file(path)
 
-    assert describes_another_corpus(chosen["publish"], chosen["collect"]["sources"]) is None
+    assert describes_another_corpus(chosen["card"], chosen["collect"]["sources"]) is None
     # What is said of some packages holds for more of them.
-    held = describes_another_corpus(default["publish"], chosen["collect"]["sources"]) is None
+    held = describes_another_corpus(default["card"], chosen["collect"]["sources"]) is None
     assert held is (corpus == "installed")
     path.write_text(composed_text(["corpus=embedded"], path))
     assert read_params_file(path) == default
@@ -53,13 +53,13 @@ def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_
 @pytest.mark.parametrize(("corpus", "language"), [("folder", "mixed"), ("text", "text")])
 def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path, corpus: str, language: str) -> None:
     found = composed(tmp_path, f"corpus={corpus}")
-    publish = found["publish"]
+    card = found["card"]
 
     assert found["collect"]["sources"][0]["kind"] == "folder"
     assert found["generate"]["language"] == language
-    assert publish["license"] is None
-    assert "python" not in str(publish).lower()
-    assert "fibonacci" not in str(publish)
+    assert card["license"] is None
+    assert "python" not in str(card).lower()
+    assert "fibonacci" not in str(card)
 
 
 def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_text_of_params_yaml_is_never_interpolated_but_a_word_may_refer_to_it(tm
     for description in ("see ${oc.env:HOME} and ${publish.name}", "costs ${5}", "open ${ only"):
         (tmp_path / "params.yaml").write_text(re.sub("description: .*", f'description: "{description}"', text))
 
-        values = composed(tmp_path, "train.seed=1", "publish.prompt=${publish.description}", base=None)
+        values = composed(tmp_path, "train.seed=1", "card.prompt=${card.description}", base=None)
 
-        assert values["publish"]["description"] == values["publish"]["prompt"] == description
+        assert values["card"]["description"] == values["publish"]["prompt"] == description
         assert values["train"]["seed"] == 1

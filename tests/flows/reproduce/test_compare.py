@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flows.reproduce.card import sections
 from flows.reproduce.compare import Difference, first_difference
 from stages.runtime.atomic import file_sha256
 
@@ -115,13 +114,6 @@ def test_a_number_and_no_number_are_infinitely_far_apart(tmp_path: Path) -> None
 def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
     assert difference(tmp_path, name, "{}", "{}") is None
     assert compared(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
-
-
-def test_a_heading_in_what_a_model_wrote_begins_no_section_of_its_card() -> None:
-    """Its fence is longer than any that the model wrote."""
-    card = "---\n---\n## Samples\n\n````text\n```\n## Install\n````\n\n## Data\n```sh\n## no\n```\n"
-
-    assert list(sections(card)) == ["head", "Samples", "Data"]
 
 
 def test_a_file_that_is_not_of_its_kind_is_no_traceback(tmp_path: Path) -> None:

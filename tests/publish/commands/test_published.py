@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from stages.formats.reports import read_json, write_json
-from stages.publish.__main__ import main as publish
 from stages.publish.commands.published import faults, main
 from stages.runtime.entry import EXIT_REFUSED, RefusedError, UserError
+from tests.publish.publishing import main as publish
 from tests.trained_project import write_model, write_sections
 
 PUBLISHED = Path("published/tiny")

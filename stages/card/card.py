@@ -5,26 +5,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.card.inputs import CardInputs
+from stages.card.params import CardParams, Destination
 from stages.formats.evaluation.generation import Generation, Sample
 from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.provenance import run_name, step_name
-from stages.publish.inputs import CardInputs, SplitSize, TextAmount
-from stages.publish.params import PublishParams
+from stages.formats.split_size import by_license, by_source
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 FEWEST = 10
 """Documents, or problems: a bootstrap over fewer covers far less than its 95 %, so no interval is shown."""
 
-ROWS_SHOWN = 50
-
 PROMPT_CHARACTERS = 60
 """At most, of a held-out document."""
-
-NO_LICENSE = "none stated"
 
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
 """The sets of which others report pass@k, named as in their problems' task_id, with the number of their problems: of
@@ -46,7 +43,9 @@ ARCHITECTURE = {
 """What a reader looks for -> its names in the configurations of transformers."""
 
 
-def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, with_curves: bool) -> str:
+def filled_card(
+    params: CardParams, destination: Destination, inputs: CardInputs, metadata: str, *, with_curves: bool
+) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
     formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
     functions = (benchmarks, by_phase, flat, pass_at_k, sizes, sorted, unpublished, without_width)
@@ -55,12 +54,13 @@ def filled_card(params: PublishParams, inputs: CardInputs, metadata: str, *, wit
         {one.__name__: one for one in formats}
         | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
         **{one.__name__: one for one in functions},
-        publish=params,
+        texts=params,
+        publish=destination,
         inputs=inputs,
         metadata=metadata,
         with_curves=with_curves,
         prompt=example_prompt(params, inputs),
-        citation_key="".join(filter(str.isalnum, params.name)),
+        citation_key="".join(filter(str.isalnum, destination.name)),
         fewest=FEWEST,
     )
 
@@ -99,7 +99,7 @@ def between(interval: Interval | None, count: int, digits: str = "g") -> str:
     return " to ".join(format(end, digits) for end in interval)
 
 
-def example_prompt(params: PublishParams, inputs: CardInputs) -> str:
+def example_prompt(params: CardParams, inputs: CardInputs) -> str:
     """The publisher's, else the beginning of a line of a held-out document; empty where there is neither.
 
     No line that begins with a dash: on a command line it would be an option.
@@ -202,28 +202,6 @@ def verdict(sample: Sample) -> str:
     elif not sample.finished:
         notes.append("cut off")
     return "; ".join(notes) or "no grammar to check"
-
-
-def by_license(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str]]:
-    """Rows of a split's documents and bytes by licence."""
-    return [row[:3] for row in amounts([(name or NO_LICENSE, of, "") for name, of in split.licenses.items()], most)]
-
-
-def by_source(split: SplitSize, most: int = ROWS_SHOWN) -> list[tuple[str, str, str, str]]:
-    """Rows of a split's documents and bytes by source and revision, with its licences."""
-    licenses = {key: ", ".join(sorted(name or NO_LICENSE for name in of)) for key, of in split.licenses_of.items()}
-    named = [(" ".join(key).strip(), amount, licenses.get(key, "")) for key, amount in split.sources.items()]
-    return amounts(named, most)
-
-
-def amounts(named: list[tuple[str, TextAmount, str]], most: int) -> list[tuple[str, str, str, str]]:
-    """Name, documents, bytes and remark, the largest first; after `most` rows the rest is summed up in one."""
-    ordered = sorted(named, key=lambda row: (-row[1].bytes, row[0]))
-    rows = [(name, f"{amount.documents:,}", f"{amount.bytes:,}", remark) for name, amount, remark in ordered[:most]]
-    if rest := [amount for _, amount, _ in ordered[most:]]:
-        documents, size = sum(amount.documents for amount in rest), sum(amount.bytes for amount in rest)
-        rows.append((f"{len(rest):,} more", f"{documents:,}", f"{size:,}", ""))
-    return rows
 
 
 def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:

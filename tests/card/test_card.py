@@ -7,40 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
+from stages.card.card import filled_card, flat, shown
+from stages.card.inputs import CardInputs, read_inputs
+from stages.card.params import CardParams, Destination
+from stages.card.render import metadata
 from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.provenance import CARD, INPUTS, InputListing
-from stages.publish.__main__ import main
-from stages.publish.card import ROWS_SHOWN, filled_card, flat, shown
-from stages.publish.inputs import CardInputs, TextAmount, read_inputs
-from stages.publish.params import PublishParams
-from stages.publish.render_card import main as render
-from stages.publish.render_card import metadata
+from stages.formats.split_size import ROWS_SHOWN, TextAmount
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
-from stages.runtime.stage_code import StageCode
 from tests.formats.revision import records
-from tests.publish.repository import entry, write
+from tests.publish.publishing import main
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
 MAIN = Path("published/tiny/main")
-
-LOCK: dict[str, dict[str, Any]] = {
-    "clean": {
-        "outs": [{"path": "data/clean/train"}],
-        "params": {"params.yaml": {"clean": {"near_duplicates": {"similarity": 0.85}, "decontamination": None}}},
-    },
-    "train": {
-        "params": {"params.yaml": {"train": {"seed": 7, "optimizer": {"name": "muon", "betas": [0.9, 0.95]}}}},
-    },
-}
 
 
 def card() -> str:
@@ -132,28 +118,6 @@ def test_without_benchmarks_the_card_does_not_speak_of_them(project: Path) -> No
     assert "## Benchmarks" not in card()
 
 
-def test_hyper_parameters_versions_and_cleaning_are_those_that_dvc_recorded(project: Path) -> None:
-    code = Path("code/train.json")
-    write({str(code): StageCode({}, {"torch": "2.13.0"}).text})
-    stages = LOCK | {"train": LOCK["train"] | {"deps": [entry(str(code))], "outs": [entry("model")]}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
-
-    text = card()
-
-    assert "| seed | 7 |" in text
-    assert "| optimizer.betas | 0.9, 0.95 |" in text
-    assert "| torch | 2.13.0 |" in text
-    assert "Near-duplicates were removed by MinHash (similarity: 0.85)." in text
-    assert "(no decontamination)" in text
-
-
-def test_what_is_not_recorded_is_not_made_up(project: Path) -> None:
-    text = card()
-
-    assert "The hyper-parameters are not recorded in dvc.lock." in text
-    assert "How duplicates and evaluation data were removed is not recorded in dvc.lock." in text
-
-
 def test_the_card_promises_equal_bits_only_under_its_conditions(project: Path) -> None:
     text = card()
 
@@ -216,27 +180,15 @@ def test_the_code_of_the_card_runs_in_the_folder_it_came_with(project: Path, tmp
     assert result.stdout.startswith("def f(")
 
 
-def test_the_card_of_a_repository_loads_by_its_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_sections(project, publish__repository="me/model")
-    monkeypatch.setattr("stages.publish.hub.publication.publish_to_hub", stop_with_the_card)
-
-    with pytest.raises(RuntimeError) as stopped:
-        main()
-
-    assert 'name = "me/model"' in str(stopped.value)
-    assert "Each tag of the repository is a revision" in str(stopped.value)
-    assert "url = {https://huggingface.co/me/model}" in str(stopped.value)
-
-
-def stop_with_the_card(revision: object, *_: object, **__: object) -> None:
-    raise RuntimeError(revision.files["README.md"].read_text())  # type: ignore[attr-defined]
-
-
 def written(inputs: CardInputs, **changes: Any) -> str:
     """A card of these inputs with some of them changed."""
-    params = read_section("publish", PublishParams).model_copy(update=changes.pop("params", {}))
-    changed = replace(inputs, **changes)
-    return filled_card(params, changed, metadata(params, changed).to_yaml(), with_curves=False)
+    params = read_section("card", CardParams).model_copy(update=changes.pop("params", {}))
+    destination, changed = (
+        Destination(name="tiny", repository=changes.pop("repository", None)),
+        replace(inputs, **changes),
+    )
+    head = metadata(params, destination, changed).to_yaml()
+    return filled_card(params, destination, changed, head, with_curves=False)
 
 
 @pytest.fixture
@@ -301,19 +253,6 @@ def test_there_is_no_interval_of_fewer_than_ten_documents(inputs: CardInputs) ->
     assert named == "bits per byte, too few for an interval (9)"
 
 
-def test_a_card_that_was_written_for_other_sources_is_not_published(project: Path) -> None:
-    sources = [{"kind": "packages", "names": ["click"]}, {"kind": "jsonl", "name": "shards"}]
-    stages = {"collect": {"outs": [], "params": {"params.yaml": {"collect": {"sources": sources}}}}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
-
-    with pytest.raises(UserError, match=r"publish.describes is \[mine\], but collect.sources has packages, shards"):
-        main()
-    assert not MAIN.exists()
-    write_sections(Path(), publish__describes=["shards", "packages"])
-    main()
-    assert MAIN.exists()
-
-
 def test_a_completion_that_was_cut_off_is_shown_as_such(inputs: CardInputs) -> None:
     samples = [replace(sample, parses=True, body=" pass", finished=False) for sample in inputs.samples]
 
@@ -328,7 +267,7 @@ def test_continued_weights_are_named_and_those_of_the_hub_in_the_metadata_too(in
     commit = "a" * 40
 
     def started(start_from: str | None) -> str:
-        return written(inputs, recorded_training={"start_from": start_from})
+        return written(inputs, training_params={"start_from": start_from})
 
     assert "trained from scratch on " in started(None)
     assert "base_model:" not in started(None)
@@ -375,7 +314,7 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs)
     cleaning = {"near_duplicates": None, "decontamination": {"files": ["eval/a.jsonl"], "ngram_size": 13}}
     clean = inputs.clean | {"masked": {"ip_addresses": 1200, "emails": 3, "keys": 0}}
 
-    text = written(inputs, clean=clean, recorded_cleaning=cleaning)
+    text = written(inputs, clean=clean, cleaning_params=cleaning)
 
     assert "Masked: 3 emails, 1,200 ip addresses. Trained on" in text
     assert "Near-duplicates were not removed." in text
@@ -383,7 +322,7 @@ def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs)
     assert "Of the evaluation items" not in text
 
     counts = {"evaluation_items": {"by_ngrams": 1037, "whole": 5, "not_searched": 2}}
-    text = written(inputs, clean=clean | counts, recorded_cleaning=cleaning)
+    text = written(inputs, clean=clean | counts, cleaning_params=cleaning)
 
     said = "Of the evaluation items 1,037 were looked for by their n-grams, 5 shorter ones as a whole, 2 not at all."
     assert said in text
@@ -439,7 +378,7 @@ def test_the_same_curves_give_the_same_picture_which_the_card_shows(project: Pat
     assert "![Loss and learning rate by step](curves.png)" in card()
     picture = (MAIN / "curves.png").read_bytes()
     elsewhere = subprocess.run(
-        [sys.executable, "-c", "from stages.publish.render_card import *; draw_curves(Path('again.png'))"],
+        [sys.executable, "-c", "from stages.card.render import *; draw_curves(Path('again.png'))"],
         env={"MPLBACKEND": "svg", "HOME": str(project), "PYTHONPATH": str(ROOT)},
         check=True,
     )
@@ -486,15 +425,13 @@ def test_a_mixture_is_told_by_source_and_phase(inputs: CardInputs) -> None:
 
 
 def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardInputs) -> None:
-    text = written(inputs, recorded_training={"deterministic_micro_batch_size": 4})
+    text = written(inputs, training_params={"deterministic_micro_batch_size": 4})
 
     assert "with any number of processes and threads" in text
     assert "On GPUs" not in text
 
 
 def test_sections_are_one_blank_line_apart(project: Path) -> None:
-    stages = LOCK | {"train": LOCK["train"] | {"outs": [entry("model")]}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
     harness_report(documents=100).write()
 
     assert "\n\n\n" not in card()
@@ -510,19 +447,6 @@ def test_nested_parameters_become_dotted_rows() -> None:
         ("e", "yes"),
         ("f", "1,200"),
     ]
-
-
-def test_it_writes_what_was_published(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    main()
-    monkeypatch.setattr(sys, "argv", ["card", "rendered"])
-
-    render()
-
-    assert Path("rendered", CARD).read_bytes() == (MAIN / CARD).read_bytes()
-    published, rendered = InputListing.find(MAIN / INPUTS), InputListing.find(Path("rendered/inputs.json"))
-    assert published is not None
-    assert rendered is not None
-    assert rendered.sources == published.sources
 
 
 def test_on_what_and_how_fast_it_was_trained_changes_no_card(project: Path) -> None:
@@ -541,3 +465,32 @@ def test_the_card_says_how_much_the_training_computed(inputs: CardInputs) -> Non
     text = written(inputs, training=inputs.training | {"model_flops": 99e6})
 
     assert "about 9.9e+07 floating-point operations in training (1e+06 per token, 99 tokens)" in text
+
+
+def test_hyper_parameters_versions_and_cleaning_are_those_of_the_training(inputs: CardInputs) -> None:
+    training = {"seed": 7, "optimizer": {"name": "muon", "betas": [0.9, 0.95]}}
+    cleaning = {"near_duplicates": {"similarity": 0.85}, "decontamination": None}
+
+    text = written(inputs, training_params=training, cleaning_params=cleaning, versions={"torch": "2.13.0"})
+
+    assert "| seed | 7 |" in text
+    assert "| optimizer.betas | 0.9, 0.95 |" in text
+    assert "| torch | 2.13.0 |" in text
+    assert "Near-duplicates were removed by MinHash (similarity: 0.85)." in text
+    assert "(no decontamination)" in text
+
+
+def test_the_card_of_a_repository_loads_by_its_name(inputs: CardInputs) -> None:
+    text = written(inputs, repository="me/model")
+
+    assert 'name = "me/model"' in text
+    assert "Each tag of the repository is a revision" in text
+    assert "url = {https://huggingface.co/me/model}" in text
+
+
+def test_a_card_that_was_written_for_other_sources_is_refused(project: Path) -> None:
+    write_sections(project, card__describes=["shards", "packages"])
+
+    with pytest.raises(UserError, match=r"card.describes is \[shards, packages\], but collect.sources has mine"):
+        main()
+    assert not MAIN.exists()

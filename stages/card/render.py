@@ -1,12 +1,5 @@
-"""The model card: its head, which the Hub reads (the model-index), its text and the picture of its curves.
+"""The model card: its head, which the Hub reads (the model-index), its text and the picture of its curves."""
 
-`python -m stages.publish.render_card FOLDER` writes what publish says of a model, and publishes nothing.
-
-Writes the card (`README.md`, `curves.png`) and the sources of the data with their licences
-(`inputs.json`). `parrotflow reproduce` compares them with what was published. The same curves give the same bytes.
-"""
-
-import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +7,11 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from stages.formats.evaluation.generation import Generation
-from stages.formats.evaluation.harness import HarnessReport
-from stages.formats.evaluation.measurements import Measurements
-from stages.formats.evaluation.report import Evaluation, Interval
-from stages.formats.evaluation.verdicts import ScoreReport
-from stages.formats.reports import CURVES as CURVES_FOLDER
-from stages.formats.reports import Points, read_curve
-from stages.formats.revision.provenance import CARD, CURVES, InputListing
-from stages.publish.card import (
+from stages.card.card import (
     FEWEST,
     between,
     drawn,
+    example_prompt,
     filled_card,
     interval,
     is_published,
@@ -33,35 +19,27 @@ from stages.publish.card import (
     problem_set_name,
     problems_from,
 )
-from stages.publish.inputs import HELD_OUT, CardInputs, read_inputs
-from stages.publish.lock import read_lock, recorded_section
-from stages.publish.params import PublishParams
-from stages.publish.record import sources
-from stages.runtime.entry import run_stage
-from stages.runtime.section import read_section
+from stages.card.inputs import HELD_OUT, CardInputs
+from stages.card.params import CardParams, Destination
+from stages.formats.evaluation.generation import Generation
+from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.measurements import Measurements
+from stages.formats.evaluation.report import Evaluation, Interval
+from stages.formats.evaluation.verdicts import ScoreReport
+from stages.formats.reports import CURVES as CURVES_FOLDER
+from stages.formats.reports import Points, read_curve
+from stages.formats.revision.provenance import CARD, CURVES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def main() -> None:
-    """Render into the folder that the command line names."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    render_card(read_section("publish", PublishParams), read_inputs(), folder)
-    asked = recorded_section(read_lock(), "collect").get("sources", [])
-    InputListing(sources=list(sources(asked)), dependencies=[]).write(folder / "inputs.json")
-
-
-def render_card(params: PublishParams, inputs: CardInputs, folder: Path) -> dict[str, Path]:
-    """Write the card below `folder`; path in the revision -> file. The same inputs give the same bytes."""
-    card, picture = folder / CARD, folder / CURVES
-    drawn = {CURVES: picture} if draw_curves(picture) else {}
-    text = filled_card(params, inputs, metadata(params, inputs).to_yaml(), with_curves=bool(drawn))
-    card.write_text(text, encoding="utf-8")
-    return {CARD: card} | drawn
+def render_card(params: CardParams, destination: Destination, inputs: CardInputs, folder: Path) -> None:
+    """Write the card and its picture below `folder`. The same inputs give the same bytes."""
+    with_curves = draw_curves(folder / CURVES)
+    head = metadata(params, destination, inputs).to_yaml()
+    text = filled_card(params, destination, inputs, head, with_curves=with_curves)
+    (folder / CARD).write_text(text, encoding="utf-8")
 
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -72,9 +50,10 @@ METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "p
 TASK_TYPE = "text-generation"
 
 
-def metadata(params: PublishParams, inputs: CardInputs) -> ModelCardData:
-    """The card's front matter."""
-    base_model = HUB_COMMIT.fullmatch(str(inputs.recorded_training.get("start_from")))
+def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -> ModelCardData:
+    """The card's front matter. Its `widget` has the prompt of the example, also for those who try the model here."""
+    prompt = example_prompt(params, inputs)
+    base_model = HUB_COMMIT.fullmatch(str(inputs.training_params.get("start_from")))
     return ModelCardData(
         language=list(params.language),
         license=params.license,
@@ -82,7 +61,8 @@ def metadata(params: PublishParams, inputs: CardInputs) -> ModelCardData:
         pipeline_tag=TASK_TYPE,
         tags=list(params.tags),
         base_model=base_model["repository"] if base_model else None,
-        model_name=params.name,
+        model_name=destination.name,
+        widget=[{"text": prompt}] if prompt else None,
         eval_results=[
             *held_out(inputs.evaluation),
             *of_problems(inputs.score, inputs.generation),
@@ -212,7 +192,3 @@ def plot(axes: "Axes", series: dict[str, Points]) -> None:
     if len(series) > 1:
         axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-if __name__ == "__main__":
-    run_stage(main)

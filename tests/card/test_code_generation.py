@@ -15,8 +15,8 @@ from stages.formats.evaluation.generation import (
 )
 from stages.formats.evaluation.problems import problems_sha256, read_written_problems
 from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
-from stages.publish.__main__ import main
 from stages.runtime.entry import UserError
+from tests.publish.publishing import main
 from tests.trained_project import write_sections
 
 CARD = Path("published/tiny/main/README.md")

@@ -1,7 +1,6 @@
-"""What publishing reads: the trained model, its evaluation and what it was trained on."""
+"""What the card is written from: the model, its evaluation and what it was trained on, all results of stages."""
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, 
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
-from stages.formats.revision.lock import Stages, is_within, maker_of, makers_of
+from stages.formats.split_size import SplitSize, read_split
 from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS, TokenStore
-from stages.publish.lock import LOCK, publish_deps, read_lock, recorded_section, recorded_versions
+from stages.formats.tokens import TOKENS
 from stages.runtime.entry import UserError
-from stages.runtime.inputs import DVC_FILE
+from stages.runtime.inputs import DVC_FILE, inputs_of
+from stages.runtime.section import read_params_file
+from stages.runtime.stage_code import code_in, code_path
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
@@ -35,36 +35,6 @@ HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation, as the head of the card names it."""
 
 
-@dataclass
-class TextAmount:
-    """An amount of text."""
-
-    documents: int = 0
-    bytes: int = 0
-
-
-@dataclass
-class SplitSize:
-    """What one split of the corpus holds."""
-
-    total: TextAmount
-    tokens: int
-    sources: dict[tuple[str, str], TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
-    """(source, revision) -> amount."""
-    licenses: dict[str, TextAmount] = field(default_factory=lambda: defaultdict(TextAmount))
-    """SPDX expression, or empty where none is known -> amount."""
-    licenses_of: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
-    """(source, revision) -> the licences of its documents."""
-
-    @property
-    def documents_of_source(self) -> Counter[str]:
-        """Source -> documents of all its revisions."""
-        counts: Counter[str] = Counter()
-        for (source, _), amount in self.sources.items():
-            counts[source] += amount.documents
-        return counts
-
-
 @dataclass(frozen=True)
 class CardInputs:
     """Everything that a card is written from: results of stages, so that the same model has the same card."""
@@ -77,12 +47,12 @@ class CardInputs:
     training: dict[str, Any]
     steps: list[int]
     """After which the model was exported too."""
-    recorded_training: dict[str, Any]
-    """Its parameters, as dvc.lock records them; empty where it does not."""
-    recorded_cleaning: dict[str, Any]
-    """Likewise."""
-    recorded_versions: dict[str, str]
-    """Library -> version, of those that training depends on; likewise."""
+    training_params: dict[str, Any]
+    """The section `train`."""
+    cleaning_params: dict[str, Any]
+    """The section `clean`."""
+    versions: dict[str, str]
+    """Library -> locked version, of those that training imports."""
     evaluation: Evaluation
     generation: Generation
     score: ScoreReport
@@ -97,8 +67,7 @@ def read_inputs() -> CardInputs:
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
-    stages = read_lock()
-    trainer = maker_of(makers_of(stages), MODEL.as_posix())
+    params, code = read_params_file(), code_in(code_path("stages.train"))
     inputs = CardInputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
@@ -107,9 +76,9 @@ def read_inputs() -> CardInputs:
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
         steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
-        recorded_training=recorded_section(stages, "train"),
-        recorded_cleaning=recorded_section(stages, "clean"),
-        recorded_versions=recorded_versions({trainer: stages[trainer]} if trainer else {}),
+        training_params=params.get("train", {}),
+        cleaning_params=params["clean"],
+        versions=code.libraries if code else {},
         evaluation=Evaluation.read(),
         generation=Generation.read(),
         score=ScoreReport.read(),
@@ -118,17 +87,12 @@ def read_inputs() -> CardInputs:
         measurements=read_measurements(),
     )
     require_measured(inputs, weights_sha256())
-    require_declared(inputs, stages)
+    require_declared(inputs)
     return inputs
 
 
-def paths_read() -> list[Path]:
-    """The files and folders that a publication is made from."""
-    return [*ALWAYS_READ, *(path for report in read_measurements() for path in (report, receipt_path(report)))]
-
-
 def require_measured(inputs: CardInputs, weights: str) -> None:
-    """Raise UserError if a report is of other weights: after a training that only `publish` followed."""
+    """Raise UserError if a report is of other weights: after a training that only this stage followed."""
     measured = {
         EVALUATE_RECEIPT: inputs.evaluation_receipt.models[str(MODEL)].weights_sha256,
         receipt_path(GENERATE_REPORT): inputs.generation.receipts.weights_sha256,
@@ -138,26 +102,19 @@ def require_measured(inputs: CardInputs, weights: str) -> None:
     others = [str(report) for report, found in measured.items() if found not in ("", weights)]
     if others:
         raise UserError(
-            f"{', '.join(others)}: measured on other weights than those in {MODEL}/; run `dvc repro publish`, which "
+            f"{', '.join(others)}: measured on other weights than those in {MODEL}/; run `dvc repro card`, which "
             "brings the stages before it up to date too"
         )
 
 
-def require_declared(inputs: CardInputs, stages: Stages) -> None:
-    """Reject a custom evaluation report that no stage declares, or whose data set name collides with a built-in one."""
-    made, deps = makers_of(stages), publish_deps()
+def require_declared(inputs: CardInputs) -> None:
+    """Reject a custom evaluation report that the stage does not list, or whose data set is a built-in one."""
     for path, found in inputs.measurements.items():
-        files = [path.as_posix(), receipt_path(path).as_posix()]
-        if unmade := ", ".join(file for file in files if file not in made):
+        stage = inputs_of("stages.card")
+        if stage and (unread := [str(file) for file in (path, receipt_path(path)) if not stage.lists(file)]):
             raise UserError(
-                f"{unmade}: no stage in {LOCK} makes it, so a revision would have its numbers and no record of it: in "
-                f"{DVC_FILE} add it to its stage's metrics or plots and run `dvc repro`, or delete it"
-            )
-        unread = [file for file in files if deps is not None and not any(is_within(file, dep) for dep in deps)]
-        if unread:
-            raise UserError(
-                f"{', '.join(unread)}: {DVC_FILE} does not list it among the deps of publish, so DVC would not notice "
-                "that it changes: add it there"
+                f"{', '.join(unread)}: {DVC_FILE} does not list it among the deps of {stage.stage}, so DVC would not "
+                "notice that it changes: add it there"
             )
         if found.data_set in built_in_data_sets(inputs):
             raise UserError(
@@ -171,15 +128,3 @@ def built_in_data_sets(inputs: CardInputs) -> set[str]:
     problem_sets = {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
     repositories = {name.partition("@")[0] for name in problem_sets}
     return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets, *repositories}
-
-
-def read_split(folder: Path) -> SplitSize:
-    """Count a token store's documents by source and by licence."""
-    store = TokenStore(folder)
-    split = SplitSize(TextAmount(store.manifest.documents, store.manifest.bytes), store.manifest.tokens)
-    for info in store.document_infos():
-        for amount in (split.sources[info["source"], info["revision"]], split.licenses[info["license"]]):
-            amount.documents += 1
-            amount.bytes += info["bytes"]
-        split.licenses_of[info["source"], info["revision"]].add(info["license"])
-    return split

@@ -1,0 +1,71 @@
+"""What a model card says beyond what was measured: the texts of its publisher."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from stages.runtime.section import Section, read_params_file
+
+
+class CardParams(Section):
+    """The section `card` of params.yaml."""
+
+    describes: list[str]
+    """The sources of `collect.sources` for which what follows was written: their names, or their kinds where they have
+    none. Publishing refuses others, so that no card describes another corpus."""
+    license: Annotated[str, Field(min_length=1)] | None
+    """Of the weights, as the Hub names it, e.g. `apache-2.0`; null: the card states none."""
+    language: list[str]
+    """What the model was trained on, e.g. `code` or `en`."""
+    tags: list[str]
+    """By which the Hub finds it."""
+    description: Annotated[str, Field(min_length=1)]
+    """The card's first paragraph."""
+    prompt: str
+    """Of the examples; empty: the card takes the beginning of a held-out document."""
+    authors: list[str]
+    """Of the model, as the citation names them."""
+    contact: str | None
+    """For questions: an address or a page; null: the card names none."""
+    intended_use: Annotated[str, Field(min_length=1)]
+    """What the model is for, and what it is not for; Markdown."""
+    limitations: list[str]
+    """A line each, in Markdown; the card adds what follows from the data."""
+
+    def warnings(self, params: Mapping[str, Any]) -> list[str]:
+        """That the card would describe another corpus."""
+        if "collect" not in params:
+            return []
+        fault = describes_another_corpus(self.model_dump(), params["collect"]["sources"])
+        return [f"card will refuse: {fault}"] if fault else []
+
+
+class Destination(BaseModel, frozen=True, extra="ignore"):
+    """What the card says of where the model is published, from the section `publish`."""
+
+    name: str
+    """Of the model: the card's title."""
+    repository: str | None
+    """`owner/name` on the Hub; None for a folder."""
+
+
+def read_destination() -> Destination:
+    """The name and the repository that params.yaml gives the model."""
+    return Destination.model_validate(read_params_file()["publish"])
+
+
+WRITTEN_FOR_A_CORPUS = ("license", "language", "tags", "description", "prompt", "intended_use", "limitations")
+
+
+def describes_another_corpus(card: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> str | None:
+    """What to do if `card` was written for other sources than these entries of `collect.sources`; else None."""
+    collected = [str(source.get("name", source["kind"])) for source in sources]
+    described = card["describes"]
+    if set(collected) == set(described):
+        return None
+    return (
+        f"params.yaml: card.describes is [{', '.join(described)}], but collect.sources has {', '.join(collected)}: "
+        f"the card would describe another corpus. Look through publish.name, card.{', '.join(WRITTEN_FOR_A_CORPUS)}, "
+        f"then set card.describes: [{', '.join(dict.fromkeys(collected))}]"
+    )

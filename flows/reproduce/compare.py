@@ -19,10 +19,9 @@ from safetensors import SafetensorError
 
 from flows.dvc_repo.lock_file import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
-from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.lock import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.entry import first_line
 from stages.runtime.stage_code import FOLDER
 
 ROUNDING = 1e-4
@@ -271,11 +270,3 @@ def different_inputs(
             yield from (f"{name}: {how}" for name, how in changed_code(revision, checkout, path))
         elif not revision.is_made(path):
             yield f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}"
-
-
-def same_weights(revision: RecordedRevision, checkout: Path) -> bool:
-    """Whether the rebuilt weights are the published ones; False if there are none."""
-    try:
-        return weights_sha256(checkout / MODEL) == revision.provenance.weights_sha256
-    except UserError:
-        return False

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
@@ -195,33 +195,30 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
 
 
 @app.command
-def table(name: str, *, size: Literal["small", "full"] = "small", check: bool = False) -> None:
+def table(name: str, *, check: bool = False) -> None:
     """Make an experiment's tables and figures from the runs that there are, and check its claims.
 
     Parameters
     ----------
     name
         Of a file in experiments/, or its path.
-    size
-        Which of its settings.
     check
-        Write nothing: compare the stored tables, fits and claims with what the runs give now. Exits with 1 if one
-        differs.
+        Write nothing: compare each number of the stored runs with the runs now. Exits with 1 if one differs by more
+        than the interval stored with it.
     """
     from flows.experiments import results as made
 
     if check:
-        lines, same = made.check(name, size, made.compute(name, size))
+        lines, same = made.check(name, made.compute(name))
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
-    print_results(name, size)
+    print_results(name)
 
 
 @app.command
 def sweep(
     name: str,
     *,
-    size: Literal["small", "full"] = "small",
     retry: bool = False,
     pool: str | None = None,
     check: bool = False,
@@ -238,15 +235,13 @@ def sweep(
     ----------
     name
         Of a file in experiments/, or its path.
-    size
-        Which of its settings.
     retry
         Also run the cells that failed.
     pool
         Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
     check
-        Compute every cell again, from the data on, and compare tables, fits and claims with the stored ones. Exits
-        with 1 if an entry is different.
+        Compute every cell again, from the data on, and compare each number with the stored one. Exits with 1 if one
+        differs by more than the interval stored with it.
     dry
         Only show which cells would run, and why.
     wait
@@ -261,16 +256,16 @@ def sweep(
         print(write_new(experiment_path(name)))
         return
     if dry:
-        print_planned(sweeps.planned(name, size, commit_of_cells(pool)), retry=retry)
+        print_planned(sweeps.planned(name, commit_of_cells(pool)), retry=retry)
         return
     if check:
         if pool:
             raise UserError("--check computes on this machine; leave out --pool")
-        raise SystemExit(0 if is_computed_again(name, size, wait=wait) else 1)
+        raise SystemExit(0 if is_computed_again(name, wait=wait) else 1)
     options = f" --pool {pool}" if pool else ""
-    runner = runner_of_cells("sweep", {"experiment": name, "size": size, "retry": retry}, pool)
-    missing = sweeps.sweep(name, size, retry=retry, runner=runner, options=options, wait=wait)
-    print_results(name, size)
+    runner = runner_of_cells("sweep", {"experiment": name, "retry": retry}, pool)
+    missing = sweeps.sweep(name, retry=retry, runner=runner, options=options, wait=wait)
+    print_results(name)
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
@@ -286,18 +281,18 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
     print(f"{wanted} of {len(cells)} cells would run{waiting}")
 
 
-def is_computed_again(name: str, size: Literal["small", "full"], *, wait: bool) -> bool:
-    """Compute every cell again, and print how its results compare with the stored ones; whether all are equal."""
+def is_computed_again(name: str, *, wait: bool) -> bool:
+    """Compute every cell again, and print how its numbers compare with the stored ones; whether all agree."""
     from flows.experiments import results as made
     from flows.sweep import run_cells as sweeps
 
-    made.check(name, size, made.compute(name, size, []))  # there are tables to compare with, before hours of work
-    runner = runner_of_cells("sweep", {"experiment": name, "size": size, "check": True})
-    runs = sweeps.compute_again(name, size, runner=runner, wait=wait)
-    lines, same = made.check(name, size, made.compute(name, size, runs))
+    made.stored_rows(name)  # there are runs to compare with, before hours of work
+    runner = runner_of_cells("sweep", {"experiment": name, "check": True})
+    runs = sweeps.compute_again(name, runner=runner, wait=wait)
+    lines, same = made.check(name, made.compute(name, runs))
     print("\n".join(lines))
     if all(run.state == "finished" for run in runs):
-        sweeps.forget_check(name, size)
+        sweeps.forget_check(name)
     return same
 
 
@@ -333,37 +328,14 @@ def use_configured_server() -> None:
         os.environ.update(server.environment())
 
 
-def print_results(name: str, size: Literal["small", "full"]) -> None:
+def print_results(name: str) -> None:
     """Write an experiment's tables, figures and claims, and print the tables and what is known of the rest."""
     from flows.experiments import results as made
     from flows.experiments.forms import markdown
 
-    results = made.compute(name, size)
-    written = made.write_results(name, size, results)
+    results = made.compute(name)
+    written = made.write_results(name, results)
     print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
-
-
-@app.command
-def cell(table: str, row: str, column: str) -> None:
-    """Show the runs behind one entry of a table: params, DVC experiment, its commit and the one it was started from.
-
-    Parameters
-    ----------
-    table
-        EXPERIMENT/TABLE, or the path of the table in any form.
-    row
-        Its levels, or a part of them that no other row has.
-    column
-        Its heading, or a part of it that no other column has.
-    """
-    from flows.experiments.forms import printed
-    from flows.experiments.results import find_table, runs_behind
-
-    found = find_table(table)
-    levels, heading, entry = found.find(row, column)
-    print(
-        f"{found.experiment}/{found.name}, {levels}, {heading}: {printed(entry)}", *runs_behind(found, entry), sep="\n"
-    )
 
 
 @app.command

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -25,9 +25,6 @@ from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
-
-if TYPE_CHECKING:
-    from flows.experiments.experiment import SettingName
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -109,7 +106,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def read_experiment(name: str, size: "SettingName" = "small") -> Experiment:
+def read_experiment(name: str) -> Experiment:
     """Read and check an experiment's file. An axis drawn by TPE has the levels that the record determines so far.
 
     Raises UserError that names each bad key, its value and what is allowed.
@@ -127,7 +124,7 @@ def read_experiment(name: str, size: "SettingName" = "small") -> Experiment:
         raise UserError(f"{path}: axes: {', '.join(learning)}: only one axis can be drawn by TPE")
     for axis in sorted(drawn, key=learning.__contains__):
         draw = drawn[axis]
-        recorded = last_runs(results_folder(name, size) / RECORD) if draw.metric else {}
+        recorded = last_runs(results_folder(name) / RECORD) if draw.metric else {}
 
         def value_of(
             label: str, level: Overrides, axis: str = axis, draw: Draw = draw, recorded: dict[str, Run] = recorded
@@ -136,7 +133,7 @@ def read_experiment(name: str, size: "SettingName" = "small") -> Experiment:
             metric = one.metrics.get(draw.metric or "")
             if metric is None or metric.better is None:
                 raise UserError(f"{path}: axes.{axis}.metric: {draw.metric} is no metric with a `better`")
-            runs = [recorded.get(cell.id) for cell in cells_of(name, one, size)]
+            runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
             if None in runs:
                 return NOT_ALL_ENDED
             reports = [run.reports if run.state == "finished" else {} for run in runs if run]
@@ -148,23 +145,21 @@ def read_experiment(name: str, size: "SettingName" = "small") -> Experiment:
     return check_section("", values, Experiment, path)
 
 
-def cells_of(name: str, experiment: Experiment, size: "SettingName") -> list[Cell]:
-    """The cells of one size, in the order of the file, seeds last, each checked against the sections of params.yaml.
+def cells_of(name: str, experiment: Experiment) -> list[Cell]:
+    """The cells, in the order of the file, seeds last, each checked against the sections of params.yaml.
 
     Raises UserError that names the file, the cell, the key, its value and what is allowed.
     """
     path = experiment_path(name)
-    setting = getattr(experiment.settings, size)
-    axes = experiment.axes | setting.axes
+    axes = experiment.axes
     try:
-        base = over(resolved(experiment.base), resolved(setting.base))
+        base = resolved(experiment.base)
         values = read_params_file()
-        seeds = setting.seeds or experiment.seeds.values
         cells = []
         for names in itertools.product(*axes.values()):  # the last axis fastest
             levels = dict(zip(axes, names, strict=True))
             overrides = over(base, joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
-            for seed in seeds:
+            for seed in experiment.seeds.values:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

@@ -1,7 +1,6 @@
 """Claims: sentences of the paper, each with conditions on the runs that are checked.
 
-A claim that needs a missing run, or an interval of one seed, is neither true nor false. A fit has an interval if each
-of its cells has at least two seeds.
+A claim that needs a missing run, or an interval of one seed, is neither true nor false.
 """
 
 import operator
@@ -11,16 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from flows.experiments.rows import LEVELS, Tidy, labels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import (
-    Estimate,
-    PowerLaw,
-    Valley,
-    estimate,
-    fit_power_law,
-    fit_valley,
-    paired_difference,
-)
+from flows.experiments.rows import Tidy, labels, mixed_axes, paired_by_seed
+from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -46,14 +37,11 @@ class MissingError(Exception):
     """What a claim needs is not there."""
 
 
-def fit_of(data: Tidy, name: str) -> PowerLaw | Valley:
-    """The power law of `fits`. Raises ValueError where there are too few runs, or values that are not positive."""
+def fit_of(data: Tidy, name: str) -> PowerLaw:
+    """The power law of `fits`. Raises ValueError if there are too few runs, or values that are not positive."""
     fit = data.experiment.fits[name]
-    if fit.z:
-        known = data.frame.dropna(subset=[fit.x, fit.z, fit.y])
-        return fit_valley(list(zip(known[fit.x], known[fit.z], known[fit.y], strict=True)))
-    groups = data.frame.dropna(subset=[fit.x, fit.y]).groupby(LEVELS)
-    return fit_power_law([(rows[fit.x].mean(), rows[fit.y].tolist()) for _, rows in groups], offset=fit.offset)
+    known = data.frame.dropna(subset=[fit.x, fit.y])
+    return fit_power_law(list(zip(known[fit.x], known[fit.y], strict=True)))
 
 
 def check_claims(data: Tidy) -> list[CheckedClaim]:
@@ -96,7 +84,7 @@ def _number(data: Tidy, condition: "Condition", rows: list[pd.DataFrame]) -> Est
     """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
     if condition.exponent:
         fit = data.experiment.fits[condition.exponent]
-        absent = data.frame[data.frame[[fit.x, fit.y, *([fit.z] if fit.z else [])]].isna().any(axis="columns")]
+        absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]
         if len(absent):
             raise MissingError(f"missing: {'; '.join(labels(absent))}")
         try:

@@ -43,7 +43,7 @@ class RunMetric(Measured):
     """A number of each run, read from a report."""
 
     better: Literal["lower", "higher"] | None
-    """Null: neither, and no value is marked as the best."""
+    """The direction in which TPE improves it; null: neither."""
     decimals: Annotated[int, Field(ge=0, le=12)] | None = None
     """Digits after the point; null: enough to show four digits of the largest number."""
     source: ReportKey
@@ -64,25 +64,11 @@ class Curve(Measured):
 
 
 class Fit(Section):
-    """A law through the runs: y = a x^-b, y = a x^-b + c, or with `z` a valley, whose lowest z moves with x."""
+    """A power law through the runs: y = a x^-b."""
 
     x: Name
     y: Name
     """Metrics, such as compute and the loss."""
-    z: Name | None = None
-    """A size, such as parameters where x is compute: at each x, log y is a parabola in log z (`statistics.py`)."""
-    offset: bool = False
-    """With the constant c, an irreducible loss."""
-    predict: dict[str, Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2, max_length=2)]] = Field(
-        default_factory=dict
-    )
-    """With `z`: sizes [x, z] whose y is said, with the interval of 95 % of single runs, by a name for each."""
-
-    @model_validator(mode="after")
-    def _predictions_are_of_a_valley(self) -> "Fit":
-        if self.predict and self.z is None:
-            raise ValueError("predict: needs z, since a size is [x, z]")
-        return self
 
 
 class Comparison(Section):
@@ -171,7 +157,7 @@ class Condition(Section):
     difference: Name | None = None
     """A metric: its mean difference between two levels of an axis, paired by seed."""
     exponent: Name | None = None
-    """One of `fits`: the exponent b of y = a x^-b, or of the best z by x."""
+    """One of `fits`: the exponent b of y = a x^-b."""
     levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """A level for each axis that has several; of a difference one axis has two, the baseline last."""
     value: Bounds | None = None
@@ -224,31 +210,6 @@ class Claim(Section):
     holds_if: Annotated[list[Condition], Field(min_length=1)]
 
 
-class Setting(Section):
-    """One size of the experiment: what it changes of the rest of the file."""
-
-    minutes: Annotated[float, Field(gt=0)] | None = None
-    """Planned time on 2 cores; null: not known, or it needs other hardware."""
-    base: Overrides = Field(default_factory=dict)
-    """Added to `base`."""
-    axes: dict[Name, Axis] = Field(default_factory=dict)
-    """In place of the axes of the same name."""
-    seeds: Annotated[list[int], Field(min_length=1)] | None = None
-    """In place of `seeds.values`."""
-
-
-class Settings(Section):
-    """The two sizes in which every experiment exists. One that is left out is the file as it is."""
-
-    small: Setting = Field(default_factory=Setting)
-    """Completes on 2 cores."""
-    full: Setting = Field(default_factory=Setting)
-    """That of the paper."""
-
-
-SettingName = Literal["small", "full"]
-
-
 class Experiment(Section):
     """An experiment file."""
 
@@ -268,7 +229,6 @@ class Experiment(Section):
     tables: dict[Name, TableSpec] = Field(default_factory=dict)
     figures: dict[Name, Figure] = Field(default_factory=dict)
     claims: list[Claim] = Field(default_factory=list)
-    settings: Settings = Field(default_factory=Settings)
 
     @property
     def reports(self) -> set[str]:
@@ -310,8 +270,6 @@ class Experiment(Section):
         for name, figure in self.figures.items():
             if figure.kind == "points" and figure.fit in self.fits:
                 fit = self.fits[figure.fit]
-                if fit.z:
-                    raise ValueError(f"figures.{name}.fit: {figure.fit} is of {fit.x} and {fit.z}, which is no line")
                 if (fit.x, fit.y) != (figure.x, figure.y):
                     raise ValueError(
                         f"figures.{name}.fit: {figure.fit} is of {fit.y} against {fit.x}, "
@@ -322,10 +280,8 @@ class Experiment(Section):
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:
         """Each name that the file uses: where, the name, and those that there are."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
-        named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics, "z": metrics}
+        named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics}
         named |= {"curve": self.curves.keys(), "fit": self.fits.keys(), "lines": metrics}
-        for size, setting in self.settings:
-            yield from ((f"settings.{size}.axes", axis, axes) for axis in setting.axes)
         for kind in ("fits", "comparisons", "tables", "figures"):
             for name, item in getattr(self, kind).items():
                 for key, value in item.model_dump(include={*named}, exclude_none=True).items():
@@ -339,6 +295,6 @@ class Experiment(Section):
                 yield from ((f"{place}.levels", axis, axes) for axis in condition.levels)
 
 
-def results_folder(name: str, size: str) -> Path:
+def results_folder(name: str) -> Path:
     """Where the results of an experiment are stored."""
-    return EXPERIMENTS / bare_name(name) / size
+    return EXPERIMENTS / bare_name(name)

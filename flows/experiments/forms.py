@@ -1,4 +1,4 @@
-"""The forms in which results are written: tables as LaTeX (booktabs), Markdown and CSV, figures as PDF, SVG and PNG.
+"""The forms in which results are written: tables as LaTeX (booktabs) and Markdown, figures as PDF and SVG.
 
 Figures are for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data.
 """
@@ -53,55 +53,36 @@ LATEX = {
 }
 """What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
 
-FORMS = ("tex", "md", "csv")
-
 
 def write_forms(folder: Path, table: Table) -> list[Path]:
     """Write all forms into the folder."""
-    paths = [folder / f"{table.name}.{form}" for form in FORMS]
-    for path, text in zip(paths, (tex(table), markdown(table), table_csv(table)), strict=True):
+    texts = {folder / f"{table.name}.tex": tex(table), folder / f"{table.name}.md": markdown(table)}
+    for path, text in texts.items():
         atomic_write(path, text)
-    return paths
+    return list(texts)
 
 
 def printed(entry: Entry) -> str:
-    """An entry in one line, without its mark: `1.51 ± 0.02 (2/3)`."""
+    """An entry in one line: `1.51 ± 0.02 (2/3)`."""
     count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
     return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
 
 
 def markdown(table: Table) -> str:
-    """A Markdown table with its caption above and its footnotes below; the best in bold."""
-
-    def text(entry: Entry) -> str:
-        plain = printed(entry)
-        return f"**{entry.text}**{plain[len(entry.text) :]}" if entry.best else plain
-
+    """A Markdown table with its caption above and its footnotes below."""
     titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
     lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
     for levels, entries in zip(table.rows, table.entries, strict=True):
-        lines.append([*map(escape_markdown, levels), *(text(entry).replace("|", "\\|") for entry in entries)])
+        lines.append([*map(escape_markdown, levels), *(printed(entry).replace("|", "\\|") for entry in entries)])
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
     notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
     return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
-
-
-def table_csv(table: Table) -> str:
-    """Numbers for programs, in full: for each column the value, sd, bounds of the interval, n and the mark."""
-    parts = ("value", "sd", "low", "high", "n", "expected", "best")
-    headings = [*table.row_headings, *(f"{column} {part}" for column in table.columns for part in parts)]
-    lines = [
-        [*levels, *(getattr(entry, part) for entry in entries for part in parts)]
-        for levels, entries in zip(table.rows, table.entries, strict=True)
-    ]
-    return str(pd.DataFrame(lines, columns=headings).to_csv(index=False, lineterminator="\n"))
 
 
 def tex(table: Table) -> str:
     """A LaTeX table; the document needs \\usepackage{booktabs}."""
     names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
     lines = [
-        f"% Each entry leads to its runs: parrotflow cell {table.experiment}/{table.name} ROW COLUMN ({table.size})",
         "\\begin{table}[t]",
         "  \\centering",
         f"  \\caption{{{escape_tex(table.caption)}}}",
@@ -122,11 +103,7 @@ def tex(table: Table) -> str:
 
 
 def _tex_entry(entry: Entry) -> str:
-    text = escape_tex(printed(entry))
-    if entry.text and text.startswith(entry.text):
-        own = re.sub(r"^-", "$-$", entry.text)
-        text = (f"\\textbf{{{own}}}" if entry.best else own) + text[len(entry.text) :]
-    return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)", "$-$", text)
+    return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)|^-(?=\d)", "$-$", escape_tex(printed(entry)))
 
 
 def escape_tex(text: str) -> str:
@@ -179,13 +156,12 @@ MEAN, RUN = "mean over seeds, 95 % interval", "a run"
 METADATA: Mapping[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
 }
 """No time and no version in the files."""
 
 
 def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLaw]) -> list[Path]:
-    """Draw a figure of the file as PDF, SVG and PNG; none where no run has what it shows."""
+    """Draw a figure of the file as PDF and SVG; nothing if no run has what it shows."""
     import matplotlib as mpl  # here: most commands draw nothing, and matplotlib is slow
     from matplotlib.figure import Figure
 
@@ -203,8 +179,6 @@ def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLa
             canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (data.frame[LEVELS].nunique() + 3)))
         paths = {form: folder / f"{name}.{form}" for form in METADATA}
         if not drawn:
-            for path in paths.values():
-                path.unlink(missing_ok=True)  # of runs that are no longer there
             return []
         for axis in figure.log:
             getattr(axes, f"set_{axis}scale")("log")
@@ -310,12 +284,8 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
     ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
     if len(ends) and law is not None:
         x = np.geomspace(ends.min(), ends.max(), 100)
-        offset = f" + {law.c:.3g}" if law.c else ""
-        label = f"{law.a:.3g} x$^{{{-law.b:.3g}}}${offset}"
-        band = law.band(x)
-        if band is not None:
-            label += ", 95 % interval"
-            axes.fill_between(x, *band, color="#444444", alpha=0.2, linewidth=0)
+        label = f"{law.a:.3g} x$^{{{-law.b:.3g}}}$, 95 % interval"
+        axes.fill_between(x, *law.band(x), color="#444444", alpha=0.2, linewidth=0)
         count = lacking(law.n, len(data.frame))
         label += count and f", {count}"
         axes.plot(x, law.curve(x), color="#444444", linewidth=0.8, label=label)

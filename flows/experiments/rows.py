@@ -16,7 +16,6 @@ and LEVELS, which is made of the axes.
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -52,7 +51,6 @@ class Tidy:
     """The rows in the order of the grid, and what is to be known about all of them."""
 
     name: str
-    size: str
     experiment: "Experiment"
     frame: pd.DataFrame
     curves: Mapping[str, Mapping[str, CurvePoints]] = field(default_factory=dict)
@@ -63,6 +61,11 @@ class Tidy:
     def axes(self) -> list[str]:
         """Of the grid."""
         return [*self.experiment.axes]
+
+    @property
+    def labels(self) -> "pd.Series[str]":
+        """Each row for people."""
+        return labels(self.frame)
 
     def levels(self, axis: str) -> list[str]:
         """Those of an axis, in the order of the grid."""
@@ -108,14 +111,14 @@ def paired_by_seed(own: pd.DataFrame, base: pd.DataFrame, metric: str) -> tuple[
 
 
 def tidy(
-    place: tuple[str, str],
+    name: str,
     experiment: "Experiment",
     cells: Sequence["Cell"],
     runs: Iterable["Run"],
     params: Mapping[str, Any],
     read: Collection[str] = ("",),
 ) -> Tidy:
-    """Each cell with its run. `place` is the experiment's name and size.
+    """Each cell with its run.
 
     `read` are the dotted keys of params.yaml that the stages of a run read; empty text is all of it.
     A run counts only if it was made with the cell's params. Those that the cell sets are compared one by one; all
@@ -146,7 +149,7 @@ def tidy(
     of_cells = [run.reports.get(CELL_REPORT, {}) for run in counted]
     machines = sorted({report["machine"] for report in of_cells if report.get("seconds")})
     notes += [f"Times are of {'; '.join(machines)}."] if machines else []
-    return Tidy(*place, experiment, _typed(experiment, pd.DataFrame(rows)), curves, tuple(notes))
+    return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, tuple(notes))
 
 
 def _are_mixed(cells: Sequence["Cell"], moved: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -189,11 +192,11 @@ def number_at(reports: Mapping[str, Any], location: str) -> float | None:
     return float(value) if is_number else None
 
 
-def _numbers(experiment: "Experiment") -> dict[str, str]:
+def headings(experiment: "Experiment") -> dict[str, str]:
     """The heading in runs.csv of each column of numbers, by its name."""
-    headings = {name: f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()}
+    metrics = {name: f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()}
     bounds = [f"{name} {side}" for name, item in experiment.metrics.items() if item.interval for side in SIDES]
-    return headings | {name: name for name in bounds}
+    return metrics | {name: name for name in bounds}
 
 
 def _typed(experiment: "Experiment", frame: pd.DataFrame) -> pd.DataFrame:
@@ -201,23 +204,10 @@ def _typed(experiment: "Experiment", frame: pd.DataFrame) -> pd.DataFrame:
     frame[LEVELS] = frame[[*experiment.axes]].agg(", ".join, axis="columns")
     for axis in experiment.axes:
         frame[axis] = pd.Categorical(frame[axis], categories=frame[axis].unique())
-    return frame.astype(dict.fromkeys(_numbers(experiment), float) | {"seed": int})
+    return frame.astype(dict.fromkeys(headings(experiment), float) | {"seed": int})
 
 
 def rows_csv(data: Tidy) -> str:
     """The rows as CSV: axes, seed, state, every metric with its unit in the heading, and where it comes from."""
-    frame = data.frame.drop(columns=LEVELS).rename(columns=_numbers(data.experiment))
+    frame = data.frame.drop(columns=LEVELS).rename(columns=headings(data.experiment))
     return str(frame.to_csv(index=False, lineterminator="\n"))
-
-
-def read_rows(place: tuple[str, str], experiment: "Experiment", path: Path) -> Tidy:
-    """The rows of a runs.csv. Raises UserError where there is none, or where it lacks what the experiment names."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; `parrotflow table NAME` makes it")
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    numbers = _numbers(experiment)
-    if absent := [column for column in (*experiment.axes, *numbers.values()) if column not in frame]:
-        raise UserError(f"{path}: no column {', '.join(absent)}; `parrotflow table NAME` makes it anew")
-    frame = frame.rename(columns={heading: name for name, heading in numbers.items()})
-    frame = frame.replace({name: {"": "nan"} for name in numbers})
-    return Tidy(*place, experiment, _typed(experiment, frame))

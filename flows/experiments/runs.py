@@ -1,4 +1,4 @@
-"""The record of an experiment's runs, `experiments/NAME/SIZE/runs.jsonl`.
+"""The record of an experiment's runs, `experiments/NAME/runs.jsonl`.
 
 One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
 an incomplete last line is ignored. A cell that ran again has several lines: of those that were made with today's values
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
 from flows.run.outcome import curve_points
+from stages.runtime.entry import UserError
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -135,12 +135,22 @@ def append_run(path: Path, run: Run) -> None:
 
 
 def recorded_runs(path: Path) -> list[Run]:
-    """Every run, in the order of their lines; half a line, left by a kill, is skipped."""
+    """Every run, in the order of their lines; half a line, left by a kill, is skipped.
+
+    Raises UserError for any other line that is not a run.
+    """
     runs = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        with suppress(JSONDecodeError, UnicodeDecodeError):
+    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
+        if line.startswith((b"<<<<<<<", b"=======", b">>>>>>>")):
+            raise UserError(f"{path}: line {number}: a conflict of git; keep the lines of both sides, remove its marks")
+        try:
             json.loads(line)
+        except ValueError:
+            continue
+        try:
             runs.append(Run.model_validate_json(line))
+        except ValidationError:
+            raise UserError(f"{path}: line {number} is not a run; remove it, or restore the file from git") from None
     return runs
 
 

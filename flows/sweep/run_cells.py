@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from flows.experiments.cells import Cell, cells_of, read_experiment
-from flows.experiments.experiment import SettingName, results_folder
+from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
 from flows.experiments.yaml_file import bare_name
@@ -34,48 +34,44 @@ CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
 
 
-def grid(name: str, size: SettingName) -> Batch:
+def grid(name: str) -> Batch:
     """The cells of an experiment. Raises UserError on faults of its file or params.yaml."""
     check_params()
     # Without any run, else hours of work end with a table of a level that the grid does not have.
-    experiment = compute(name, size, []).data.experiment
+    experiment = compute(name, []).data.experiment
     require_unguarded(make_plan(experiment.targets))
-    cells = cells_of(name, experiment, size)
-    record, title = results_folder(name, size) / RECORD, f"sweep {bare_name(name)}"
+    cells = cells_of(name, experiment)
+    record, title = results_folder(name) / RECORD, f"sweep {bare_name(name)}"
     return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, record)
 
 
-def planned(
-    name: str, size: SettingName, commit_of: Callable[[Sequence[str], Sequence[Cell]], str]
-) -> list[tuple[Cell, Standing]]:
+def planned(name: str, commit_of: Callable[[Sequence[str], Sequence[Cell]], str]) -> list[tuple[Cell, Standing]]:
     """Each cell with where it stands.
 
     `commit_of` gives the commit that these cells with these targets are made from, or raises the UserError that the
     sweep itself would end with.
     """
-    batch = grid(name, size)
+    batch = grid(name)
     commit_of(batch.targets, batch.cells)
     standing = standings(batch)
     return [(cell, standing[cell.id]) for cell in batch.cells]
 
 
-def sweep(
-    name: str, size: SettingName, *, retry: bool = False, runner: RunCells, options: str = "", wait: bool = False
-) -> list[str]:
+def sweep(name: str, *, retry: bool = False, runner: RunCells, options: str = "", wait: bool = False) -> list[str]:
     """Run the cells that are not up to date. Returns what to say of those that have no result; nothing if all have one.
 
     A cell that failed at the commit that is still checked out runs again only with `retry`. `runner` runs
     them; `options` are those of the command that say so.
     """
     while True:
-        batch = grid(name, size)
-        axes = read_experiment(name, size).axes
+        batch = grid(name)
+        axes = read_experiment(name).axes
         standing = standings(batch)
         given_up = {cell: found.run for cell, found in standing.items() if found.run and found.failed and not retry}
         runs = runner(replace(batch, cells=[cell for cell in batch.cells if cell.id not in given_up]), wait=wait)
         by_cell = given_up | {run.cell: run for run in runs}
         retry = False  # else a cell that fails again would be tried for every level that is drawn after it
-        if read_experiment(name, size).axes == axes:  # else TPE has drawn the next level from these results
+        if read_experiment(name).axes == axes:  # else TPE has drawn the next level from these results
             break
     missing = [(cell, by_cell[cell.id]) for cell in batch.cells if by_cell[cell.id].state != "finished"]
     lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
@@ -86,21 +82,21 @@ def sweep(
     return lines
 
 
-def compute_again(name: str, size: SettingName, *, runner: RunCells, wait: bool = False) -> list[Run]:
+def compute_again(name: str, *, runner: RunCells, wait: bool = False) -> list[Run]:
     """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
-    batch = grid(name, size)
-    folder = _checked(name, size) / clone.head_commit(batch.targets, batch.cells)[:12]
+    batch = grid(name)
+    folder = _checked(name) / clone.head_commit(batch.targets, batch.cells)[:12]
     again = replace(batch, title=f"{batch.title} --check", record=folder / RECORD)
     return runner(again, clones=folder, alone=True, wait=wait)
 
 
-def forget_check(name: str, size: SettingName) -> None:
+def forget_check(name: str) -> None:
     """Remove what `compute_again` has left."""
-    shutil.rmtree(_checked(name, size), ignore_errors=True)
+    shutil.rmtree(_checked(name), ignore_errors=True)
 
 
-def _checked(name: str, size: SettingName) -> Path:
-    return CHECKED / bare_name(name) / size
+def _checked(name: str) -> Path:
+    return CHECKED / bare_name(name)
 
 
 def run_cells(

@@ -36,7 +36,6 @@ EXPERIMENT = {
         }
     },
     "tables": {"main": {"caption": "Documents.", "rows": ["share"], "metrics": ["kept"], "spread": "sd"}},
-    "settings": {"small": {"minutes": 5}, "full": {"minutes": None}},
 }
 
 
@@ -152,7 +151,7 @@ def test_no_password_is_in_what_a_run_a_sweep_and_a_publication_write(tmp_path: 
 
     assert (folder / "published/tiny/main/record/inputs.json").exists()
     assert "rows" in (folder / "published/tiny/main/record/inputs.json").read_text()
-    assert (folder / "experiments/shares/small/tables/main.md").exists()
+    assert (folder / "experiments/shares/tables/main.md").exists()
     secret = "pLaNtEd"
     assert written_with(secret, folder) == []
     assert secret not in printed

@@ -42,7 +42,7 @@ EXPERIMENT: dict[str, Any] = {
         },
     },
     "curves": {"held_out": {"label": "loss", "unit": "nats", "source": "curve.tsv:loss", "x_label": "step"}},
-    "fits": {"law": {"x": "cost", "y": "loss", "offset": False}},
+    "fits": {"law": {"x": "cost", "y": "loss"}},
     "comparisons": {"recipes": {"caption": "b against a", "axis": "recipe", "baseline": "a", "metrics": ["loss"]}},
     "tables": {
         "main": {
@@ -81,7 +81,6 @@ EXPERIMENT: dict[str, Any] = {
             ],
         },
     ],
-    "settings": {"small": {"minutes": 1}, "full": {"minutes": None, "seeds": [0, 1, 2, 3]}},
 }
 
 PARAMS: dict[str, Any] = {"model": {"width": 2, "name": "a", "seed": 0}, "other": {"rate": 0.5}}
@@ -98,4 +97,4 @@ def small_experiment(folder: Path, **changes: Any) -> tuple[Experiment, list[Cel
     """The experiment with its 12 cells: sizes small and large, recipes a and b, seeds 0 to 2."""
     write_experiment(folder, **changes)
     experiment = read_experiment("toy")
-    return experiment, cells_of("toy", experiment, "small")
+    return experiment, cells_of("toy", experiment)

@@ -10,7 +10,7 @@ from tests.flows.experiments.small_experiment import PARAMS, b_is_better, small_
 
 WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}
 
-PLACE = ("toy", "small")
+NAME = "toy"
 
 SMALLEST = {"size": "w1", "recipe": "a"}
 
@@ -37,7 +37,6 @@ def finished(cell: Cell, loss: float | None = None) -> Run:
 def some_data(folder: Path, lacking: Iterable[int] = ()) -> Tidy:
     """Four widths, two recipes, three seeds; the cells at these positions have failed."""
     axes = {"recipe": {"a": {"model.name": "a"}, "b": {"model.name": "b"}}}
-    small = {"minutes": 1, "axes": WIDTHS}
     claims = [
         {"says": "b is better.", "holds_if": [b_is_better("w8")]},
         {"says": "a is better.", "holds_if": [b_is_better("w8") | {"high": {"at_least": 0}}]},
@@ -47,14 +46,13 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> Tidy:
     experiment, cells = small_experiment(
         folder,
         axes={"size": WIDTHS["size"]} | axes,
-        settings={"small": small, "full": {"minutes": None}},
         claims=claims,
         figures=figures(),
     )
     runs = [finished(cell) for cell in cells]
     for index in lacking:
         runs[index] = runs[index].model_copy(update={"state": "failed", "reports": {}, "message": "no luck"})
-    return tidy(PLACE, experiment, cells, runs, PARAMS)
+    return tidy(NAME, experiment, cells, runs, PARAMS)
 
 
 def figures() -> dict[str, dict[str, object]]:

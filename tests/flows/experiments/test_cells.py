@@ -85,7 +85,7 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
     write_experiment(tmp_path, **changes)
 
     with pytest.raises(UserError, match=r"^experiments/toy\.yaml: ") as error:
-        cells_of("toy", read_experiment("toy"), "small")
+        cells_of("toy", read_experiment("toy"))
 
     assert message in str(error.value)
 
@@ -108,7 +108,7 @@ def test_values_are_checked_by_the_sections_of_params_yaml(
     monkeypatch.chdir(ROOT)
 
     with pytest.raises(UserError) as error:
-        cells_of(str(file), read_experiment(str(file)), "small")
+        cells_of(str(file), read_experiment(str(file)))
 
     assert message in str(error.value)
     assert "(cell small, a, seed 0)" in str(error.value)

@@ -31,10 +31,10 @@ def record(loss_of: Any) -> None:
     """Add a result for each cell of the newest level."""
     experiment = read_experiment("toy")
     newest = list(experiment.axes["width"])[-1]
-    for cell in cells_of("toy", experiment, "small"):
+    for cell in cells_of("toy", experiment):
         if cell.levels["width"] == newest:
             run = finished(cell, loss_of(cell.overrides["model.width"]))
-            append_run(results_folder("toy", "small") / RECORD, run)
+            append_run(results_folder("toy") / RECORD, run)
 
 
 def test_random_levels_follow_from_the_seed_and_more_of_them_keep_the_first() -> None:
@@ -65,9 +65,9 @@ def test_tpe_proposes_a_level_after_the_results_of_those_before_and_the_same_aga
 def test_a_failed_level_counts_and_the_next_one_is_drawn() -> None:
     axis = {"draw": 3, "by": "tpe", "metric": "loss"}
     drawn(**axis)
-    for cell in cells_of("toy", read_experiment("toy"), "small"):
+    for cell in cells_of("toy", read_experiment("toy")):
         failed = finished(cell).model_copy(update={"state": "failed", "reports": {}})
-        append_run(results_folder("toy", "small") / RECORD, failed)
+        append_run(results_folder("toy") / RECORD, failed)
 
     assert len(drawn(**axis)) == 2
 

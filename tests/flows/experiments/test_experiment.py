@@ -89,10 +89,6 @@ def claiming(**changes: Any) -> dict[str, Any]:
             {"axes": EXPERIMENT["axes"] | {"cost": {"low": {}}, "seed": {"one": {}}}},
             "axes: cost, seed: another column of runs.csv has this name; call it differently",
         ),
-        (
-            {"settings": {"small": {"minutes": 1, "seeds": []}, "full": {"minutes": None}}},
-            "settings.small.seeds = []: List should have at least 1 item",
-        ),
     ],
 )
 def test_a_fault_is_named_with_the_file_the_key_the_value_and_what_is_allowed(
@@ -119,8 +115,8 @@ def test_a_key_that_is_there_twice_is_refused_since_only_one_of_them_would_count
 
 def test_a_name_may_have_a_point(tmp_path: Path) -> None:
     assert experiment_path("scaling.v2") == experiment_path("experiments/scaling.v2.yaml")
-    assert results_folder("scaling.v2", "small") == results_folder("experiments/scaling.v2.yaml", "small")
-    assert results_folder("scaling.v2", "small") == EXPERIMENTS / "scaling.v2/small"
+    assert results_folder("scaling.v2") == results_folder("experiments/scaling.v2.yaml")
+    assert results_folder("scaling.v2") == EXPERIMENTS / "scaling.v2"
 
 
 def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> None:
@@ -131,18 +127,10 @@ def test_a_missing_file_is_answered_with_those_that_exist(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_shipped_experiments_are_valid_in_both_sizes_and_the_small_one_is_planned_for_20_minutes(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shipped_experiments_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    experiment = read_experiment(name)
 
-    small, full = (cells_of(name, experiment, size) for size in ("small", "full"))
-
-    assert small
-    assert full
-    assert experiment.settings.small.minutes is not None
-    assert experiment.settings.small.minutes <= 20
+    assert cells_of(name, read_experiment(name))
 
 
 def test_dvc_yaml_lists_the_files_that_the_shipped_experiments_name(
@@ -150,7 +138,7 @@ def test_dvc_yaml_lists_the_files_that_the_shipped_experiments_name(
 ) -> None:
     monkeypatch.chdir(ROOT)
     experiments = {name: read_experiment(name) for name in SHIPPED}
-    cells = [cell for name, one in experiments.items() for cell in cells_of(name, one, "small")]
+    cells = [cell for name, one in experiments.items() for cell in cells_of(name, one)]
 
     require_listed(cells, {target for one in experiments.values() for target in one.targets})
 

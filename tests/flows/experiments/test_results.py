@@ -1,9 +1,7 @@
-"""`parrotflow table` and `parrotflow cell`, from the record of a sweep to the files of a paper."""
+"""`parrotflow table`, from the record of a sweep to the files of a paper."""
 
 import json
 import math
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,8 @@ import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.results import compare, compute, exponents, find_table
+from flows.experiments.results import compute
 from flows.experiments.runs import append_run
-from flows.experiments.statistics import PowerLaw
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import WIDTHS, figures, finished
@@ -29,7 +26,7 @@ stages:
     plots: [curve.tsv]
 """
 
-RECORD = Path("experiments/toy/small/runs.jsonl")
+RECORD = Path("experiments/toy/runs.jsonl")
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def parrotflow(*words: str) -> int:
     return 0
 
 
-def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
+def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(
     cells: list[Cell], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert parrotflow("table", "toy") == 0
@@ -65,22 +62,16 @@ def test_from_the_record_of_a_sweep_to_tables_figures_claims_and_back_to_a_run(
     folder = RECORD.parent
     assert json.loads((folder / "claims.json").read_text())[1]["answer"] == "cannot be said"
     made = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")}
-    assert made >= {"runs.csv", "tables/main.tex", "tables/recipes.csv", "figures/curves.pdf", "figures/points.svg"}
+    assert made >= {"runs.csv", "tables/main.tex", "tables/recipes.md", "figures/curves.pdf", "figures/points.svg"}
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
 
     assert parrotflow("table", "toy") == 0
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
-    capsys.readouterr()
-    assert parrotflow("cell", "toy/main", "large, b", "loss") == 0
-    said = capsys.readouterr().out
-    assert f"experiment {cells[9].name}, commit c{cells[9].id}\n" in said
-    assert "seed 2: failed no luck" in said
-
 
 def losses() -> list[float | None]:
     """Of each cell, as the table has them now."""
-    numbers = compute("toy", "small").data.frame["loss"]
+    numbers = compute("toy").data.frame["loss"]
     return [None if math.isnan(number) else number for number in numbers]
 
 
@@ -112,8 +103,8 @@ def test_a_run_made_with_todays_parameters_counts_before_any_made_with_others(ce
     assert losses() == [8.0] * 12
 
 
-def test_check_says_equal_or_where_it_differs_and_writes_nothing(
-    cells: list[Cell], capsys: pytest.CaptureFixture[str]
+def test_check_compares_the_runs_number_by_number_and_writes_nothing(
+    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError, match=r"runs\.csv: no such file; `parrotflow table NAME` makes it"):
         parrotflow("table", "toy", "--check")
@@ -122,15 +113,35 @@ def test_check_says_equal_or_where_it_differs_and_writes_nothing(
     capsys.readouterr()
 
     assert parrotflow("table", "toy", "--check") == 0
-    assert capsys.readouterr().out == "18 of 18 entries are equal\n"
+    assert capsys.readouterr().out == "12 runs, 36 numbers: every number is equal\n"
 
-    append_run(RECORD, finished(cells[0], loss=9.0))  # small, a
+    loss = finished(cells[0]).reports["scores.json"]["loss"]
+    append_run(RECORD, finished(cells[0], loss=loss + 0.4))  # its own interval is 0.5 to each side
+    assert parrotflow("table", "toy", "--check") == 0
+    assert "small, a, seed 0, loss (nats): within its interval: 5.01, now 5.41\n" in capsys.readouterr().out
+
+    append_run(RECORD, finished(cells[0], loss=9.0))
     assert parrotflow("table", "toy", "--check") == 1
-    said = capsys.readouterr().out
-    assert "main, small, a, loss (nats): different: 5.01 (n = 3), now 6.34 (n = 3)" in said
-    assert "claims, b is better., answer: different: holds, now does not hold" in said
-    assert "13 of 18 entries are equal" in said
+    assert "small, a, seed 0, loss (nats): different: 5.01, now 9\n" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD} == before
+
+    sizes = EXPERIMENT["axes"]["size"] | {"huge": {"model.width": 9}}
+    claim = {"says": "Huge helps.", "holds_if": [{"mean": "loss", "levels": {"size": "huge", "recipe": "a"}}]}
+    claim["holds_if"][0]["value"] = {"below": 1}  # type: ignore[index]
+    small_experiment(tmp_path, axes=EXPERIMENT["axes"] | {"size": sizes}, claims=[claim])
+    assert parrotflow("table", "toy", "--check") == 1
+    assert "huge, a, seed 0: new\n" in capsys.readouterr().out
+
+
+def test_a_table_or_figure_that_the_file_no_longer_has_is_removed(cells: list[Cell], tmp_path: Path) -> None:
+    parrotflow("table", "toy")
+    assert (RECORD.parent / "tables/intervals.tex").exists()
+
+    small_experiment(tmp_path, tables={"main": EXPERIMENT["tables"]["main"]}, figures={})
+    parrotflow("table", "toy")
+
+    assert {path.stem for path in (RECORD.parent / "tables").iterdir()} == {"main", "recipes"}
+    assert not [*RECORD.parent.glob("figures/*")]
 
 
 def test_times_have_their_machine_in_the_footnotes_and_no_check_compares_them(
@@ -172,50 +183,6 @@ def small_axes() -> dict[str, Any]:
     return WIDTHS | {"recipe": {"a": {"model.name": "a"}}}
 
 
-def test_check_compares_the_exponents_of_fits_with_their_stored_intervals(
-    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    four_widths(tmp_path)
-    parrotflow("table", "toy")
-    results = compute("toy", "small")
-    stored = results.fits["law"]
-
-    def verdict(then: PowerLaw | None, now: PowerLaw | None) -> str:
-        old, new = (replace(results, fits={"law": law} if law else {}) for law in (then, now))
-        return next(found.likeness for found in compare(old, new) if found.table == "fits")
-
-    assert verdict(stored, stored) == "equal"
-    assert verdict(stored, replace(stored, b=stored.b + 1e-9)) == "within intervals"
-    assert verdict(stored, replace(stored, b=9.0)) == "different"
-    assert verdict(stored, replace(stored, n=11)) == "different"
-    alone = replace(stored, b_interval=(None, None))
-    assert verdict(alone, replace(alone, b=stored.b + 1e-12)) == "equal as printed"
-    assert verdict(alone, replace(alone, b=9.0)) == "different"
-    assert verdict(None, stored) == "new"
-    assert verdict(stored, None) == "gone"
-    assert [entry for _, _, entry in exponents(results, {"loss"}).each()] == []
-    assert len(list(exponents(results, {"law", "other"}).each())) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("toy/other", "toy/other: no such table; give one of: toy/intervals, "),
-        ("experiments/toy/full/tables/main.md", "no such table"),
-        (".", "no such table"),
-    ],
-)
-def test_a_table_is_found_by_its_name_or_the_path_of_any_form(cells: list[Cell], name: str, message: str) -> None:
-    with pytest.raises(UserError, match="none is made yet"):
-        find_table("toy/main")
-    parrotflow("table", "toy")
-
-    for known in ("toy/main", "experiments/toy/small/tables/main.tex", "experiments/toy/small/tables/main"):
-        assert (find_table(known).experiment, find_table(known).name) == ("toy", "main")
-    with pytest.raises(UserError, match=message):
-        find_table(name)
-
-
 def test_a_fit_through_fewer_runs_than_planned_says_so_and_one_of_too_few_is_not_kept(
     cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,28 +203,3 @@ def test_a_fit_through_fewer_runs_than_planned_says_so_and_one_of_too_few_is_not
     small_experiment(tmp_path, axes=small_axes(), claims=[], comparisons={}, fits={}, figures={})
     parrotflow("table", "toy")
     assert not stored.exists()
-
-
-def test_a_run_whose_commit_is_not_here_leads_to_its_baseline_and_its_line_of_the_record(
-    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    four_widths(tmp_path)
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "start"], check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    lines = RECORD.read_text().splitlines()
-    lines[1] = lines[1].replace(json.loads(lines[1])["commit"], head)
-    RECORD.write_text("\n".join(line.replace('"start"', f'"{head}"') for line in lines) + "\n")
-    parrotflow("table", "toy")
-    capsys.readouterr()
-
-    parrotflow("cell", "toy/main", "w1", "loss")
-    elsewhere, here, _ = capsys.readouterr().out.split("  seed ")[1:]
-    assert f"started from commit {head}\n" in elsewhere
-    assert "this clone lacks the experiment's commit; `dvc exp pull` brings it" in elsewhere
-    command = elsewhere.splitlines()[-1].partition(": ")[2]
-    (line,) = subprocess.run(command.split(), check=True, capture_output=True, text=True).stdout.splitlines()
-    assert json.loads(line)["commit"] == json.loads(lines[0])["commit"]
-    assert f"started from commit {head}\n" in here
-    assert here.endswith(f": git show {head[:10]}:./params.yaml\n")
-    assert "lacks" not in here

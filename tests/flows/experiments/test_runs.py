@@ -93,3 +93,14 @@ def test_what_a_run_reads_and_writes_is_that_of_its_targets_and_other_reports_ar
     (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
     with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
         compute("toy", "small")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [("{}", r"runs\.jsonl: line 1 is not a run"), ("<<<<<<< HEAD", r"runs\.jsonl: line 1: a conflict of git")],
+)
+def test_a_line_that_is_not_a_run_is_refused_with_its_number(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "runs.jsonl").write_text(f"{line}\n")
+
+    with pytest.raises(UserError, match=message):
+        recorded_runs(tmp_path / "runs.jsonl")

@@ -1,7 +1,5 @@
 """What a reader of a paper expects of a table: n, which interval, what is missing, the best only where it is."""
 
-import csv
-import io
 import math
 import re
 import shutil
@@ -11,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments.forms import escape_tex, markdown, printed, table_csv, tex
-from flows.experiments.results import compare_tables
+from flows.experiments.forms import escape_tex, markdown, printed, tex
 from flows.experiments.statistics import estimate, paired_difference
-from flows.experiments.tables import Table, differences_table, means_table
+from flows.experiments.tables import Entry, Table, differences_table, means_table
 from stages.runtime.entry import UserError
 from tests.flows.experiments.some_runs import some_data
 
@@ -22,6 +19,12 @@ from tests.flows.experiments.some_runs import some_data
 @pytest.fixture(autouse=True)
 def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def entry_at(table: Table, row: str, column: str) -> Entry:
+    """The entry of a row and of the first column whose heading begins so."""
+    line = [", ".join(levels) for levels in table.rows].index(row)
+    return table.entries[line][[heading.startswith(column) for heading in table.columns].index(True)]
 
 
 def losses(folder: Path, **levels: str) -> list[float]:
@@ -33,12 +36,11 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     main, intervals = (means_table(data, name) for name in ("main", "intervals"))
     found = estimate(losses(tmp_path, size="w2", recipe="a"))
 
-    entry = main.find("w2, a", "loss (nats)")[2]
+    entry = entry_at(main, "w2, a", "loss (nats)")
     assert (entry.value, entry.sd, entry.n, entry.expected) == (found.mean, found.sd, 3, 3)
     assert printed(entry) == f"{found.mean:.2f} ± {found.sd:.2f}"
-    assert printed(main.find("w2, a", "cost")[2]) == "4.0"  # equal in all seeds: no spread
-    entry = intervals.find("w2, a", "loss (nats)")[2]
-    assert (entry.low, entry.high) == (found.low, found.high)
+    assert printed(entry_at(main, "w2, a", "cost")) == "4.0"  # equal in all seeds: no spread
+    entry = entry_at(intervals, "w2, a", "loss (nats)")
     assert found.high is not None
     assert printed(entry).startswith(f"{found.mean:.2f} ± {found.high - found.mean:.2f} [{found.mean - 0.5:.2f}, ")
     assert main.footnotes[0] == "Mean ± standard deviation over seeds; n = 3 seeds (0, 1, 2)."
@@ -46,21 +48,12 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     assert "the runs' own 95 % interval" in intervals.footnotes[1]
 
 
-def test_the_best_of_a_column_is_marked_and_not_where_a_run_is_missing(tmp_path: Path) -> None:
-    def best(lacking: list[int]) -> set[tuple[str, str]]:
-        data = some_data(tmp_path, lacking)
-        return {(row, column) for row, column, entry in means_table(data, "main").each() if entry.best}
-
-    assert best([]) == {("w8, b", "loss (nats)")}
-    assert best([0]) == set()  # w1, a, seed 0
-
-
 def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path) -> None:
     data = some_data(tmp_path, lacking=[0, 3, 4, 5])
     main = means_table(data, "main")
 
-    assert printed(main.find("w1, a", "loss")[2]).endswith(" (2/3)")
-    assert printed(main.find("w1, b", "loss")[2]) == "— (0/3)"
+    assert printed(entry_at(main, "w1, a", "loss")).endswith(" (2/3)")
+    assert printed(entry_at(main, "w1, b", "loss")) == "— (0/3)"
     assert main.footnotes[-1] == (
         "Runs that are missing: w1, a, seed 0 (failed: no luck); w1, b, seed 0, 1, 2 (failed: no luck)."
     )
@@ -71,14 +64,14 @@ def test_differences_are_paired_by_seed_and_corrected_together(tmp_path: Path) -
     table = differences_table(data, "recipes")
     expected = paired_difference(losses(tmp_path, size="w2", recipe="b"), losses(tmp_path, size="w2", recipe="a"))
 
-    entry, p = (table.find("w2, b", column)[2] for column in ("Δ loss (nats)", "p of"))
+    entry, p = (entry_at(table, "w2, b", column) for column in ("Δ loss (nats)", "p of"))
     assert table.row_headings == ["size", "recipe"]
     assert (entry.value, entry.n) == (pytest.approx(expected.mean), 3)
     assert entry.value == pytest.approx(-0.3)
     assert re.fullmatch(r"-0\.30 \[-0\.30, -0\.30\] \(-\d\.\d %\)", printed(entry))
     assert p.text == "<0.001"
-    assert printed(table.find("w1, b", "Δ")[2]).endswith("(2/3)")
-    assert "Holm-corrected for the 4 differences" in table.footnotes[0]
+    assert printed(entry_at(table, "w1, b", "Δ")).endswith("(2/3)")
+    assert "Holm-corrected for 4 differences" in table.footnotes[0]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,7 @@ def test_a_p_value_is_never_rounded_to_the_other_side_of_the_threshold(
 
     table = differences_table(replace(data, frame=rows), "recipes")
 
-    assert table.find("w1, b", "p of")[2].text == text
+    assert entry_at(table, "w1, b", "p of").text == text
 
 
 def test_a_difference_in_percent_of_a_negative_baseline_has_the_differences_sign(tmp_path: Path) -> None:
@@ -105,7 +98,7 @@ def test_a_difference_in_percent_of_a_negative_baseline_has_the_differences_sign
 
     table = differences_table(replace(data, frame=frame), "recipes")
 
-    assert printed(table.find("w2, b", "Δ")[2]) == "+0.10 [+0.10, +0.10] (+5.0 %)"
+    assert printed(entry_at(table, "w2, b", "Δ")) == "+0.10 [+0.10, +0.10] (+5.0 %)"
 
 
 def test_a_finished_run_without_the_number_is_named_below(tmp_path: Path) -> None:
@@ -150,6 +143,13 @@ def test_latex_is_balanced_has_as_many_columns_as_it_says_and_no_character_that_
         assert plain.isascii()
 
 
+def test_markdown_has_a_line_for_each_row_with_its_entries(tmp_path: Path) -> None:
+    for table in all_tables(tmp_path):
+        lines = markdown(table).splitlines()
+        for levels, entries in zip(table.rows, table.entries, strict=True):
+            assert f"| {' | '.join([*levels, *map(printed, entries)])} |" in lines
+
+
 def test_any_text_is_escaped_for_latex() -> None:
     assert escape_tex("a\n\nb \u03b2 \u00b5") == "a b $\\beta$ $\\mu$"
     assert escape_tex(r"50 % of a_b & \x {y} ~ ^ # $") == (
@@ -173,46 +173,6 @@ def test_a_latex_document_with_the_tables_compiles(tmp_path: Path) -> None:
     subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, check=True)
 
 
-def test_all_forms_say_the_same(tmp_path: Path) -> None:
-    for table in all_tables(tmp_path):
-        md = markdown(table)
-        rows = list(csv.DictReader(io.StringIO(table_csv(table))))
-        for index, (row, column, entry) in enumerate(table.each()):
-            assert printed(entry).replace(entry.text, f"**{entry.text}**" if entry.best else entry.text, 1) in md
-            assert rows[index // len(table.columns)][f"{column} value"] == (
-                "" if entry.value is None else str(entry.value)
-            )
-            assert all(level in rows[index // len(table.columns)].values() for level in row.split(", "))
-
-
-def test_an_entry_leads_to_its_runs(tmp_path: Path) -> None:
-    data = some_data(tmp_path)
-
-    row, column, entry = means_table(data, "main").find("w4, b", "loss")
-
-    assert (row, column, entry.metric) == ("w4, b", "loss (nats)", "loss")
-    assert entry.runs.equals(data.select({"size": "w4", "recipe": "b"}))
-
-
-@pytest.mark.parametrize(
-    ("row", "column", "message"),
-    [
-        ("w9", "loss", "row `w9`: none; there are w1, a; w1, b;"),
-        ("w1", "loss", "row `w1`: several"),
-        ("w1, a", "gain", "column `gain`: none; there are cost; loss (nats)"),
-    ],
-)
-def test_what_cannot_be_found_is_answered_with_what_there_is(
-    tmp_path: Path, row: str, column: str, message: str
-) -> None:
-    data = some_data(tmp_path)
-
-    with pytest.raises(UserError) as error:
-        means_table(data, "main").find(row, column)
-
-    assert message in str(error.value)
-
-
 def test_a_number_that_is_printed_as_0_and_is_none_has_a_note(tmp_path: Path) -> None:
     data = some_data(tmp_path)
 
@@ -222,73 +182,6 @@ def test_a_number_that_is_printed_as_0_and_is_none_has_a_note(tmp_path: Path) ->
 
     assert notes(3.3e-5) == ["Some numbers are printed as 0 and are not 0 (the smallest is 3.3e-05): raise `decimals`."]
     assert notes(0.0) == []
-
-
-def copied(table: Table) -> Table:
-    return replace(table, rows=[*table.rows], entries=[[*line] for line in table.entries])
-
-
-def test_a_table_made_again_is_equal_within_its_intervals_or_different(tmp_path: Path) -> None:
-    old = all_tables(tmp_path)[0]
-    moved = copied(old)
-    entry = old.entries[2][1]
-    assert entry.value is not None
-    assert entry.high is not None
-    moved.entries[2][1] = replace(entry, value=(entry.value + entry.high) / 2)
-    moved.entries[3][1] = replace(old.entries[3][1], value=9.0, text="9.00")
-    moved.entries[4][1] = replace(old.entries[4][1], n=2, value=entry.value)
-    moved.entries[5][0] = replace(old.entries[5][0], best=True)
-    moved.entries[6][0] = replace(old.entries[6][0], n=4)
-    moved.entries[6][1] = replace(old.entries[6][1], extra="[1.00, 9.00]")
-    moved.rows[7] = ["w16", "b"]
-
-    assert {found.likeness for found in compare_tables(old, old)} == {"equal"}
-    verdicts = {(found.row, found.column): found.likeness for found in compare_tables(old, moved)}
-    changed = {place: verdict for place, verdict in verdicts.items() if verdict != "equal"}
-    assert changed == {
-        ("w2, a", "loss (nats)"): "within intervals",
-        ("w2, b", "loss (nats)"): "different",
-        ("w4, a", "loss (nats)"): "different",
-        ("w4, b", "cost"): "different",
-        ("w8, a", "cost"): "within intervals",
-        ("w8, a", "loss (nats)"): "different",
-        ("w8, b", "cost"): "gone",
-        ("w8, b", "loss (nats)"): "gone",
-        ("w16, b", "cost"): "new",
-        ("w16, b", "loss (nats)"): "new",
-    }
-
-
-def test_a_p_value_made_again_may_differ_on_its_side_of_the_threshold(tmp_path: Path) -> None:
-    old = all_tables(tmp_path)[2]
-
-    def verdict(p: float) -> str:
-        moved = copied(old)
-        moved.entries[1][1] = replace(old.entries[1][1], value=p)
-        verdicts = {(found.row, found.column): found.likeness for found in compare_tables(old, moved)}
-        return verdicts["w2, b", "p of Δ loss"]
-
-    assert (verdict(0.04), verdict(0.06)) == ("within intervals", "different")
-
-
-def test_an_entry_of_one_run_is_compared_by_the_runs_own_interval_or_as_printed(tmp_path: Path) -> None:
-    data = some_data(tmp_path)
-    old = means_table(replace(data, frame=data.frame[data.frame["seed"] == 0]), "main")
-
-    def verdict(column: int, value: float, text: str) -> str:
-        moved = copied(old)
-        moved.entries[0][column] = replace(old.entries[0][column], value=value, text=text)
-        return next(found.likeness for found in compare_tables(old, moved) if found.likeness != "equal")
-
-    cost, loss = (old.entries[0][column] for column in range(2))
-    assert cost.value is not None
-    assert loss.value is not None
-    assert loss.data_interval == (loss.value - 0.5, loss.value + 0.5)
-    assert cost.data_interval == (None, None)
-    assert verdict(1, loss.value + 0.4, "5.40") == "within intervals"
-    assert verdict(1, loss.value + 0.6, "5.60") == "different"
-    assert verdict(0, cost.value + 1e-12, cost.text) == "equal as printed"
-    assert verdict(0, cost.value + 0.1, "1.1") == "different"
 
 
 @pytest.mark.parametrize(

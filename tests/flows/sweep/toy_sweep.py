@@ -55,7 +55,6 @@ TWO_CELLS = {
             "holds_if": [{"difference": "loss", "levels": {"recipe": ["b", "a"]}, "value": {"below": 0}}],
         }
     ],
-    "settings": {"small": {"minutes": 1}, "full": {"minutes": None}},
 }
 
 

@@ -126,7 +126,7 @@ def test_too_little_compute_for_any_model_has_no_recipe() -> None:
 def test_the_experiment_of_the_presets_runs_what_the_dial_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     today, found = read_params_file(), {}
-    for cell in cells_of("presets", read_experiment("presets"), "full"):
+    for cell in cells_of("presets", read_experiment("presets")):
         if tflop := re.fullmatch(r"dial at (\d+) TFLOP", cell.levels["preset"]):
             found[int(tflop[1])] = flatten(cell.params(today)["train"])
 

@@ -5,7 +5,8 @@ Filters, duplicates and the split are queries over the ledger's features.
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
+from stages.formats.documents import read_shard
 from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 
@@ -43,6 +45,9 @@ class Judgement(NamedTuple):
 
 def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
+    if params.split.by == "source":  # before the work, which may take hours
+        sources = (read_shard(shard, ["source"]).column("source").unique().to_pylist() for shard in shards)
+        require_known_sources(params.split, set(chain.from_iterable(sources)))
     masked = mask_shards(shards, params.masks.kinds)
     features = measure_shards(masked.paths, params.filters.measures())
     ledger = apply_filters(features, params.filters, params.seed)
@@ -99,16 +104,20 @@ def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame
     return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
 
 
+def require_known_sources(split: Split, known: Collection[str]) -> None:
+    """Raise UserError that names a source to hold out that the corpus does not have."""
+    if unknown := sorted(set(split.validation_sources) - set(known)):
+        raise UserError(
+            f"params.yaml: clean.split.validation_sources: no source `{unknown[0]}` in the corpus; "
+            f"it has {', '.join(sorted(known)[:30])}"
+        )
+
+
 def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArray[np.bool_]:
     """Which documents belong to the validation split."""
     if split.by == "source":
         known = set(features["source"])
-        unknown = sorted(set(split.validation_sources) - known)
-        if unknown:
-            raise UserError(
-                f"params.yaml: clean.split.validation_sources: no source `{unknown[0]}` in the corpus; "
-                f"it has {', '.join(sorted(known)[:30])}"
-            )
+        require_known_sources(split, known)
         named = set(split.validation_sources) or {
             source for source in known if draw(seed, "split", source) < split.validation_share
         }

@@ -115,14 +115,15 @@ def run_stage(main: Callable[[], None]) -> None:
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
         where = f" while writing {error.filename}" if error.filename else ""
-        intact = f"{where}; previous results are intact"
+        intact = f"{where}; `dvc checkout` restores the last result"
         if error.errno in (errno.EFBIG, errno.EIO):
             remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
             fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
             remedy = "correct its permissions or its owner (`ls -ld`), then run the same command again"
             fail(
-                f"{error.filename}: {os.strerror(error.errno)}; previous results are intact: {remedy}", EXIT_USER_ERROR
+                f"{error.filename}: {os.strerror(error.errno)}; `dvc checkout` restores the last result: {remedy}",
+                EXIT_USER_ERROR,
             )
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

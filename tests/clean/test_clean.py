@@ -311,3 +311,12 @@ def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.
     held_out = [item for item in read_documents(CLEAN / "validation") if item.source == "rows"]
     assert report["held_out_of_trained_files"] == len(held_out) > 0
     assert f"note: {len(held_out)} of {report['validation']['documents']} held-out" in capsys.readouterr().out
+
+
+def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(measured: Passes) -> None:
+    with pytest.raises(
+        UserError, match=r"clean\.split\.validation_sources: no source `mien` in the corpus; it has mine"
+    ):
+        clean(clean__split={"by": "source", "validation_sources": ["mien"], "validation_share": 0.1})
+
+    assert measured == []

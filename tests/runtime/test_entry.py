@@ -49,15 +49,15 @@ def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pyte
         (
             errno.ENOSPC,
             28,
-            "no space left on the disk while writing data/tokens/b0.bin; previous results are intact: "
+            "no space left on the disk while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
             "free some space and run the same command again",
         ),
         *(
             (
                 number,
                 2,
-                f"data/tokens/b0.bin: {os.strerror(number)}; previous results are intact: correct its permissions or "
-                "its owner (`ls -ld`), then run the same command again",
+                f"data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
+                "correct its permissions or its owner (`ls -ld`), then run the same command again",
             )
             for number in (errno.EACCES, errno.EPERM, errno.EROFS)
         ),

@@ -78,7 +78,7 @@ def test_a_model_that_finds_no_room_ends_the_run_with_one_message_and_the_checkp
 ) -> None:
     full, after = train_on_a_disk_of("900k", "stages.train", reference, tmp_path)
     assert full[-1] == (
-        "error: no space left on the disk while writing .model.partial; previous results are intact: "
+        "error: no space left on the disk while writing .model.partial; `dvc checkout` restores the last result: "
         "free some space and run the same command again"
     )
     assert after[: 3 + len(KEPT)] == [str(EXIT_DISK_FULL), *KEPT, "step-00000003", "step-00000006"]

@@ -12,7 +12,7 @@ class TokenizerParams(Section):
 
     kind: Literal["bpe", "characters", "existing"]
     """`bpe`: byte-level byte-pair encoding trained on the train split. `characters`: each character of the train split
-    is a token, as in minGPT. `existing`: taken from `folder`."""
+    is a token, as in minGPT (with `tokenize.engine: tokenizers`). `existing`: taken from `folder`."""
     vocabulary_size: Annotated[int, Field(ge=257, le=2**20)]
     """Tokens of a trained `bpe`, its 256 bytes and `<|endoftext|>` counted. Larger: fewer tokens per byte, more
     parameters in the embeddings, rarer tokens learn less."""

@@ -56,7 +56,10 @@ def decoded(split: str) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("changes", [{}, {"tokenize__engine": "tokenizers"}, {"tokenizer__kind": "characters"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tokenize__engine": "tokenizers"}, {"tokenizer__kind": "characters", "tokenize__engine": "tokenizers"}],
+)
 def test_every_document_is_found_again_in_the_token_store(changes: dict[str, Any]) -> None:
     make(**changes)
 

@@ -50,7 +50,7 @@ def main() -> None:
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
     write_metrics("evaluate", held_out)
-    notes = unknown_text(scored)
+    notes = unknown_text(list(scored))
     for note in notes:
         print(f"note: {note}", flush=True)
     evaluation_receipt(ours, models, bootstrap, params.precision, notes).write()
@@ -64,7 +64,8 @@ def measure(set_name: str, scored: Sequence[ScoredSet], bootstrap: Bootstrap) ->
     """The metrics of the trained model on one set, compared with those of the baselines."""
     ours, *baselines = (one for one in scored if one.held_out.name == set_name)
     compressed = compress(ours.held_out.texts)
-    return held_out_metrics(ours.scores, compressed, {one.model.name: one.scores for one in baselines}, bootstrap)
+    theirs = {one.model.name: one.scores for one in baselines}
+    return held_out_metrics(ours.scores, ours.lost_share, compressed, theirs, bootstrap)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from stages.formats.evaluation.report import Evaluation
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import (
@@ -155,6 +155,12 @@ class Gate:
                     f"{location}: main holds a model without an evaluation to compare with; {self.advice}"
                 )
             return
+        if not allowed and (ours.lost_share > 0) != (theirs.lost_share > 0):
+            loser = "the model" if ours.lost_share else "main"
+            raise RefusedError(
+                f"{location}: the tokenizer of {loser} loses text (lost_share in {EVALUATE_REPORT}), so its bits per "
+                f"byte are too few to be compared; {self.advice}"
+            )
         on_other_data = (ours.documents, ours.bytes) != (theirs.documents, theirs.bytes)
         other_data = " (on other held-out documents)" if on_other_data else ""
         self.say(theirs.bits_per_byte, other_data)

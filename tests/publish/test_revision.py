@@ -81,6 +81,20 @@ def test_the_refusal_says_where_the_held_out_data_differ(project: Path) -> None:
         publish_with(3.0, seed=1)
 
 
+@pytest.mark.parametrize(("before", "now", "loser"), [(0.0, 0.9, "the model"), (0.9, 0.0, "main")])
+def test_a_figure_of_a_tokenizer_that_loses_text_is_not_compared_with_one_of_a_tokenizer_that_keeps_it(
+    project: Path, before: float, now: float, loser: str
+) -> None:
+    write_json(REPORT, read_json(REPORT) | {"lost_share": before})
+    publish_with(2.0)
+    write_json(REPORT, read_json(REPORT) | {"lost_share": now})
+
+    with pytest.raises(RefusedError, match=f"published/tiny: the tokenizer of {loser} loses text"):
+        publish_with(1.0, seed=1)
+
+    assert published() == 2.0
+
+
 def test_a_value_that_is_not_a_number_never_passes(project: Path) -> None:
     text = REPORT.read_text()
     REPORT.write_text(text.replace(f'"bits_per_byte": {read_json(REPORT)["bits_per_byte"]}', '"bits_per_byte": null'))

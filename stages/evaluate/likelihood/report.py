@@ -91,13 +91,18 @@ def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:
 
 
 def held_out_metrics(
-    scores: Scores, compressed: Mapping[str, float], baselines: Mapping[str, Scores], bootstrap: Bootstrap
+    scores: Scores,
+    lost_share: float,
+    compressed: Mapping[str, float],
+    baselines: Mapping[str, Scores],
+    bootstrap: Bootstrap,
 ) -> HeldOutMetrics:
     """Sum up a set's losses; intervals by drawing documents with replacement."""
     columns = scores.columns
     by_source, by_length = (parts(columns, names) for names in (scores.sources, scores.lengths))
     return HeldOutMetrics(
         **metrics(columns),
+        lost_share=lost_share,
         documents=len(columns),
         tokens=int(scores.tokens.sum()),
         bytes=int(scores.bytes.sum()),
@@ -171,13 +176,20 @@ def compress(texts: Iterable[str]) -> dict[str, float]:
 
 
 def unknown_text(scored: Iterable[ScoredSet]) -> list[str]:
-    """A sentence for each set with text that a model's tokenizer does not know."""
-    return [
+    """A sentence for each set with text that a model's tokenizer does not know, and for each that it does not keep."""
+    unknown = [
         f"{count:,} of {one.scores.tokens.sum():,} tokens of {one.held_out.name} stand for text that the tokenizer of "
         f"{one.model.name} does not know: which text it is costs no bits, so its bits per byte are too few."
         for one in scored
         if (count := one.unknown_tokens)
     ]
+    lost = [
+        f"{one.lost_share:.1%} of the documents of {one.held_out.name} do not come back from their tokens: the "
+        f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too few."
+        for one in scored
+        if one.lost_share
+    ]
+    return unknown + lost
 
 
 def evaluation_receipt(

@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from stages.evaluate.bootstrap import Floats
-from stages.evaluate.likelihood.documents import HeldOutSet, Tokens
+from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, lost_share
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
 from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowLosses, WindowSizes
-from stages.evaluate.model import open_model, products_in
+from stages.evaluate.model import open_model, open_tokenizer, products_in
 from stages.evaluate.side_by_side import (
     cores_each,
     cores_for,
@@ -112,6 +112,11 @@ class ScoredSet:
         """How many of its tokens stand for text that the model's tokenizer does not know."""
         unknown = self.model.unknown_id
         return 0 if unknown is None else int(np.count_nonzero(self.plan.tokens.ids == unknown))
+
+    @cached_property
+    def lost_share(self) -> float:
+        """The share of documents that do not come back from their tokens."""
+        return lost_share(self.held_out.texts, self.plan.tokens, open_tokenizer(self.model.folder))
 
     @property
     def by_position(self) -> list[tuple[int, int, float]]:

@@ -49,6 +49,9 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     loss: float
     """Nats per token."""
     perplexity: float
+    lost_share: float
+    """The share of documents that do not come back from their tokens. Above 0 the tokenizer loses text, and the bits
+    per byte are too few."""
     interval_95: Intervals
     documents: int
     tokens: int

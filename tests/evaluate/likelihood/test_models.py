@@ -21,8 +21,9 @@ from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.documents import read_documents, read_table
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import read_json
+from stages.formats.reports import read_json, write_json
 from stages.runtime.entry import UserError
+from stages.tokenize.__main__ import main as tokenize
 from tests.fake_hub import Fault, Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
@@ -114,9 +115,33 @@ def test_text_that_a_tokenizer_does_not_know_is_said_with_the_bits_that_it_costs
         "does not know: which text it is costs no bits, so its bits per byte are too few."
     )
     assert f"note: {said}\n" in capsys.readouterr().out
-    assert read_json(project / "reports/evaluate_receipt.json")["convention"].endswith(said)
-    evaluated(project)
+    assert said in read_json(project / "reports/evaluate_receipt.json")["convention"]
+    report = evaluated(project)
     assert "does not know" not in capsys.readouterr().out
+    assert report["lost_share"] == 0
+
+
+def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It drops each "1", so it needs fewer bits: "x1" and "x" are one text to it."""
+    file = project / "data/tokenizer/tokenizer.json"
+    losing = read_json(file) | {"normalizer": {"type": "Replace", "pattern": {"String": "1"}, "content": ""}}
+    for copy in (file, project / "model/tokenizer.json"):
+        write_json(copy, losing)
+    shutil.rmtree(project / "data/tokens")
+    tokenize()
+
+    report = evaluated(project)
+
+    texts = [document.text for document in read_documents(project / "data/clean/validation")]
+    share = sum("1" in text for text in texts) / len(texts)
+    assert report["lost_share"] == pytest.approx(share, abs=1e-4)
+    assert share > 0
+    said = capsys.readouterr().out
+    assert (
+        f"note: {share:.1%} of the documents of validation do not come back from their tokens: the tokenizer of" in said
+    )
 
 
 def test_what_was_published_before_is_compared_by_the_revision_that_the_link_leads_to(project: Path) -> None:

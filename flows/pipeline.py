@@ -2,7 +2,7 @@
 
 `parrotflow run`, deployments and sweeps all come through `chain`. Prefect starts each task once those before it have
 ended well, tries again what may pass, and shows it all; what a thread cannot do (end a program with all that it has
-started, hold a slot, ask a gate) is in flows/run/attempt.py, which knows no Prefect.
+started, hold a slot) is in flows/run/attempt.py, which knows no Prefect.
 """
 
 import concurrent.futures
@@ -25,7 +25,7 @@ from flows.environment import prepare_environment
 from flows.pipeline_run import run_pipeline
 from flows.run.attempt import Attempts, run_result
 from flows.run.locks import note_end, note_flow_run
-from flows.run.outcome import Artifact, Lines, RunOptions, RunResult, StageOutcome
+from flows.run.outcome import Artifact, RunOptions, RunResult, StageOutcome
 from flows.run.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
 from flows.run.process import stopped_by_signals
 from flows.run.server import Server
@@ -61,11 +61,8 @@ def pipeline(
     return state
 
 
-def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]], *, in_terminal: bool = False) -> None:
-    """Run the stages of a plan as tasks of the flow run that calls; then `finish`, and show what it gives.
-
-    With `in_terminal` approvals are asked for there, not in Prefect's pages.
-    """
+def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]]) -> None:
+    """Run the stages of a plan as tasks of the calling flow run, then show the artifacts that `finish` returns."""
 
     def may_pass(attempted: "Task[..., Any]", task_run: TaskRun, state: State[Any]) -> bool:
         return run.is_tried_again(attempted.name)
@@ -73,7 +70,7 @@ def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]], *, in_termina
     @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=may_pass)
     def attempt(stage: str, before: Sequence[StageOutcome]) -> State[StageOutcome]:
         """`before` are futures where it is submitted: Prefect waits for them and draws the graph by them."""
-        shown = StagePages(stage, pages, lambda text: run.on_event(Lines(stage, (text,))), in_terminal=in_terminal)
+        shown = StagePages()
         if task_run.run_count == 1 and run.stages[stage].why:
             shown.lines([f"why: {run.stages[stage].why}"])
         return state_of_stage(run.attempt(stage, task_run.run_count, before, shown))
@@ -162,7 +159,7 @@ def in_flow_run(
             shown = f"In Prefect's pages: {server.pages}/runs/flow-run/{flow_run.id}"
             say(shown)
         try:
-            chain(run, finish, in_terminal=sys.stdin.isatty() or not server.has_pages)
+            chain(run, finish)
         except BaseException as error:
             raised.append(error)
             raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.dvc_repo.cache import drop_damaged, low_space
+from flows.dvc_repo.cache import low_space
 from flows.dvc_repo.lock_file import keep_order, repair_after_kill
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import CurveFigure, check_params, section_warnings
@@ -68,7 +68,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         before = read_before(plan)
 
         with contextlib.closing(DvcServer()) as server:
-            run = Attempts(plan, options, StageRunner(server), replan, terminal.on_event)
+            run = Attempts(plan, options, StageRunner(server), terminal.on_event)
 
             def finish() -> Iterable[Artifact]:
                 terminal.stop()
@@ -81,12 +81,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
             with terminal:
                 carry_out(run, finish)
         return run_result(run)
-
-
-def replan(name: str) -> PlannedStage:
-    """Plan one stage as things are now; one whose result in the cache is damaged runs, and may need a person's yes."""
-    drop_damaged(name)
-    return next(stage for stage in make_plan([name]) if stage.name == name)
 
 
 MOST_POINTS = 500
@@ -144,9 +138,7 @@ def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
         lines += ["", "| metric | value |", "|---|--:|"]
         lines += [f"| {_cell(name)} | {value} |" for name, value in metrics.items()]
     for outcome in outcomes.values():
-        if outcome.message and outcome.result == "refused" and outcome.message.startswith("|"):
-            lines += ["", f"**{outcome.name} refused**", "", outcome.message]
-        elif outcome.message:
+        if outcome.message:
             lines += [
                 "",
                 f"**{outcome.name} {outcome.result}**",

@@ -1,8 +1,7 @@
 """Unattended runs: the flows of the deployments in prefect.yaml, and of `parrotflow serve`.
 
-Checkout, pull, the stages (with their gate), push, commit. Each is a task: Prefect shows
-it, and retries it where that can help. No result is lost because a network fails: what could not be pushed is pushed by
-the next run.
+Checkout, pull, the stages, push, commit. Each is a task: Prefect shows it, and retries it where that can help. No
+result is lost because a network fails: what could not be pushed is pushed by the next run.
 """
 
 import logging
@@ -31,7 +30,6 @@ from flows.dvc_repo.cache import push_results
 from flows.environment import prepare_environment
 from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
 from flows.pipeline_run import run_pipeline
-from flows.plan.graph import make_plan
 from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
@@ -49,15 +47,14 @@ def scheduled(
     overrides: list[str] | None = None,
     pull: bool = True,
     push: bool = True,
-    publish: bool = True,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
     """Bring a checkout up to date, run what changed, push the results.
 
     `branch` is run, `results_branch` is where dvc.lock and reports are committed: `results`, or `runs/NAME` where
-    `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages; without `publish`
-    those behind a gate are left out. `pull` and `push` use the DVC remote and its run-cache. Which repository is run is
-    no parameter, since its code is executed: the environment of the worker says so (`PARROTFLOW_SOURCE`).
+    `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages. `pull` and `push`
+    use the DVC remote and its run-cache. Which repository is run is no parameter, since its code is executed: the
+    environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
 
     def work(remote: bool) -> Done:
@@ -66,11 +63,7 @@ def scheduled(
         check_params()
         fetch = as_task("pull", dvc, retry_delays_seconds)
         pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))
-        stages = wanted(targets, publish)
-        if stages is not None and not stages:
-            message = "every stage that was asked for is behind a gate, and publish is off"
-            return Done(Completed(message=message), keep=False)
-        result = state_of(run_pipeline(RunOptions(tuple(stages or ()), pull=pulled, wait=True), carry_out=chain))
+        result = state_of(run_pipeline(RunOptions(tuple(targets or ()), pull=pulled, wait=True), carry_out=chain))
         return Done(result, keep=result.is_completed())
 
     own = f"runs/{flow_run.name}" if overrides else "results"
@@ -141,15 +134,3 @@ def is_no_end_of_a_run(record: logging.LogRecord) -> bool:
 def succeeds(work: Any, *arguments: Any) -> bool:
     """Whether a task succeeded in the end. Its failure is seen in Prefect, and does not end the run."""
     return bool(work(*arguments, return_state=True).is_completed())
-
-
-def wanted(targets: Sequence[str] | None, publish: bool) -> list[str] | None:
-    """The stages to run: the targets, or None for all; without `publish` those that no gate guards, maybe none."""
-    if publish:
-        return list(targets) if targets else None
-    plan = make_plan(targets or ())
-    guarded: set[str] = set()
-    for stage in plan:
-        if stage.policy.gate or stage.policy.approval or guarded & set(stage.upstream):
-            guarded.add(stage.name)
-    return [stage.name for stage in plan if stage.name not in guarded]

@@ -128,15 +128,6 @@ class FlowSetting(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Check(FlowSetting):
-    """One condition of a gate on one metric."""
-
-    metric: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
-    """FILE:KEY, e.g. `reports/evaluate.json:bits_per_byte`; a dotted key reaches inside."""
-    at_most: float | None = None
-    """The condition: the value may not be above this. Null: it only has to be a number."""
-
-
 class CurveFigure(FlowSetting):
     """A figure of curves that a stage writes while it works."""
 
@@ -176,7 +167,7 @@ class Program(FlowSetting):
 
 
 class Policy(FlowSetting):
-    """Timeout, retries, resources, gate and pages of one stage."""
+    """Timeout, retries, resources and pages of one stage."""
 
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     """Then the stage and all that it started are ended, and it has failed."""
@@ -188,10 +179,6 @@ class Policy(FlowSetting):
     """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
     secrets: tuple[str, ...] = ()
     """Environment variables for this stage and no other that does not name them too; they are never shown."""
-    gate: tuple[Check, ...] = ()
-    """All must hold, or the stage is left out: the run ends in the state Refused, which is no failure."""
-    approval: bool = False
-    """Whether a person has to say yes before the stage runs: in the terminal, else in Prefect's pages."""
     sidecar: Program | None = None
     """Works while the stage runs and is ended with it; its failure is a warning."""
     preflight: Program | None = None

@@ -1,18 +1,16 @@
 """A stage's part of a run: whether it may start, when, and what came of it. Who chains the stages is not known here.
 
 A run has one `Attempts`. `attempt` is called in a thread of the stage's own, once every stage before it has ended well:
-a person and a gate are asked (before the first attempt alone), a slot and the resources are waited for, then the stage
-runs as a process. After a failure no further stage starts, unless `keep_going`; Ctrl-C, SIGTERM and a cancellation end
-those that run. A failure of a kind that may go away is tried again as often as the stage's policy says.
+a slot and the resources are waited for, then the stage runs as a process. After a failure no further stage starts,
+unless `keep_going`; Ctrl-C, SIGTERM and a cancellation end those that run. A failure of a kind that may go away is
+tried again as often as the stage's policy says.
 """
 
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.run.locks import Slots, slots_of_this_machine
@@ -20,11 +18,9 @@ from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, S
 from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
-    from flows.plan.settings import Check
     from flows.run.pages import StagePages
 
 PROGRESS_SECONDS = 5.0
@@ -42,8 +38,6 @@ class Attempts:
     plan: "Plan"
     options: RunOptions
     runner: StageRunner
-    replan: Callable[[str], "PlannedStage"]
-    """Plans a stage anew, once the stages before it have ended."""
     on_event: Callable[[Event], None]
     """Called by the threads of the stages. The stages after one do not start before the call for its end returns."""
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
@@ -59,7 +53,6 @@ class Attempts:
         self._turns = {name: turn for turn, name in enumerate(self.stages)}
         self._tried: dict[str, StageOutcome] = {}
         """The failures of stages that are to be tried again."""
-        self._planning = threading.Lock()
         self._failed = False
 
     @property
@@ -117,8 +110,6 @@ class Attempts:
         if failure := self._tried.pop(name, None):
             instead = failure
             self._wait(stage.policy.retry_delay_seconds)
-        elif not self.given_up and (refusal := self._refusal(stage, pages)):
-            return instead if self.given_up else self._settled(StageOutcome(name, "refused", message=refusal), number)
         with self.slots.taken(self._turns[name], resources, lambda: self.given_up) as held:
             if not held:
                 return self._settled(instead, number)
@@ -130,31 +121,6 @@ class Attempts:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self.given_up:
             self.runner.stopping.wait(min(left, 0.5))
-
-    def _refusal(self, stage: "PlannedStage", pages: "StagePages") -> str:
-        """Why a stage may not run: the table of its gate, or that a person said no. Empty where it may.
-
-        A stage that turns out to be up to date is not judged, and one whose result is only restored needs no approval.
-        """
-        if not (stage.policy.gate or stage.policy.approval):
-            return ""
-        planned = stage
-        if stage.state != "run" or any(name in self.stages for name in stage.upstream):
-            # The stages before it have ended, so now the plan is exact.
-            with self._planning:
-                planned = self.replan(stage.name)
-        state = "run" if self.options.force else planned.state
-        if state == "clean":
-            return ""
-        verdicts = judge(stage.policy.gate)
-        table = gate_table(verdicts)
-        if verdicts:
-            pages.gate(table)
-        if not all(verdict.holds for verdict in verdicts):
-            return table
-        if stage.policy.approval and state == "run":
-            return pages.approves(lambda: self.given_up)
-        return ""
 
     def _run(self, stage: "PlannedStage", pages: "StagePages") -> StageOutcome:
         reported = time.monotonic()
@@ -185,48 +151,6 @@ class Attempts:
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedMetric:
-    """One condition and how it came out."""
-
-    metric: str
-    value: float
-    condition: str
-    """With the bound's value."""
-    holds: bool
-
-
-def judge(checks: Sequence["Check"]) -> list[CheckedMetric]:
-    """Each check that has a bound. Raises UserError where a metric's file or key does not exist, or is no number."""
-    return [
-        CheckedMetric(check.metric.partition(":")[2], value, f"at most {check.at_most:g}", value <= check.at_most)
-        for check in checks
-        for value in [read_value(check.metric)]
-        if check.at_most is not None
-    ]
-
-
-def read_value(location: str) -> float:
-    """The number at FILE:KEY."""
-    file, _, key = location.partition(":")
-    if not Path(file).exists():
-        raise UserError(f"dvc.yaml: gate on `{location}`: no such file; name FILE:KEY of a metric")
-    value = read_key(Path(file), key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"dvc.yaml: gate on `{location}`: the value there is not a number")
-    return float(value)
-
-
-def gate_table(verdicts: Sequence[CheckedMetric]) -> str:
-    """The verdicts in Markdown."""
-    lines = ["| metric | value | condition | |", "|---|--:|---|---|"]
-    for verdict in verdicts:
-        lines.append(
-            f"| {verdict.metric} | {verdict.value:g} | {verdict.condition} | {'yes' if verdict.holds else 'NO'} |"
-        )
-    return "\n".join(lines)
 
 
 def run_result(run: Attempts) -> RunResult:

@@ -52,8 +52,8 @@ class StageOutcome:
     name: str
     result: StageResult
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; recorded: as
-    somebody left its outputs, where it is frozen or has no command; refused: its gate did not let it run, or the stage
-    itself refused its input; stopped: with the run, or given up early."""
+    somebody left its outputs, where it is frozen or has no command; refused: the stage, or one before it, refused its
+    input; stopped: with the run, or given up early."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     """Of all processes that it started and waited for."""
@@ -113,7 +113,7 @@ class RunResult:
     """How a run ended."""
 
     state: Literal["Completed", "Refused", "Failed", "Cancelled"]
-    """Refused, by a gate or a person, is no failure."""
+    """Refused by a stage (exit code 77) is not a failure."""
     message: str
 
 

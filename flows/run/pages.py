@@ -1,12 +1,9 @@
-"""What Prefect's pages show of a run besides states and times, and what they ask: logs, artifacts, approvals."""
+"""What the Prefect UI shows of a run besides states and times: logs and artifacts."""
 
 import base64
 import concurrent.futures
 import contextlib
 import io
-import select
-import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +12,7 @@ from contextvars import copy_context
 from typing import Any
 from uuid import UUID
 
-from prefect import get_run_logger, pause_flow_run
+from prefect import get_run_logger
 from prefect.artifacts import (
     create_image_artifact,
     create_link_artifact,
@@ -24,17 +21,10 @@ from prefect.artifacts import (
 )
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.input import RunInput
-from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows.run.locks import Holder
 from flows.run.outcome import Artifact, slug
-
-APPROVAL_SECONDS = 24 * 3600
-"""How long a run waits for a person. It keeps a deployment's slot for as long."""
-
-POLL_SECONDS = 0.5
 
 CANCELLATION_POLL_SECONDS = 2.0
 
@@ -47,10 +37,6 @@ END_SECONDS = 20.0
 
 class PrefectPages:
     """Writes artifacts in a thread of its own, so that a server that is away holds no stage up."""
-
-    def __init__(self) -> None:
-        self.asking = threading.Lock()
-        """A flow run can wait for one answer at a time."""
 
     def __enter__(self) -> "PrefectPages":
         self._thread = ThreadPoolExecutor(1)
@@ -109,10 +95,9 @@ def draw(figures: list[dict[str, Any]]) -> str:
 
 
 class StagePages:
-    """What Prefect's pages show of one stage, by its task run, and ask for it; called in a thread of the stage."""
+    """The log of one stage's task run, written from the stage's thread."""
 
-    def __init__(self, stage: str, pages: PrefectPages, say: Callable[[str], None], *, in_terminal: bool) -> None:
-        self.stage, self._pages, self._say, self._in_terminal = stage, pages, say, in_terminal
+    def __init__(self) -> None:
         self._logger = get_run_logger()
 
     def lines(self, texts: Sequence[str]) -> None:
@@ -126,78 +111,6 @@ class StagePages:
             entry.append(text)
             letters += len(text)
         self._logger.info("%s", "\n".join(entry))
-
-    def gate(self, table: str) -> None:
-        """Show how a gate was judged, in Markdown, without waiting."""
-        text = f"### Gate of {self.stage}\n\n{table}\n"
-        self._pages.show(Artifact(f"gate-{self.stage}", "markdown", text, "Gate"))
-
-    def approves(self, given_up: Callable[[], bool]) -> str:
-        """Ask a person, until `given_up()`; why the stage may not run, or nothing for a yes."""
-        if self._in_terminal:
-            return ask_in_terminal(self.stage, given_up)
-        answers: list[bool] = []
-
-        def ask() -> None:
-            with self._pages.asking, contextlib.suppress(BaseException):  # the server went away, or the run ends
-                text = f"{self.stage} waits for approval: resume this flow run in Prefect's pages, with yes or no"
-                self._logger.warning(text)
-                self._say(text)
-                answer = pause_flow_run(
-                    wait_for_input=Approval.with_initial_data(description=f"Run {self.stage}?"),
-                    timeout=APPROVAL_SECONDS + 3600,  # at its end Prefect itself would fail the run
-                    poll_interval=1,
-                    key=str(task_run.id),  # two pauses of one key are one pause, with one answer
-                )
-                answers.append(answer.value)
-
-        # Nothing ends Prefect's wait; a thread of its own can be left behind.
-        waiting = threading.Thread(target=copy_context().run, args=(ask,), daemon=True)
-        waiting.start()
-        deadline = time.monotonic() + APPROVAL_SECONDS
-        while waiting.is_alive() and not given_up() and time.monotonic() < deadline:
-            waiting.join(POLL_SECONDS)
-        if not answers:
-            return no_answer(self.stage)
-        return "" if answers[0] else "not approved"
-
-
-def ask_in_terminal(stage: str, given_up: Callable[[], bool]) -> str:
-    """Wait for a person's answer in the terminal. Returns why the stage may not run; nothing for a yes."""
-    if not sys.stdin.isatty():
-        return (
-            f"{stage} needs approval, and there is neither a terminal nor a Prefect server to ask in: run it from a "
-            "terminal, or start `parrotflow ui` or set PREFECT_API_URL first"
-        )
-    deadline = time.monotonic() + APPROVAL_SECONDS
-    while not _asking.acquire(timeout=POLL_SECONDS):
-        if given_up():
-            return no_answer(stage)
-    try:
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-        print(f"{stage} waits for approval: run it? [y/N]", flush=True)
-        while not given_up() and time.monotonic() < deadline:
-            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-                return "" if sys.stdin.readline().strip().lower() in ("y", "yes") else "not approved"
-        return no_answer(stage)
-    finally:
-        _asking.release()
-
-
-_asking = threading.Lock()
-"""There is one terminal."""
-
-
-def no_answer(stage: str) -> str:
-    """The reason for a refusal where no answer came."""
-    return f"{stage} is not approved: no answer within {APPROVAL_SECONDS // 3600} hours"
-
-
-class Approval(RunInput):
-    """A person's answer."""
-
-    value: bool
-    """Whether the stage may run."""
 
 
 def watch_for_cancellation(id_: UUID, stop: Callable[[], None]) -> None:

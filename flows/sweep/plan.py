@@ -27,7 +27,7 @@ from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.sweep import clone
 from flows.sweep.committed import sources_of
 from stages.formats.reports import read_json, write_json
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.entry import STATE_DIR
 from stages.runtime.section import read_params_file
 
 TIMED = STATE_DIR / "timed.json"
@@ -82,10 +82,7 @@ def standings(batch: Batch) -> dict[str, Standing]:
 
 
 def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
-    """The plan of all cells, whose project folders are given by their ids, in the order in which they are to start.
-
-    Raises UserError on a target that a gate or an approval guards: cells end before what is done once.
-    """
+    """The plan of all cells, whose project folders are given by their ids, in the order in which they are to start."""
     stages: list[PlannedStage] = []
     secrets: frozenset[str] = frozenset()
     first: dict[str, str] = {}
@@ -93,7 +90,6 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
         with working_in(folder):
             plan, contents = make_plan(targets), computed_contents(targets)
         forget_other_times(folder, contents)
-        require_unguarded(plan)
         secrets |= plan.secrets
         to_do = {stage.name for stage in plan.to_do}
         for stage in plan:
@@ -123,13 +119,6 @@ def forget_other_times(folder: Path, contents: Mapping[str, str]) -> None:
             facts[key] = {name: time for name, time in facts[key].items() if before.get(name) == contents.get(name)}
         write_json(report, facts)
     write_json(timed, contents)
-
-
-def require_unguarded(plan: Iterable[PlannedStage]) -> None:
-    """Raise UserError if a gate or an approval guards a stage of a plan."""
-    for stage in plan:
-        if stage.policy.gate or stage.policy.approval:
-            raise UserError(f"targets: {stage.name} has a gate or needs an approval; let the cells end before it")
 
 
 def computed_contents(targets: Sequence[str]) -> dict[str, str]:

@@ -22,7 +22,6 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.dvc_repo.cache import experiment_ref, require_remote_answers, texts_at
 from flows.experiments.runs import Batch, Run, RunState, last_runs
-from flows.plan.graph import make_plan
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.run.process import stopped_by_signals
@@ -30,7 +29,7 @@ from flows.sweep import clone
 from flows.sweep.cell_runner import Live
 from flows.sweep.committed import git
 from flows.sweep.flow_runs import FlowRuns
-from flows.sweep.plan import Job, computed_contents, jobs_of, known_and_to_run, require_unguarded, working_in
+from flows.sweep.plan import Job, computed_contents, jobs_of, known_and_to_run, working_in
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
@@ -60,7 +59,6 @@ def run_cells_on_pool(batch: Batch, *, pool: str, wait: bool = False) -> list[Ru
     """
     with run_lock(batch.title, wait=wait):
         head, values = commit_for_workers(batch.targets, batch.cells), read_params_file()
-        require_unguarded(make_plan(batch.targets))
         flow_runs = FlowRuns(pool)
         known, to_run = known_and_to_run(batch)
         if to_run:

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from flows.experiments.cells import Cell, cells_of, read_experiment
 from flows.experiments.experiment import results_folder
@@ -25,7 +25,7 @@ from flows.run.locks import run_lock
 from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, StageEnded, StoppedError
 from flows.sweep import clone
 from flows.sweep.cell_runner import CellRunner, Live
-from flows.sweep.plan import Standing, known_and_to_run, plan_of_all, require_unguarded, standings
+from flows.sweep.plan import Standing, known_and_to_run, plan_of_all, standings
 
 if TYPE_CHECKING:
     from flows.pipeline_run import CarryOut
@@ -39,7 +39,7 @@ def grid(name: str) -> Batch:
     check_params()
     # Without any run, else hours of work end with a table of a level that the grid does not have.
     experiment = compute(name, []).data.experiment
-    require_unguarded(make_plan(experiment.targets))
+    make_plan(experiment.targets)  # refuses unknown targets
     cells = cells_of(name, experiment)
     record, title = results_folder(name) / RECORD, f"sweep {bare_name(name)}"
     return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, record)
@@ -170,7 +170,7 @@ def run_stages(plan: Plan, options: RunOptions, runner: CellRunner, live: Live, 
         rows = [{"cell": label, "state": one.state, "message": one.message} for label, one in ended]
         yield Artifact("cells", "table", rows, "What became of the cells")
 
-    run = Attempts(plan, options, runner, _no_gate, on_event)
+    run = Attempts(plan, options, runner, on_event)
     with live:
         runner.expect(plan.to_do)
         if plan.to_do:
@@ -199,7 +199,3 @@ def end_the_rest(run: Attempts, runner: CellRunner) -> None:
 def passes(exit_code: int) -> bool:
     """Whether a stage's failure may pass by itself: it was killed, or what it needed did not answer."""
     return exit_code in (*TRANSIENT, -signal.SIGKILL, 128 + signal.SIGKILL)
-
-
-def _no_gate(stage: str) -> NoReturn:
-    raise AssertionError(f"{stage}: cells have no gates")

@@ -30,7 +30,8 @@ COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK,
 
 NULL = "tag:yaml.org,2002:null"
 
-EXPERIMENTS = ".dvc/tmp/exps"
+TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep", ".parrotflow/sweep-check")
+"""Folders with the workspaces of DVC experiments, and with the clones of a sweep's cells."""
 """Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
@@ -137,8 +138,9 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
 
 
 def in_temporary_workspace(folder: Path) -> bool:
-    """Whether a folder is in a temporary workspace of a DVC experiment."""
-    return f"/{EXPERIMENTS}/" in f"{folder.absolute().as_posix()}/"
+    """Return True in the workspace of a DVC experiment or in the clone of a sweep's cell."""
+    path = f"{folder.absolute().as_posix()}/"
+    return any(f"/{place}/" in path for place in TEMPORARY)
 
 
 def settings(stages: Stages) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ from flows.checkout import (
     require_branch_name,
 )
 from flows.deployments import require_names
-from flows.scheduled import wanted
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
 
@@ -248,19 +247,6 @@ def test_no_message_has_the_token_of_an_address(
         bring_to_commit(tmp_path / "checkout", address, "0" * 40)
     with pytest.raises(UserError, match=r"^https://host/x\.git: no branch `other`"):
         bring_up_to_date(tmp_path / "checkout", address, "other", "results")
-
-
-GUARDED = "stages:\n  publish: {cmd: echo 1 > one.txt, outs: [one.txt], meta: {flow: {approval: true}}}\n"
-
-
-def test_without_publishing_a_guarded_target_means_nothing_and_not_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make_toy(tmp_path / "toy", GUARDED + "  other: {cmd: echo 2 > two.txt, outs: [two.txt]}\n"))
-
-    assert wanted(["publish"], publish=False) == []
-    assert wanted(None, publish=False) == ["other"]
-    assert wanted(None, publish=True) is None
 
 
 @pytest.mark.parametrize("name", ["--upload-pack=x", "a..b"])

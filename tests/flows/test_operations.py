@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import boto3
 import psutil
@@ -23,11 +22,6 @@ from tests.flows.toy import make_toy, repro
 
 SLOW = "stages:\n  slow: {cmd: sleep 600 && touch slow.txt, outs: [slow.txt]}\n"
 EIGHT_SECONDS = "stages:\n  slow: {cmd: sleep 8 && touch slow.txt, outs: [slow.txt]}\n"
-
-APPROVED = """\
-stages:
-  publish: {cmd: echo 1 > out.txt, outs: [out.txt], meta: {flow: {approval: true}}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -67,50 +61,6 @@ def test_a_cancellation_in_prefect_ends_the_stage_and_the_next_run_goes_on(serve
     assert not (folder / "slow.txt").exists()
     (folder / "dvc.yaml").write_text(SLOW.replace("sleep 600", "sleep 0"))
     assert run(folder).returncode == 0
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_a_stage_that_needs_approval_waits_for_a_person(server: Operated, tmp_path: Path, answer: bool) -> None:
-    folder = toy(tmp_path / "toy", APPROVED)
-    process = start(server, folder)
-    paused = wait_until(
-        lambda: next((found for found in server.flow_runs("pipeline") if found["state_type"] == "PAUSED"), None), 180
-    )
-
-    server.post(f"flow_runs/{paused['id']}/resume", run_input={"value": answer})
-
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert (folder / "out.txt").exists() == answer
-    assert ("not approved" in said) != answer
-
-
-ALIKE = """\
-stages:
-  publish:
-    foreach: [a.b, a_b]
-    do: {cmd: "echo 1 > ${item}", outs: ["${item}"], meta: {flow: {approval: true}}}
-"""
-
-
-def test_stages_of_similar_names_are_approved_each_by_itself(server: Operated, tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", ALIKE)
-    process = start(server, folder)
-    asked: set[str] = set()
-
-    def paused() -> dict[str, Any] | None:
-        found = server.flow_runs("pipeline")[-1:]
-        return next((each for each in found if each["state_type"] == "PAUSED" and each["state_id"] not in asked), None)
-
-    for answer in (True, False):
-        waiting = wait_until(paused, 180)
-        asked.add(waiting["state_id"])
-        server.post(f"flow_runs/{waiting['id']}/resume", run_input={"value": answer})
-
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert said.count(" waits for approval: resume this flow run") == 2
-    assert [(folder / name).exists() for name in ("a.b", "a_b")].count(True) == 1
 
 
 def test_a_server_that_is_restarted_during_a_run_does_not_lose_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from stages.publish.lock import lock_of, put, read_lock, settings, stages_of_another_pipeline
+from stages.publish.lock import in_temporary_workspace, lock_of, put, read_lock, settings, stages_of_another_pipeline
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import StageCode
 from tests.publish.repository import md5_of_dvc, write
@@ -125,3 +125,16 @@ def test_putting_a_value_gives_that_value_whatever_was_there(old: dict[str, Any]
     put(document, ["x"], new)
 
     assert document == {"x": new}
+
+
+@pytest.mark.parametrize(
+    ("folder", "temporary"),
+    [
+        (".dvc/tmp/exps/abc", True),
+        (".parrotflow/sweep/adamw-1", True),
+        (".parrotflow/sweep-check/adamw-1/project", True),
+        ("sweep/adamw-1", False),
+    ],
+)
+def test_workspaces_of_experiments_and_of_a_sweeps_cells_are_temporary(folder: str, temporary: bool) -> None:
+    assert in_temporary_workspace(Path("/home/me/project") / folder) == temporary

@@ -320,17 +320,13 @@ def test_a_project_in_a_folder_of_its_repository_is_swept_too(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"targets": ["publish"]}, "publish has a gate or needs an approval"),
         ({"targets": ["trian"]}, "targets: "),
     ],
 )
 def test_a_grid_that_cannot_run_is_refused_before_anything_starts(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    gated = DVC_YAML.replace(
-        "    outs: [published.json]", "    outs: [published.json]\n    meta: {flow: {approval: true}}"
-    )
-    folder = make_sweep(tmp_path / "toy", gated, **TWO_CELLS | changes)
+    folder = make_sweep(tmp_path / "toy", **TWO_CELLS | changes)
 
     for options in ([], ["--dry"]):
         done = sweep(folder, *options)

@@ -31,19 +31,17 @@ from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, toy
 
 ROOT = Path(__file__).parents[2]
-FILES = ["prefect.yaml", *(f"deploy/{pool}/prefect.yaml" for pool in ("docker", "kubernetes", "slurm"))]
 
 
-def deployments(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))["deployments"]
+def deployments() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
     return found
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str) -> None:
+def test_every_deployment_starts_the_flow_with_parameters_that_it_has() -> None:
     flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled,)}
 
-    for deployment in deployments(name):
+    for deployment in deployments():
         if deployment["name"] == CELL:
             continue
         parameters = inspect.signature(flows[deployment["entrypoint"]].fn).parameters
@@ -52,8 +50,28 @@ def test_every_deployment_starts_the_flow_with_parameters_that_it_has(name: str)
         assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 
 
+def test_a_run_on_demand_leaves_out_publish_alone() -> None:
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    (on_demand,) = (each for each in deployments() if each["name"] == "on-demand")
+    todo, reached = list(on_demand["parameters"]["targets"]), set[str]()
+    makers = {
+        next(iter(out)) if isinstance(out, dict) else out: name
+        for name, stage in stages.items()
+        for kind in ("outs", "metrics", "plots")
+        for out in stage.get(kind, ())
+    }
+    while todo:
+        name = todo.pop()
+        reached.add(name)
+        todo += [
+            maker for out, maker in makers.items() for dep in stages[name]["deps"] if f"{dep}/".startswith(f"{out}/")
+        ]
+
+    assert stages.keys() - reached == {"publish"}
+
+
 def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
-    nightly, on_demand, cell = deployments("prefect.yaml")
+    nightly, on_demand, cell = deployments()
 
     assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
     assert "schedules" not in on_demand | cell
@@ -83,22 +101,21 @@ def test_of_the_runs_that_are_due_those_of_a_schedule_are_dropped_however_many_o
     assert client.runs == [run for run in runs if not run.auto_scheduled]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_deployment_runs_in_the_folder_of_its_worker_not_in_that_of_the_deployer(name: str) -> None:
-    file = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+def test_every_deployment_runs_in_the_folder_of_its_worker_not_in_that_of_the_deployer() -> None:
+    file = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
 
     assert [list(step) for step in file["pull"]] == [["prefect.deployments.steps.set_working_directory"]]
     assert not [deployment for deployment in file["deployments"] if "pull" in deployment]
 
 
 def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -> None:
-    *_, cell = deployments("prefect.yaml")
+    *_, cell = deployments()
     path, _, name = cell["entrypoint"].partition(":")
 
     assert (cell["name"], sweep_cell.name, name) == (CELL, FLOW, sweep_cell.fn.__name__)
     assert (ROOT / path).samefile(inspect.getfile(sweep_cell.fn))
     assert "concurrency_limit" not in cell
-    assert {one["work_pool"]["job_variables"]["working_dir"] for one in deployments("prefect.yaml")} == {"."}
+    assert {one["work_pool"]["job_variables"]["working_dir"] for one in deployments()} == {"."}
 
 
 STAGE = "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"

@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +37,7 @@ app = cyclopts.App(
     name="parrotflow",
     help="Train causal language models from scratch; only what changed reruns.",
     default_parameter=cyclopts.Parameter(negative=""),  # no --no-dry
+    version=lambda: metadata.version("parrotflow"),
     suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
 )
 
@@ -167,8 +169,11 @@ def params(*words: str, yes: bool = False) -> None:
     if compose.changes_training(before, after):
         groups = ["--groups"] if compose.chooses_model(before, after) else []
         console.print(f"\n{compose.ask(compose.FORECAST, after, *groups)}", markup=False, end="")
-    if not yes and not confirmed():
+    if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
+    if not yes and not confirmed():
+        console.print("params.yaml is left as it was.")
+        return
     atomic_write(PARAMS_FILE, after)
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
@@ -437,10 +442,15 @@ def run_module(
 def main() -> None:
     """The console script."""
     gc.set_threshold(100_000)  # from 700: what a command imports stays, and is not worth looking through so often
+    run_stage(command)
+
+
+def command() -> None:
+    """Run the command of the command line in the project's root."""
     enter_project()
     prepare_environment()
     add_stage_commands()
-    run_stage(app)
+    app()
 
 
 if __name__ == "__main__":

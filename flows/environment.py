@@ -9,12 +9,13 @@ The variables PARROTFLOW_* say how a run is executed, which changes no result. T
 shows those that are set, and a misspelt one, which would otherwise be ignored.
 """
 
+import getpass
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from stages.runtime.entry import STATE_DIR, private_state_dir
+from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
 
 
 def dvc_state_within(project: Path) -> dict[str, str]:
@@ -23,7 +24,8 @@ def dvc_state_within(project: Path) -> dict[str, str]:
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet, for this process and its children."""
+    """Set what is not set yet, for this process and its children. Raises UserError without a home folder."""
+    name_the_user()
     if Path(".dvc").is_dir():
         private_state_dir()
     home = STATE_DIR.absolute()
@@ -52,6 +54,18 @@ def prepare_environment() -> None:
     own = str(Path(sys.executable).parent)
     if os.environ.get("PATH", "").split(os.pathsep)[0] != own:
         os.environ["PATH"] = os.pathsep.join([own, os.environ.get("PATH", "")])
+
+
+def name_the_user() -> None:
+    """Give libraries a user's name where the system has none, as in a container with a user id of its own."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = f"user-{os.getuid()}"
+    try:
+        Path.home()
+    except RuntimeError:
+        raise UserError("HOME is not set, and this user has no home folder: set HOME to a folder to write in") from None
 
 
 def enter_project() -> None:

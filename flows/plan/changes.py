@@ -5,6 +5,7 @@ plan would otherwise say of every stage that it may run. So it knows what the DV
 write now, without running it. A dvc.yaml without such a stage is planned as any other.
 """
 
+import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,9 @@ FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked
 
 NAMED_AT_MOST = 10
 
+LONGEST_VALUE = 60
+"""Letters of a parameter's value in the line that says why a stage runs."""
+
 MISSING = "is missing"
 
 
@@ -64,7 +68,7 @@ class Reason:
     def __str__(self) -> str:
         match self.kind:
             case "parameter" | "library":
-                return f"{self.what} {_short(self.old)} → {_short(self.new)}"
+                return f"{self.what} {_change(self.old, self.new)}"
             case "code" | "data" | "output":
                 return f"{self.what} {self.new}"
             case "upstream":
@@ -156,9 +160,25 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
             yield Reason("parameter", key, old, new)
 
 
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _change(old: Any, new: Any) -> str:
+    """Both values as YAML writes them. Long ones are cut so that what differs is shown."""
+    texts = [_as_yaml(old), _as_yaml(new)]
+    start = 0
+    if max(map(len, texts)) > LONGEST_VALUE:
+        same = next((i for i, (one, two) in enumerate(zip(*texts, strict=False)) if one != two), min(map(len, texts)))
+        start = max(0, same - LONGEST_VALUE // 3)
+    return " → ".join(_cut(text, start) for text in texts)
+
+
+def _as_yaml(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, start: int) -> str:
+    shown = text[start : start + LONGEST_VALUE]
+    return ("..." if start else "") + shown + ("..." if start + LONGEST_VALUE < len(text) else "")
 
 
 def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:

@@ -8,10 +8,11 @@ A stage is
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
+import difflib
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -140,7 +141,7 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
     graph = active_graph(repo)
     chosen: set[PipelineStage] = set()
     neighbours = graph.predecessors if downstream else graph.successors
-    todo = [stage for target in targets for stage in repo.stage.collect(target)]
+    todo = [stage for target in targets for stage in _collect(repo, target)]
     if not targets:  # what `collect` would read from the file a second time
         todo = [stage for stage in graph if stage.path_in_repo == str(DVC_FILE)] or repo.stage.collect(str(DVC_FILE))
     while todo:
@@ -151,6 +152,15 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
     if downstream:  # A stage starts only if its code is recorded as it is.
         chosen |= {stage for stage in graph.nodes if writes_code(stage)}
     return in_order_of_repro(chosen, graph)
+
+
+def _collect(repo: Repo, target: str) -> Iterable[PipelineStage]:
+    try:
+        return repo.stage.collect(target)  # type: ignore[no-any-return]
+    except DvcException as error:
+        near = difflib.get_close_matches(target, [stage.addressing for stage in repo.index.stages], 1)
+        meant = f"; did you mean `{near[0]}`?" if near else ""
+        raise UserError(f"dvc: {error}{remedy(error)}{meant}") from None
 
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:

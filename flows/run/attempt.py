@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from flows.run.locks import Slots, slots_of_this_machine
+from flows.run.locks import Devices, Slots, slots_of_this_machine
 from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
 from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
@@ -43,6 +43,7 @@ class Attempts:
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
     """Of the stages that were begun or refused."""
     slots: Slots = field(default_factory=slots_of_this_machine)
+    devices: Devices = field(default_factory=Devices)
     fault: BaseException | None = None
     """Of this program, not of a stage."""
 
@@ -146,7 +147,11 @@ class Attempts:
             }
             | dict.fromkeys({SERVER_KEY} - self.secrets),
         )
-        with running_sidecar(stage.policy.sidecar, self.secrets, take):
+        with (
+            self.devices.taken(stage.policy.resources) as share,
+            running_sidecar(stage.policy.sidecar, self.secrets, take),
+        ):
+            request = replace(request, environment=request.environment | share)
             outcome = self.runner.run(request, take, stage.policy.timeout_seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")

@@ -68,6 +68,13 @@ class DvcServer:
         finally:
             os.close(to_output)
             os.close(to_messages)
+        if pid < 0:
+            os.close(output)
+            os.close(messages)
+            raise UserError(
+                f"no process can be started for {request.stage} ({os.strerror(-pid)}): free memory, or raise the limit "
+                "of processes (`ulimit -u`), and run the same command again"
+            )
         return StageProcess(pid, output, messages)
 
     def close(self) -> None:
@@ -86,7 +93,10 @@ def serve(requests: socket.socket) -> None:
         line, descriptors, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_LOCKS + 2)
         if not line:
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 0)
         if pid == 0:
             requests.close()
             _reproduce_and_exit(StageRequest(**json.loads(line)), *descriptors)

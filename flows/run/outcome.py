@@ -160,7 +160,7 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
-    """The metrics that these stages show, by label; no value of 0, such as the speed of a stage that had nothing to do.
+    """The metrics that these stages show, by label.
 
     To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
     """
@@ -168,7 +168,7 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     for stage in stages:
         for label, location in stage.policy.show.metrics.items():
             file, _, key = location.partition(":")
-            if value := read_key(Path(file), key):
+            if (value := read_key(Path(file), key)) is not None:
                 metrics[label] = value
     return metrics
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 35
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 
@@ -68,7 +70,7 @@ class StageProcess:
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While within, Ctrl-C and SIGTERM call `stop`. In other threads than the main one signals stay as they are.
+    """While within, Ctrl-C, SIGTERM and a closed terminal call `stop`. Other threads than the main one change nothing.
 
     After a SIGTERM another one changes nothing, also later: it must not kill a run that says how it has ended.
     """
@@ -81,7 +83,9 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             before[signal.SIGTERM] = lambda number, frame: None
         stop()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    # `nohup` ignores SIGHUP on purpose.
+    numbers = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:
@@ -89,20 +93,31 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+RENEWED_SECONDS = 5.0
+"""Between two states shown of a line that renews itself, such as a progress bar."""
+
+
 @dataclass
 class LineSplitter:
-    """Splits what a descriptor gives into lines. A line that renews itself in a terminal counts with its last state."""
+    """Splits a stream into lines. Of a line that renews itself by `\\r`, the newest state is shown now and then."""
 
     on_lines: Callable[[list[str]], None]
     """Gets all lines that one chunk completes: a call for each line would slow down a stage that prints a lot."""
     rest: bytes = b""
+    every_seconds: float = RENEWED_SECONDS
+    _shown: float = field(default_factory=time.monotonic)
 
     def feed(self, chunk: bytes) -> None:
         """Take some bytes; none at all mean the end."""
-        *whole, self.rest = (self.rest + chunk).split(b"\n")
+        *whole, rest = (self.rest + chunk).split(b"\n")
+        renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
+        self.rest = rest[renewed:]  # older states would be split again with every chunk
         if not chunk and self.rest:
             whole, self.rest = [self.rest], b""
+        elif renewed and time.monotonic() - self._shown >= self.every_seconds:
+            whole.append(self.rest)
         if whole:
+            self._shown = time.monotonic()
             self.on_lines([line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole])
 
 

@@ -22,7 +22,7 @@ from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
 from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import Batch, Run, RunState
-from flows.run.locks import Devices, machine_name
+from flows.run.locks import machine_name
 from flows.run.outcome import GOOD, Event, Lines, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
 from flows.run.terminal import LIVE_ROWS, RESULT_STYLE, Follower, columns, one_line
@@ -51,17 +51,14 @@ class CellRunner(StageRunner):
     discard: Callable[[str], None]
     """Remove the clone of a cell."""
     on_ended: Callable[[Run], None]
-    devices: Devices = field(default_factory=Devices)
     runs: dict[str, Run] = field(default_factory=dict)
     """Of the cells that have ended."""
-    _resources: dict[str, Collection[str]] = field(default_factory=dict)
     _to_do: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def expect(self, to_do: "Iterable[PlannedStage]") -> None:
         """Record at once the cells that have nothing left to do: a kill came between their end and their record."""
-        self._resources = {stage.name: stage.policy.resources for stage in to_do}
-        self._to_do = Counter(name.partition("/")[0] for name in self._resources)
+        self._to_do = Counter(stage.name.partition("/")[0] for stage in to_do)
         for cell in self.folders:
             if not self._to_do[cell]:
                 try:
@@ -78,15 +75,10 @@ class CellRunner(StageRunner):
     ) -> StageOutcome:
         """Run a stage of a cell in its clone; the cell's last one ends with its record."""
         cell, _, stage = request.stage.partition("/")
-        with self.devices.taken(self._resources[request.stage]) as environment:
-            folder = self.folders[cell]
-            own = replace(
-                request,
-                stage=stage,
-                folder=str(folder),
-                environment=request.environment | dvc_state_within(folder) | environment,
-            )
-            outcome = super().run(own, on_lines, timeout_seconds, give_up)
+        folder = self.folders[cell]
+        environment = {**request.environment, **dvc_state_within(folder)}
+        own = replace(request, stage=stage, folder=str(folder), environment=environment)
+        outcome = super().run(own, on_lines, timeout_seconds, give_up)
         if outcome.cpu_seconds:  # else it was restored, or killed, and its processor's time is not known
             with self._lock:
                 self._report(folder, outcome)

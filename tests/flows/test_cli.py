@@ -1,6 +1,7 @@
 """The command line: the commands that stages bring along, and what they get."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,13 @@ def test_the_help_lists_the_commands_of_the_stages_with_their_first_line() -> No
     assert "continues" in top
     assert "whatif" in data
     assert "trace" in data
+
+
+def test_the_version_is_that_of_pyproject() -> None:
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert version
+    assert parrotflow("--version").stdout.strip() == version[1]
 
 
 def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: Path) -> None:

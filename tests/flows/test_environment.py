@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -5,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.environment import SET_BY_STAGES, VARIABLES, enter_project
+from flows.environment import SET_BY_STAGES, VARIABLES, enter_project, name_the_user
+from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy
 
 
@@ -28,6 +30,23 @@ def test_outside_a_project_nothing_is_made(tmp_path: Path, monkeypatch: pytest.M
     enter_project()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_user_id_without_a_name_gets_one_and_a_missing_home_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setenv("LOGNAME", "as before")
+    monkeypatch.setattr("getpass.getuser", no_entry)
+    name_the_user()
+    assert os.environ["LOGNAME"] == f"user-{os.getuid()}"
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(UserError, match="HOME is not set"):
+        name_the_user()
 
 
 ROOT = Path(__file__).parents[2]

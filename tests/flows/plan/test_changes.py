@@ -171,3 +171,14 @@ def test_links_to_files_and_folders_are_data() -> None:
     Path("corpus/loop").symlink_to(".")
 
     assert [stage.state for stage in make_plan()] == ["run"]
+
+
+def test_long_values_are_cut_where_they_differ_and_an_empty_text_is_not_nothing() -> None:
+    same = "data/" + "x" * 200
+    shown = str(Reason("parameter", "collect.path", f"{same}/old", f"{same}/new"))
+
+    assert "/old" in shown
+    assert "/new" in shown
+    assert len(shown) < 200
+    assert str(Reason("parameter", "train.note", "", None)) == 'train.note "" → nothing'
+    assert str(Reason("parameter", "train.compile", True, {"mode": None})) == 'train.compile true → {"mode": null}'

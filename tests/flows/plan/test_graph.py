@@ -420,3 +420,12 @@ def test_a_dep_at_a_url_is_compared_by_the_version_that_its_server_names(
         server.shutdown()
 
     assert plan()["fetch"].why == f"{url} does not answer, or is gone"
+
+
+def test_a_misspelt_stage_is_named_with_the_one_that_it_resembles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages:\n  train: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"))
+
+    with pytest.raises(UserError, match=r"trian.*; did you mean `train`\?"):
+        make_plan(["trian"])

@@ -108,6 +108,28 @@ def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_
     assert (folder / "announced.txt").read_text() == "1.5"
 
 
+SHARING = """\
+stages:
+  one: {cmd: env > one.txt, outs: [one.txt], meta: {flow: {resources: [accelerator]}}}
+  two: {cmd: env > two.txt, outs: [two.txt], meta: {flow: {resources: [accelerator]}}}
+"""
+
+
+def test_stages_that_may_share_the_accelerator_each_see_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARROTFLOW_RESOURCES", "accelerator=2")
+    monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    folder = toy(tmp_path / "toy", SHARING)
+
+    assert run(folder).returncode == 0
+
+    for name in ("one.txt", "two.txt"):
+        seen = [line for line in (folder / name).read_text().splitlines() if line.startswith("CUDA_VISIBLE_DEVICES=")]
+        assert seen in (["CUDA_VISIBLE_DEVICES=4"], ["CUDA_VISIBLE_DEVICES=5"])
+
+
 def test_the_second_run_in_a_folder_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: sleep 60 && touch slow.txt, outs: [slow.txt]}\n")
     first = subprocess.Popen([sys.executable, "-m", "flows.cli", "run"], cwd=folder, stdout=subprocess.PIPE, text=True)
@@ -292,6 +314,9 @@ def test_a_second_word_of_a_cancellation_does_not_kill_the_run_that_says_how_it_
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert told == ["Ctrl-C", "cancelled"]
+        with stopped_by_signals(lambda: told.append("terminal closed")):
+            signal.raise_signal(signal.SIGHUP)
+        assert told[-1] == "terminal closed"
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -46,6 +46,27 @@ def test_a_stage_gets_the_variables_of_its_request(tmp_path: Path, monkeypatch: 
     assert not [line for line in variables if line.startswith("GONE=")]
 
 
+NO_ROOM = """\
+import errno, os
+
+def fork():
+    raise BlockingIOError(errno.EAGAIN, "no room")
+
+os.fork = fork
+"""
+
+
+def test_a_machine_without_room_for_a_process_is_named_and_not_taken_for_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_ROOM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+
+    with contextlib.closing(DvcServer()) as server, pytest.raises(UserError, match="no process can be started for one"):
+        StageRunner(server).run(StageRequest("one"), print)
+
+
 def test_a_run_that_is_killed_leaves_no_process_behind_and_the_next_one_waits_for_its_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,17 @@ def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
     assert lines == ["100 %", "half"]
 
 
+def test_a_progress_bar_is_shown_before_its_line_ends_and_only_its_newest_state_is_kept() -> None:
+    lines: list[str] = []
+    split = LineSplitter(lines.extend, every_seconds=0)
+    for number in range(3):
+        split.feed(b"%d of 3\r" % number)
+        assert len(split.rest) <= len(b"0 of 3\r")
+    split.feed(b"3 of 3\n")
+
+    assert lines[-2:] == ["2 of 3", "3 of 3"]
+
+
 def test_the_lines_of_one_chunk_come_together() -> None:
     calls: list[list[str]] = []
     split = LineSplitter(calls.append)

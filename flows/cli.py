@@ -367,13 +367,7 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.locks import killed_runs
-
     with suppress(KeyboardInterrupt), prefects_pages(port):
-        if killed := killed_runs():
-            from flows.run.pages import end_killed_runs
-
-            end_killed_runs(killed)
         signal.pause()
 
 

@@ -24,9 +24,8 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.environment import prepare_environment
 from flows.pipeline_run import run_pipeline
 from flows.run.attempt import Attempts, run_result
-from flows.run.locks import note_end, note_flow_run
 from flows.run.outcome import Artifact, RunOptions, RunResult, StageOutcome
-from flows.run.pages import PrefectPages, StagePages, end_killed_runs, watch_for_cancellation
+from flows.run.pages import PrefectPages, StagePages, watch_for_cancellation
 from flows.run.process import stopped_by_signals
 from flows.run.server import Server
 from flows.run.terminal import say
@@ -75,7 +74,6 @@ def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]]) -> None:
             shown.lines([f"why: {run.stages[stage].why}"])
         return state_of_stage(run.attempt(stage, task_run.run_count, before, shown))
 
-    end_killed_runs(note_flow_run(str(flow_run.id)))
     with PrefectPages() as pages, stopped_by_signals(run.stop):
         try:
             futures: dict[str, Any] = {}
@@ -165,7 +163,7 @@ def in_flow_run(
             raise
         result = run_result(run)
         failed = result.state in ("Failed", "Cancelled")
-        ended.append(bound_the_end(PAGES_SECONDS, failed=failed, state=result.state) if is_all else None)
+        ended.append(bound_the_end(PAGES_SECONDS, failed=failed) if is_all else None)
         return state_of(result)
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
@@ -183,11 +181,10 @@ def in_flow_run(
     say(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui")
 
 
-def bound_the_end(seconds: float, *, failed: bool = False, state: str = "") -> threading.Timer:
-    """End this process unless Prefect has told its server of the run's end by then; the next run tells the `state`."""
+def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
+    """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
 
     def end() -> None:
-        note_end(state)
         say("warning: Prefect's server went away; every result is kept, its pages lack the end")
         os._exit(1 if failed else 0)
 

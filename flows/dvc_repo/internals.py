@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -191,15 +191,15 @@ def dvc_prints_to(stream: object) -> None:
                 handler.formatter.log_colors = False  # type: ignore[union-attr]
 
 
-def commands_get(output: int, locks: Sequence[int]) -> None:
-    """Let the commands of stages print to `output`, not where DVC prints, and inherit the locks.
+def commands_get(output: int) -> None:
+    """Let the commands of stages print to `output`, not where DVC prints.
 
-    DVC has no setting for either: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
+    DVC has no setting for this: it passes to `subprocess.Popen` what `dvc.stage.run.prepare_kwargs` returns.
     """
     original = dvc.stage.run.prepare_kwargs
 
     def prepare_kwargs(*arguments: object, **options: object) -> dict[str, object]:
-        redirected = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "pass_fds": locks}
+        redirected = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         return {**original(*arguments, **options), **redirected}
 
     dvc.stage.run.prepare_kwargs = prepare_kwargs

@@ -5,8 +5,8 @@ process with several threads, as Prefect's is, must not fork, so the server is o
 with a session of its own, so that everything that it starts can be ended together.
 
 A request is a line of JSON on a socket, with descriptors: where the stage's command writes, where DVC itself writes,
-and the workspace's lock. The command inherits the lock: if the run and DVC are killed, the workspace stays locked for
-as long as the command lives.
+and a pipe that is at its end once the run has ended. A stage ends with its run, however the run ends: its command gets
+SIGTERM and saves, and DVC, which outlives the command, releases what it has locked.
 """
 
 import json
@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict
 
 # Imported before the fork, so that no stage has to.
@@ -33,11 +34,10 @@ from flows.dvc_repo.internals import (
     verify_downloads,
 )
 from flows.dvc_repo.lock_file import place_new
-from flows.run.locks import held_locks
-from flows.run.process import END, StageProcess, StageRequest
+from flows.run.process import END, GRACE_SECONDS, StageProcess, StageRequest
 from stages.runtime.entry import UserError
 
-LONGEST_REQUEST, MOST_LOCKS = 1 << 20, 16
+LONGEST_REQUEST = 1 << 20
 
 LOCK_POLL_SECONDS = 0.05
 
@@ -47,6 +47,8 @@ class DvcServer:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
+        self._alive, self._lives = os.pipe()
+        """The second one is open in this process alone."""
         self._lock = threading.Lock()
         with theirs:
             command = [sys.executable, "-m", "flows.run.dvc_server"]
@@ -59,7 +61,7 @@ class DvcServer:
         try:
             with self._lock:
                 line = json.dumps(asdict(request)).encode() + b"\n"
-                socket.send_fds(self._socket, [line], [to_output, to_messages, *held_locks()])
+                socket.send_fds(self._socket, [line], [to_output, to_messages, self._alive])
                 pid = int(self._socket.recv(32))
         except (ConnectionError, ValueError):
             os.close(output)
@@ -81,6 +83,8 @@ class DvcServer:
         """Let it end."""
         self._socket.close()
         self._process.wait()
+        os.close(self._alive)
+        os.close(self._lives)
 
 
 def serve(requests: socket.socket) -> None:
@@ -90,7 +94,7 @@ def serve(requests: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     while True:
-        line, descriptors, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, MOST_LOCKS + 2)
+        line, descriptors, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 3)
         if not line:
             return
         try:
@@ -105,11 +109,14 @@ def serve(requests: socket.socket) -> None:
         requests.sendall(f"{pid}".encode())
 
 
-def _reproduce_and_exit(request: StageRequest, output: int, messages: int, *locks: int) -> None:
+def _reproduce_and_exit(request: StageRequest, output: int, messages: int, alive: int) -> None:
     code = 1
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # A handler, since programs would inherit that a signal is ignored.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        threading.Thread(target=_end_with_the_run, args=(alive,), daemon=True).start()
         _redirect(messages, 1, 2)
         sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)
         for name, value in request.environment.items():
@@ -121,7 +128,7 @@ def _reproduce_and_exit(request: StageRequest, output: int, messages: int, *lock
             os.chdir(request.folder)
         # DVC is patched for good: this process is for one stage.
         dvc_prints_to(sys.stdout)
-        commands_get(output, locks)
+        commands_get(output)
         compare_inputs()
         check_results()
         poll_lock_every(LOCK_POLL_SECONDS)
@@ -132,6 +139,13 @@ def _reproduce_and_exit(request: StageRequest, output: int, messages: int, *lock
         print(f"{END}{code} {took.ru_utime + took.ru_stime:.6f}", flush=True)
     finally:
         os._exit(code)
+
+
+def _end_with_the_run(alive: int) -> None:
+    os.read(alive, 1)  # nothing is ever written
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
 
 
 def reproduce_stage(request: StageRequest) -> int:

@@ -2,16 +2,15 @@
 
 The second run waits, or is refused with the first one's name.
 
-The lock is the kernel's (flock), so it ends with the processes that hold it, however they end. The commands of a run's
-stages inherit it: one that outlives a killed run still keeps the workspace locked. A run that ends by itself releases
-the lock, whatever its stages have left in the background. The text in the file only names the holder.
+The lock is the kernel's (flock), so it ends with the run, however that ends. No stage inherits it: a stage ends with
+its run (`flows.run.dvc_server`), and what it may leave in the background blocks nobody. The text in the file only names
+the holder.
 
 `PARROTFLOW_RESOURCES=accelerator=4 PARROTFLOW_STAGES_AT_ONCE=4` lets four stages run at once that need the accelerator;
 each then sees a quarter of the GPUs, or without any of the cores.
 """
 
 import fcntl
-import json
 import os
 import platform
 import re
@@ -26,8 +25,6 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
-import psutil
-
 from stages.runtime.entry import UserError, parsed_whole_number, whole_number
 from stages.runtime.workers import cpu_facts
 
@@ -35,32 +32,16 @@ LOCK = Path(".parrotflow/run.lock")
 
 print_at_once = partial(print, flush=True)
 
-ENDING_SECONDS = 120.0
-"""How long the next run waits for the stage of one that was killed: it saves what it has, and ends by itself."""
-
-START_SLACK_SECONDS = 2.0
-"""By how much two readings of one process's start may differ, where the clock was set meanwhile."""
-
-_KILLED = "was killed; waiting until its stage has saved and ended"
-
 _held: dict[Path, int] = {}
-
-_killed: list[str] = []
-"""What the locks said of killed runs that this process has taken over."""
 
 
 @contextmanager
 def run_lock(
-    name: str,
-    *,
-    wait: bool = False,
-    folder: Path = Path(),
-    say: Callable[[str], None] = print_at_once,
+    name: str, *, wait: bool = False, folder: Path = Path(), say: Callable[[str], None] = print_at_once
 ) -> Iterator[None]:
     """Lock a workspace; within a lock that this process already holds, do nothing.
 
-    Raises UserError that names the run which holds it, unless `wait`: then `say` is told for whom this one waits.
-    Where that run was killed, its stage is given time to end.
+    If another run holds it, raise a UserError that names this run, or with `wait` say its name and wait.
     """
     path = (folder / LOCK).resolve()
     if path in _held:
@@ -71,26 +52,18 @@ def run_lock(
     if not ignored.exists():
         ignored.write_text("*\n", encoding="utf-8")
     with path.open("a+", encoding="utf-8") as file:
-        noted, deadline = False, time.monotonic() + ENDING_SECONDS
+        said = False
         while not _locked(file.fileno()):
             file.seek(0)
-            holder = Holder.named_in(file.read())
-            if not wait and (holder.is_alive() or time.monotonic() > deadline):
-                stage = "" if holder.is_alive() else "the stage of "
-                raise UserError(f"{stage}{holder} is using this folder; wait for it (--wait), or end it")
-            if not noted:
-                ending = "is using this folder; waiting for its end" if holder.is_alive() else _KILLED
-                say(f"{holder} {ending} ...")
-                noted = True
+            holder = file.read() or "another run"
+            if not wait:
+                raise UserError(f"{holder} is using this folder; wait for it (--wait), or end it")
+            if not said:
+                say(f"{holder} is using this folder; waiting for its end ...")
+                said = True
             time.sleep(0.5)
-        file.seek(0)
-        left = file.read()
-        if Holder.named_in(left).flow_run:
-            _killed.append(left)
         file.truncate(0)
-        since = datetime.now(UTC).isoformat("T", "seconds")
-        own = {"name": name, "pid": os.getpid(), "since": since, "started": psutil.Process().create_time()}
-        file.write(json.dumps(own))
+        file.write(f"the run {name} (process {os.getpid()}, since {datetime.now(UTC).isoformat('T', 'seconds')})")
         file.flush()
         _held[path] = file.fileno()
         try:
@@ -98,43 +71,7 @@ def run_lock(
         finally:
             del _held[path]
             file.truncate(0)
-            # A killed run that Prefect was not told of is left to the next run.
-            if left in _killed:
-                _killed.remove(left)
-                file.write(left)
-                file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def note_flow_run(flow_run: str) -> "list[Holder]":
-    """Let the locks that this process holds name its flow run of Prefect; the killed runs that held them before.
-
-    A run that ends in order leaves no name.
-    """
-    _note("flow_run", flow_run)
-    killed = [Holder.named_in(text) for text in _killed]
-    _killed.clear()
-    return killed
-
-
-def note_end(state: str) -> None:
-    """Let the locks that this process holds name the state in which its run has ended, for the next run to tell it."""
-    _note("ended", state)
-
-
-def _note(key: str, value: str) -> None:
-    for path in _held:
-        text = path.read_text(encoding="utf-8")
-        path.write_text(json.dumps(json.loads(text) | {key: value}), encoding="utf-8")
-
-
-def killed_runs(folder: Path = Path()) -> "list[Holder]":
-    """The last run in a folder, if Prefect knows it, it was killed, and none came after it."""
-    try:
-        holder = Holder.named_in((folder / LOCK).read_text(encoding="utf-8"))
-    except OSError:
-        return []
-    return [holder] if holder.flow_run and not holder.is_alive() else []
 
 
 def held_locks() -> list[int]:
@@ -148,47 +85,6 @@ def _locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The run that has locked a workspace, as the lock's file names it."""
-
-    description: str
-    process: int | None
-    """None where the file says nothing."""
-    flow_run: str = ""
-    """Prefect's id of it, where it has one."""
-    ended: str = ""
-    """The state in which it has ended, where it could not tell Prefect."""
-    started: float | None = None
-    """When its process began, seconds since 1970; None where the file does not say."""
-
-    @classmethod
-    def named_in(cls, text: str) -> "Holder":
-        """The holder that the file's text names."""
-        try:
-            run = json.loads(text)
-            shown = f"the run {run['name']} (process {run['pid']}, since {run['since']})"
-            return cls(shown, int(run["pid"]), run.get("flow_run", ""), run.get("ended", ""), run.get("started"))
-        except (ValueError, KeyError, TypeError):
-            return cls("another run", None)
-
-    def __str__(self) -> str:
-        return self.description
-
-    def is_alive(self) -> bool:
-        """Whether its process is running; True where that is not known."""
-        if self.process is None:
-            return True
-        try:
-            found = psutil.Process(self.process)
-            began = found.create_time()
-            # The system gives a number anew. It reads the time of a start to a second.
-            same = abs(began - (self.started or began)) < START_SLACK_SECONDS
-            return bool(same and found.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
 
 
 STAGES_AT_ONCE_VARIABLE = "PARROTFLOW_STAGES_AT_ONCE"

@@ -6,7 +6,7 @@ import contextlib
 import io
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -20,10 +20,7 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
-from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from flows.run.locks import Holder
 from flows.run.outcome import Artifact, slug
 
 CANCELLATION_POLL_SECONDS = 2.0
@@ -127,21 +124,3 @@ def watch_for_cancellation(id_: UUID, stop: Callable[[], None]) -> None:
                     return
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def end_killed_runs(killed: Iterable[Holder]) -> None:
-    """Tell Prefect of runs that could not do so themselves."""
-    for run in killed:
-        # A server may not know it, or be away: that is no fault of this run.
-        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(run.flow_run)).state
-            if state is None or not state.is_final():
-                client.set_flow_run_state(run.flow_run, last_state(run), force=True)
-
-
-def last_state(run: Holder) -> State[Any]:
-    """How a run has ended that could not tell Prefect."""
-    if not run.ended:
-        return Crashed(message="the run was killed; the next one continues")
-    kind = {"Failed": Failed, "Cancelled": Cancelled}.get(run.ended, Completed)
-    return kind(name=run.ended, message="Prefect's server was away at the run's end")

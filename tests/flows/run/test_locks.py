@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -6,11 +5,9 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flows.run.locks import (
-    LOCK,
     RESOURCES_VARIABLE,
     STAGES_AT_ONCE_VARIABLE,
     THREADS,
@@ -18,7 +15,6 @@ from flows.run.locks import (
     Devices,
     cores,
     gpus,
-    killed_runs,
     run_lock,
     shares_of,
 )
@@ -55,19 +51,6 @@ def test_a_run_that_waits_says_for_whom(tmp_path: Path) -> None:
     assert said[0].startswith(f"the run nightly (process {holder.pid}, since ")
     assert said[0].endswith("is using this folder; waiting for its end ...")
     assert said[1:] == ["entered"]
-
-
-def test_another_process_that_was_given_the_number_of_a_killed_run_is_not_taken_for_it(tmp_path: Path) -> None:
-    began = psutil.Process().create_time()
-
-    def left_by(started: float) -> list[str]:
-        named = {"name": "nightly", "pid": os.getpid(), "since": "2026-01-02", "flow_run": "its id", "started": started}
-        (tmp_path / LOCK).write_text(json.dumps(named))
-        return [run.flow_run for run in killed_runs(tmp_path)]
-
-    (tmp_path / LOCK).parent.mkdir()
-    assert left_by(began - 3600) == ["its id"]
-    assert left_by(began) == []
 
 
 def test_a_machine_for_one_training_at_a_time_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

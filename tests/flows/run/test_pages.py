@@ -157,24 +157,6 @@ def test_20000_lines_of_a_stage_are_logged(server: Operated, tmp_path: Path) -> 
     assert printed == [str(number) for number in range(1, 20001)]
 
 
-def test_a_run_that_is_killed_leaves_nothing_behind_and_the_next_one_says_that_it_crashed(
-    server: Operated, tmp_path: Path
-) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: sleep 5 && echo 1 > one.txt, outs: [one.txt]}\n")
-    process = subprocess.Popen(RUN, cwd=folder, env=server.environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    page = next(line for line in process.stdout if line.startswith("In Prefect's pages: ")).strip()
-    next(line for line in process.stdout if "started" in line)
-
-    process.kill()
-    process.wait()
-
-    assert run(server, folder).returncode == 0
-    killed = ended(server, page.rpartition("/")[2])
-    assert killed["state_name"] == "Crashed"
-    assert killed["state"]["message"] == "the run was killed; the next one continues"
-
-
 def test_a_server_that_does_not_answer_costs_one_line_and_the_run_is_recorded_here(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
     (tmp_path / "home").mkdir()

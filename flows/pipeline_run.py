@@ -1,21 +1,17 @@
 """One run from its start to its end: lock, checks, plan, stages, summary, artifacts. Who chains the stages is given.
 
-Artifacts are what a run shows at its end besides its states: what ran and why, metrics and their changes, curves, card.
-All of it is data; what it looks like is the business of who shows it. Numbers, curves and texts are those that stages
-write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
+Artifacts are what a run shows at its end besides its states: a page with what ran, why, and the metrics; and curves.
+Numbers, curves and texts are those that stages write, as dvc.yaml's `meta.flow.show` names them. No name is known here.
 """
 
 import contextlib
-import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.dvc_repo.cache import low_space
 from flows.dvc_repo.lock_file import keep_order, repair_after_kill
-from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
+from flows.plan.graph import Plan, make_plan, remember_seconds
 from flows.plan.settings import CurveFigure, check_params, section_warnings
 from flows.run.attempt import Attempts, run_result
 from flows.run.dvc_server import DvcServer
@@ -26,7 +22,6 @@ from flows.run.outcome import (
     RunResult,
     StageOutcome,
     curve_points,
-    filled_in,
     outcome_rows,
     shown_metrics,
     up_to_date,
@@ -34,8 +29,6 @@ from flows.run.outcome import (
 from flows.run.process import StageRunner
 from flows.run.programs import preflight, redactor, secrets_of, unhidden
 from flows.run.terminal import Terminal
-from stages.runtime.entry import UserError
-from stages.runtime.section import flatten
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
 """Runs the stages, then calls the second argument, and shows what that gives."""
@@ -65,7 +58,6 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
             *preflight(plan, secrets, redactor(secrets)),
         ]:
             print(line, flush=True)
-        before = read_before(plan)
 
         with contextlib.closing(DvcServer()) as server:
             run = Attempts(plan, options, StageRunner(server), terminal.on_event)
@@ -76,7 +68,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
                     if outcome.result == "ran":
                         remember_seconds(outcome.name, outcome.seconds)
                 terminal.summary(run.outcomes)
-                return run_artifacts(plan, run.outcomes, before)
+                return run_artifacts(plan, run.outcomes)
 
             with terminal:
                 carry_out(run, finish)
@@ -87,45 +79,13 @@ MOST_POINTS = 500
 """Of a curve that is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What a run is compared with: what was there when it began."""
-
-    metrics: Mapping[str, float]
-    curves: Mapping[str, list[dict[str, Any]]]
-    """Stage -> its figures (`read_curves`)."""
-
-
-def read_before(plan: Plan) -> Before:
-    """What there is now."""
-    return Before(all_metrics(plan, plan), {stage.name: read_curves(stage.policy.show.curves) for stage in plan})
-
-
-def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome], before: Before) -> Iterator[Artifact]:
-    """The artifacts of a run, without those of stages that it did not change."""
-    page = outcome_page(plan, outcomes)
-    yield Artifact("pipeline", "markdown", page, "What ran, and why")
-    changed = [
-        stage
-        for stage in up_to_date(plan, outcomes)
-        if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
-    ]
-    if rows := compare(before.metrics, all_metrics(changed, plan)):
-        yield Artifact("metrics", "table", rows, "Metrics, this run and the one before")
-    for stage in changed:
-        show = stage.policy.show
-        if figures := read_curves(show.curves):
-            data = with_before(figures, before.curves.get(stage.name, ()))
-            yield Artifact(f"curves-{stage.name}", "curves", data, f"Curves of {stage.name}")
-        if link := filled_in(show.link):
-            yield Artifact(f"link-{stage.name}", "link", link, f"Result of {stage.name}")
-        card = Path(filled_in(show.card))
-        if card.is_file():
-            text = card.read_text(encoding="utf-8")
-            if text.startswith("---\n"):  # its metadata
-                text = text.split("\n---\n", 1)[-1]
-            text = f"`{card}`\n\n{text}"
-            yield Artifact(f"card-{stage.name}", "markdown", text, f"Card of {stage.name}")
+def run_artifacts(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> Iterator[Artifact]:
+    """The page of a run, and the curves of the stages whose results it changed."""
+    yield Artifact("pipeline", "markdown", outcome_page(plan, outcomes), "What ran, and why")
+    for stage in up_to_date(plan, outcomes):
+        changed = stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
+        if changed and (figures := read_curves(stage.policy.show.curves)):
+            yield Artifact(f"curves-{stage.name}", "curves", figures, f"Curves of {stage.name}")
 
 
 def outcome_page(plan: Plan, outcomes: Mapping[str, StageOutcome]) -> str:
@@ -154,40 +114,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def all_metrics(stages: Iterable[PlannedStage], plan: Plan) -> dict[str, float]:
-    """Every number in the metrics files of some stages of a plan, by its dotted name.
-
-    It begins with the file's stem, or with its whole path where the plan has another file of this stem.
-    """
-    metrics: dict[str, float] = {}
-    stems = Counter(Path(file).stem for file in {file for stage in plan for file in stage.metrics})
-    for file in sorted({file for stage in stages for file in stage.metrics}):
-        if Path(file).exists() and file.endswith(".json"):
-            try:
-                values = json.loads(Path(file).read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise UserError(f"{file}: dvc.yaml has it as metrics, and it is no JSON: {error}") from None
-            stem = Path(file).stem
-            name = stem if stems[stem] == 1 else str(Path(file).with_suffix(""))
-            leaves = flatten(values, f"{name}.") if isinstance(values, dict) else {}
-            metrics |= {
-                name: value
-                for name, value in leaves.items()
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            }
-    return metrics
-
-
-def compare(before: Mapping[str, float], now: Mapping[str, float]) -> list[dict[str, Any]]:
-    """A row for each metric: its value, the one before and the difference."""
-    rows = []
-    for name, value in now.items():
-        old = before.get(name)
-        difference = "" if old is None else f"{value - old:+.6g}"
-        rows.append({"metric": name, "now": value, "before": "" if old is None else old, "difference": difference})
-    return rows
-
-
 def read_curves(figures: Iterable[CurveFigure]) -> list[dict[str, Any]]:
     """The figures with their points, thinned out to `MOST_POINTS` each; those without any are left out."""
     read = []
@@ -196,22 +122,6 @@ def read_curves(figures: Iterable[CurveFigure]) -> list[dict[str, Any]]:
         if series:
             read.append({"title": figure.title, "y": figure.y, "series": series})
     return read
-
-
-def with_before(figures: Iterable[dict[str, Any]], before: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The figures, each with the series of the run before (`before`) that are not the same."""
-    found = {figure["title"]: figure["series"] for figure in before}
-    return [
-        figure
-        | {
-            "before": {
-                label: points
-                for label, points in found.get(figure["title"], {}).items()
-                if points != figure["series"].get(label)
-            }
-        }
-        for figure in figures
-    ]
 
 
 def _points(location: str) -> list[tuple[float, float]]:

@@ -60,8 +60,6 @@ class PlannedStage:
     """How it is run."""
     seconds: float | None = None
     """How long it took when it ran last on this machine; None where that is not known."""
-    metrics: tuple[str, ...] = ()
-    """The metrics files among its outputs."""
     warning: str = ""
     """That a change of its code would go unnoticed, and what to do."""
 
@@ -197,7 +195,6 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             tuple(upstream),
             _policy(stage),
             seconds.get(stage.addressing),
-            tuple(str(out) for out in stage.outs if out.metric),
             _warning(stage) if folders else "",
         )
 

@@ -146,10 +146,6 @@ class Show(FlowSetting):
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
     curves: tuple[CurveFigure, ...] = ()
     """An image in Prefect's pages."""
-    card: str = ""
-    """Path of a Markdown file, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
-    link: str = ""
-    """An address, shown in Prefect's pages; `{FILE:KEY}` in it is replaced by the value."""
     next: str = ""
     """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
     a shell."""

@@ -122,8 +122,8 @@ class Artifact:
     """Something to show."""
 
     key: str
-    kind: Literal["markdown", "table", "link", "curves"]
-    """A text, a list of rows, an address, or figures with their points."""
+    kind: Literal["markdown", "table", "curves"]
+    """A text, a list of rows, or figures with their points."""
     data: Any
     description: str
 

@@ -15,7 +15,6 @@ from uuid import UUID
 from prefect import get_run_logger
 from prefect.artifacts import (
     create_image_artifact,
-    create_link_artifact,
     create_markdown_artifact,
     create_table_artifact,
 )
@@ -55,8 +54,6 @@ def write_artifact(artifact: Artifact) -> None:
     match artifact.kind:
         case "table":
             create_table_artifact(artifact.data, **about)
-        case "link":
-            create_link_artifact(artifact.data, **about)
         case "curves":
             create_image_artifact(draw(artifact.data), **about)
         case "markdown":
@@ -64,7 +61,7 @@ def write_artifact(artifact: Artifact) -> None:
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """Figures with their points (`flows.pipeline_run.with_before`) as a PNG in a data URL; the run before in grey."""
+    """Figures with their points (`flows.pipeline_run.read_curves`) as a PNG in a data URL."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -74,15 +71,11 @@ def draw(figures: list[dict[str, Any]]) -> str:
         1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
     )
     for axis, figure in zip(axes[0], figures, strict=True):
-        before = list(figure["before"].values())
-        for number, points in enumerate(before):
-            label = "the run before" if number == 0 else None
-            axis.plot(*zip(*points, strict=True), color="0.75", linewidth=1.2, label=label, zorder=1)
         for label, points in figure["series"].items():
             steps, values = zip(*points, strict=True)
-            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4, zorder=2)
+            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
         axis.set(title=figure["title"], xlabel="step", ylabel=figure["y"])
-        if before or len(figure["series"]) > 1:
+        if len(figure["series"]) > 1:
             axis.legend(frameon=False)
         axis.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from flows.pipeline_run import Before, read_before, run_artifacts, with_before
+from flows.pipeline_run import run_artifacts
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
@@ -35,6 +35,7 @@ stages:
     deps: [first.txt]
     outs: [second.txt]
     metrics: [loss.json: {cache: false}]
+    meta: {flow: {show: {metrics: {loss: "loss.json:loss"}}}}
 """
 
 FAILING = """\
@@ -111,9 +112,9 @@ def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_artifacts(serv
     line = next(log for log in logs if log["message"] == "one")
     started, printed = map(datetime.fromisoformat, (seen["first"]["start_time"], line["timestamp"]))
     assert started.timestamp() + 2 <= printed.timestamp() <= (folder / "second.txt").stat().st_mtime
-    shown = artifacts(server, flow_run["id"], 2)
-    assert "| first | ran |" in shown["pipeline"]["data"]
-    assert json.loads(shown["metrics"]["data"]) == [{"metric": "loss.loss", "now": 1.5, "before": "", "difference": ""}]
+    page = artifacts(server, flow_run["id"], 1)["pipeline"]["data"]
+    assert "| first | ran |" in page
+    assert "| loss | 1.5 |" in page
 
     (folder / "second.txt").unlink()
     again = run(server, folder)
@@ -247,7 +248,7 @@ def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outli
         assert flow_run["state_name"] == "Completed"
         assert 2 <= flow_run["total_run_time"] < 200
         tasks(own, flow_run["id"], first="Ran", second="Ran")
-        assert "| first | ran |" in artifacts(own, flow_run["id"], 2)["pipeline"]["data"]
+        assert "| first | ran |" in artifacts(own, flow_run["id"], 1)["pipeline"]["data"]
 
         (folder / "first.txt").unlink()
         (folder / "dvc.yaml").write_text(TWO.replace("sleep 2", "sleep 1"))
@@ -259,64 +260,19 @@ def test_the_pages_show_earlier_runs_only_to_who_has_the_key_and_no_server_outli
     assert not (folder / ".parrotflow/server.json").exists()
 
 
-NOW = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (10.0, 1.0)], "held out": [(10.0, 2.0)]}}]
-EARLIER = [{"title": "loss", "y": "nats", "series": {"training": [(0.0, 3.0), (8.0, 2.0)], "held out": [(10.0, 2.0)]}}]
-
-
-def test_of_the_run_before_the_curves_that_differ_are_shown() -> None:
-    (figure,) = with_before(NOW, EARLIER)
-
-    assert figure["series"] == NOW[0]["series"]
-    assert figure["before"] == {"training": [(0.0, 3.0), (8.0, 2.0)]}
-
-
-def test_the_first_run_and_a_run_that_changes_nothing_have_nothing_to_compare() -> None:
-    assert [figure["before"] for figure in (*with_before(NOW, []), *with_before(NOW, NOW))] == [{}, {}]
-
-
-@pytest.mark.parametrize("metadata", ["", "---\ntitle: one --- two ---\n---\n"])
-def test_a_card_is_shown_whole_without_its_metadata(metadata: str, tmp_path: Path) -> None:
-    text = "# Results\n\nfigure | value\n---|---\nloss | 1.5\n\n---\nThe end.\n"
-    card = tmp_path / "card.md"
-    card.write_text(metadata + text)
-    policy = Policy.model_validate({"show": {"card": str(card)}})
-    plan = Plan((PlannedStage("train", "run", (), (), policy),))
-
-    *_, shown = run_artifacts(plan, {"train": StageOutcome("train", "ran")}, Before({}, {}))
-
-    assert shown.data == f"`{card}`\n\n{text}"
-
-
-def test_metrics_of_files_that_are_called_alike_are_told_apart_by_their_folders(
+def test_the_curves_of_a_run_are_one_picture_and_an_earlier_record_is_no_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = {"a/loss.json": 1, "b/loss.json": 2, "speed.json": 3}
-    for file, value in files.items():
-        Path(file).parent.mkdir(exist_ok=True)
-        Path(file).write_text(json.dumps({"mean": value}))
-    first, second = (
-        PlannedStage(name, "run", (), (), metrics=metrics)
-        for name, metrics in (("first", ("a/loss.json", "speed.json")), ("second", ("b/loss.json",)))
-    )
-    plan = Plan((first, second))
-    before = read_before(plan)
-    Path("a/loss.json").write_text('{"mean": 1.5}')
+    Path("loss.tsv").write_text("step\tloss\n0\t3.0\n10\t1.0\n")
+    curves = [{"title": "loss", "series": {"training": "loss.tsv:loss", "held out": "none.tsv:loss"}}]
+    policy = Policy.model_validate({"show": {"curves": curves}})
+    plan = Plan((PlannedStage("train", "run", (), (), policy),))
 
-    _, shown = run_artifacts(plan, {"first": StageOutcome("first", "ran")}, before)
+    page, shown = run_artifacts(plan, {"train": StageOutcome("train", "ran")})
 
-    assert [(row["metric"], row["before"], row["now"]) for row in shown.data] == [
-        ("a/loss.mean", 1, 1.5),
-        ("speed.mean", 3, 3),
-    ]
-
-
-def test_they_are_drawn_in_grey() -> None:
-    assert greys(draw(with_before(NOW, EARLIER))) > 2 * greys(draw(with_before(NOW, [])))
-
-
-def greys(address: str) -> int:
-    """Pixels of that grey in a picture; the edges of letters have a few."""
-    picture = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
-    counted = picture.getcolors(2**24) or []
-    return sum(count for count, colour in counted if colour == (191, 191, 191))
+    assert "| train | ran |" in page.data
+    (figure,) = shown.data
+    assert figure["series"] == {"training": [(0.0, 3.0), (10.0, 1.0)]}
+    png = base64.b64decode(draw(shown.data).partition(",")[2])
+    assert Image.open(io.BytesIO(png)).size[0] > 100

@@ -27,7 +27,7 @@ from flows.run.outcome import (
     up_to_date,
 )
 from flows.run.process import StageRunner
-from flows.run.programs import preflight, redactor, secrets_of, unhidden
+from flows.run.programs import checks, redactor, secrets_of, unhidden
 from flows.run.terminal import Terminal
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
@@ -55,7 +55,7 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
         for line in [
             *unhidden(secrets),
             *low_space([stage.name for stage in plan.to_do]),
-            *preflight(plan, secrets, redactor(secrets)),
+            *checks(plan, secrets, redactor(secrets), alone=False),
         ]:
             print(line, flush=True)
 

@@ -177,19 +177,17 @@ class Policy(FlowSetting):
     """Environment variables for this stage and no other that does not name them too; they are never shown."""
     sidecar: Program | None = None
     """Works while the stage runs and is ended with it; its failure is a warning."""
-    preflight: Program | None = None
-    """Runs before a run starts anything, where other stages run before this one. If it fails, nothing is started; with
-    exit code 69 (a network or a service does not answer) it is a warning."""
-    forecast: Program | None = None
-    """Says what the stage would cost. `why` starts it where the stage would run, and ends with its message where it
-    exits with 2: the stage would be refused. Any other failure is a warning."""
+    check: Program | None = None
+    """Says whether the stage can succeed, and what it would cost. `why` and `run` start it before anything else, if the
+    stage may run. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is a warning.
+    """
     show: Show = Show()
     """What is shown of the stage."""
 
     @property
     def all_secrets(self) -> set[str]:
         """The variables that the stage and its programs name."""
-        programs = (program for program in (self.sidecar, self.preflight, self.forecast) if program is not None)
+        programs = (program for program in (self.sidecar, self.check) if program is not None)
         return {*self.secrets, *(name for program in programs for name in program.secrets)}
 
 

@@ -1,10 +1,8 @@
 """Programs that belong to a stage and are not its command, process groups, and what programs see and print of secrets.
 
-`sidecar`, `preflight` and `forecast` are in a stage's `meta.flow`.
-
-A sidecar runs while the stage runs; a preflight asks, before a run of several stages starts anything,
-whether the stage at its end can succeed; a forecast says what the stage would cost. None of them can make a stage's
-result wrong, and none may hold a stage up.
+`sidecar` and `check` are in a stage's `meta.flow`. A sidecar runs while the stage runs. A check asks, before anything
+starts, whether the stage can succeed and what it would cost; `parrotflow why` and `parrotflow run` start it. Neither
+changes a stage's result, and neither holds a stage up.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, STAGES_TO_DO, UnavailableError, UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -26,11 +24,8 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 10.0
 """Between TERM and KILL, once the stage has ended."""
 
-PREFLIGHT_SECONDS = 180.0
-"""A preflight that takes longer is ended, with a warning."""
-
-FORECAST_SECONDS = 60.0
-"""A forecast that takes longer is ended, with a warning."""
+CHECK_SECONDS = 180.0
+"""A check that takes longer is ended, with a warning."""
 
 SERVER_KEY = "PREFECT_API_AUTH_STRING"
 """The password of Prefect's server, which no stage needs."""
@@ -157,91 +152,61 @@ def end(process: "subprocess.Popen[str]") -> None:
         time.sleep(0.02)
 
 
-def preflight(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> list[str]:
-    """Run the preflights of the stages that are not restored and come after other stages to do; their lines and
-    warnings.
-
-    Raises UserError with the message of one that fails. One that says `unavailable` (exit code 69) or that takes too
-    long is a warning: a network may be back when the stage's turn comes.
-    """
-    to_do = {stage.name for stage in plan.to_do}
-    lines: list[str] = []
-    for stage in plan.to_do:
-        if stage.state == "restore":
-            continue
-        program = stage.policy.preflight
-        # Alone, a stage notices by itself; before it, something would be computed in vain.
-        if program is not None and program.when and to_do & set(stage.upstream):
-            lines += run_preflight(stage.name, program, secrets, redact, to_do)
-    return lines
-
-
-def run_preflight(
-    stage: str, program: "Program", secrets: Collection[str], redact: Callable[[str], str], to_do: Iterable[str] = ()
-) -> Sequence[str]:
-    """One preflight; what is to be shown of it."""
-    later = f"{stage} may fail when its turn comes"
-    try:
-        lines, code = asked(program, secrets, redact, PREFLIGHT_SECONDS, to_do)
-    except OSError as error:
-        raise UserError(f"dvc.yaml: {stage}.meta.flow.preflight: `{program.command}`: {error}") from None
-    except UnavailableError as error:
-        return [f"warning: {error}; {later}"]
-    message = last_error(lines).removeprefix("error: ")
-    if code == EXIT_UNAVAILABLE:
-        return [f"warning: {message}; {later}"]
-    if code:
-        raise UserError(f"{message or f'`{program.command}` exited with {code}'}; nothing was started")
-    return lines
-
-
 def last_error(lines: Sequence[str]) -> str:
     """A program's last line `error: ...` with the lines after it, else its last line."""
     errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
 
 
-def asked(
-    program: "Program", secrets: Collection[str], redact: Callable[[str], str], seconds: float, to_do: Iterable[str]
-) -> tuple[list[str], int]:
-    """The lines that a program prints, and its exit code.
+def checks(
+    plan: "Plan", secrets: Collection[str], redact: Callable[[str], str], *, alone: bool = True
+) -> Iterator[str]:
+    """Run the checks of the stages that may run, and yield what they print below their stage's name.
 
-    Raises OSError where it does not start, UnavailableError where it takes longer, and was ended.
+    Without `alone`, only of stages that other stages run before: alone, a stage reports its faults at once.
+
+    A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
+    turn comes. Raises UserError, after all checks, with the messages of those that fail.
     """
+    to_do, failed = [stage.name for stage in plan.to_do], list[str]()
+    for stage in plan.to_do:
+        program = stage.policy.check
+        if program is None or not program.when or stage.state == "restore":
+            continue
+        if not (alone or set(stage.upstream) & set(to_do)):
+            continue
+        later = f"{stage.name} may fail when its turn comes"
+        try:
+            lines, code = checked(program, secrets, redact, to_do)
+        except OSError as error:
+            failed.append(f"dvc.yaml: {stage.name}.meta.flow.check: `{program.command}`: {error}")
+            continue
+        except UnavailableError as error:
+            yield f"warning: {error}; {later}"
+            continue
+        message = last_error(lines)
+        if code:
+            lines = lines[: len(lines) - len(message.splitlines())]
+        if lines:
+            yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
+        message = message.removeprefix("error: ") or f"`{program.command}` exited with {code}"
+        if code == EXIT_UNAVAILABLE:
+            yield f"warning: {message}; {later}"
+        elif code:
+            failed.append(message)
+    if failed:
+        raise UserError("\n".join(failed))
+
+
+def checked(
+    program: "Program", secrets: Collection[str], redact: Callable[[str], str], to_do: Iterable[str]
+) -> tuple[list[str], int]:
+    """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
     process = start(program, secrets, to_do=to_do)
     try:
-        output, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"`{program.command}` took longer than {seconds:g} s and was ended") from None
+        raise UnavailableError(f"`{program.command}` took longer than {CHECK_SECONDS:g} s and was ended") from None
     finally:
         end(process)
     return [redact(line) for line in output.splitlines()], process.returncode
-
-
-def forecasts(plan: "Plan", secrets: Collection[str], redact: Callable[[str], str]) -> Iterator[str]:
-    """What the stages would cost that are not restored: for each that has a forecast its name, and what it prints.
-
-    Raises UserError, in the end, with the messages of those that say that their stage would be refused (exit code 2).
-    """
-    to_do, refused = [stage.name for stage in plan.to_do], list[str]()
-    for stage in plan.to_do:
-        program = stage.policy.forecast
-        if program is None or not program.when or stage.state == "restore":
-            continue
-        try:
-            lines, code = asked(program, secrets, redact, FORECAST_SECONDS, to_do)
-        except OSError as error:
-            yield f"warning: `{program.command}` does not start: {error}"
-        except UnavailableError as error:
-            yield f"warning: {error}"
-        else:
-            message = last_error(lines)
-            is_refused = code == EXIT_USER_ERROR and message.startswith("error: ")
-            if is_refused:
-                refused.append(message.removeprefix("error: "))
-                lines = lines[: len(lines) - len(message.splitlines())]
-            yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
-            if code and not is_refused:
-                yield f"warning: `{program.command}` exited with {code}"
-    if refused:
-        raise UserError("\n".join(refused))

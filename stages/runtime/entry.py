@@ -16,7 +16,7 @@ STATE_DIR = Path(".parrotflow")
 """What runs leave on this machine, in the project's folder; it is not shared."""
 
 STAGES_TO_DO = "PARROTFLOW_STAGES_TO_DO"
-"""Names with spaces between: the stages that are not up to date, for a stage's preflight and forecast."""
+"""Names with spaces between: the stages that are not up to date, for a stage's check."""
 
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""

@@ -64,7 +64,7 @@ def test_a_changed_parameter_is_named_with_both_values(toy: Path) -> None:
 
 
 def test_the_secrets_of_a_plan_are_those_of_all_stages_and_their_programs(toy: Path) -> None:
-    flow = "secrets: [A], sidecar: {command: x, secrets: [B]}, preflight: {command: x, secrets: [C]}"
+    flow = "secrets: [A], sidecar: {command: x, secrets: [B]}, check: {command: x, secrets: [C]}"
     replace(toy / "dvc.yaml", "    outs: [join.txt]\n", f"    outs: [join.txt]\n    meta: {{flow: {{{flow}}}}}\n")
 
     assert make_plan(["first"]).secrets == {"A", "B", "C"}

@@ -1,6 +1,5 @@
-"""Programs of a stage that are not its command: a sidecar, a preflight before the run starts, and a forecast."""
+"""Programs of a stage that are not its command: a sidecar, and a check before anything starts."""
 
-import subprocess
 import time
 from pathlib import Path
 
@@ -9,19 +8,19 @@ import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy, Program
-from flows.run.programs import forecasts, preflight, redactor, running_sidecar, unhidden
+from flows.run.programs import checks, redactor, running_sidecar, unhidden
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy
 
 STAGES = """\
 stages:
   train: {cmd: "env > train.txt && sleep 1", outs: [train.txt], meta: {flow: {sidecar: %s}}}
-  publish: {cmd: cp train.txt published.txt, deps: [train.txt], outs: [published.txt], meta: {flow: {preflight: %s}}}
+  publish: {cmd: cp train.txt published.txt, deps: [train.txt], outs: [published.txt], meta: {flow: {check: %s}}}
 """
 
 
-def pipeline(folder: Path, sidecar: str = "null", preflight: str = "null") -> Path:
-    made = toy(folder, STAGES % (sidecar, preflight))
+def pipeline(folder: Path, sidecar: str = "null", check: str = "null") -> Path:
+    made = toy(folder, STAGES % (sidecar, check))
     (made / "params.yaml").write_text("publish: {to: null, push: true}\n")
     return made
 
@@ -79,20 +78,20 @@ def test_a_program_whose_condition_does_not_hold_is_not_started(when: object) ->
         pass
 
 
-def test_a_preflight_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", preflight="{command: sh preflight.sh}")
-    (folder / "preflight.sh").write_text("echo error: publish.to: no token\nexit 2\n")
+def test_a_check_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", check="{command: sh check.sh}")
+    (folder / "check.sh").write_text("echo error: publish.to: no token\nexit 2\n")
 
     result = run(folder)
 
     assert result.returncode == 2
-    assert "error: publish.to: no token; nothing was started" in result.stderr
+    assert "error: publish.to: no token" in result.stderr
     assert not (folder / "train.txt").exists()
 
 
-def test_a_preflight_without_a_network_is_a_warning(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", preflight="{command: sh preflight.sh}")
-    (folder / "preflight.sh").write_text(f"echo error: no answer\nexit {EXIT_UNAVAILABLE}\n")
+def test_a_check_without_a_network_is_a_warning(tmp_path: Path) -> None:
+    folder = pipeline(tmp_path / "toy", check="{command: sh check.sh}")
+    (folder / "check.sh").write_text(f"echo error: no answer\nexit {EXIT_UNAVAILABLE}\n")
 
     result = run(folder)
 
@@ -101,31 +100,19 @@ def test_a_preflight_without_a_network_is_a_warning(tmp_path: Path) -> None:
     assert (folder / "published.txt").exists()
 
 
-def test_a_preflight_does_not_run_without_its_condition_or_where_nothing_runs_before_its_stage(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", preflight="{command: no-such-program, when: '${publish.to}'}")
-    assert run(folder).returncode == 0
-
-    (folder / "dvc.yaml").write_text((folder / "dvc.yaml").read_text().replace("${publish.to}", "${publish.push}"))
-    (folder / "published.txt").unlink()
-    assert run(folder).returncode == 0
-
-    (folder / "train.txt").unlink()
-    subprocess.run(["sed", "-i", "s/sleep 1/sleep 0/", "dvc.yaml"], cwd=folder, check=True)
-    assert "dvc.yaml: publish.meta.flow.preflight: `no-such-program`" in run(folder).stderr
-
-
-def test_a_preflight_is_not_asked_for_a_stage_that_is_only_restored() -> None:
-    policy = Policy(preflight=Program(command="sh -c 'echo error: no room; exit 2'"))
+def test_a_run_checks_only_stages_that_others_run_before() -> None:
+    policy = Policy(check=Program(command="sh -c 'echo error: no room; exit 2'"))
     before = PlannedStage("tokenize", "run", (), (), Policy())
-    restored, run = (PlannedStage("train", state, (), ("tokenize",), policy) for state in ("restore", "run"))
+    restored, waiting = (PlannedStage("train", state, (), ("tokenize",), policy) for state in ("restore", "run"))
 
-    assert preflight(Plan((before, restored)), set(), str) == []
-    with pytest.raises(UserError, match="no room; nothing was started"):
-        preflight(Plan((before, run)), set(), str)
+    assert list(checks(Plan((before, restored)), set(), str, alone=False)) == []
+    assert list(checks(Plan((waiting,)), set(), str, alone=False)) == []
+    with pytest.raises(UserError, match="no room"):
+        list(checks(Plan((before, waiting)), set(), str, alone=False))
 
 
 def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
-    policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), preflight=Program(command="y"))
+    policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), check=Program(command="y"))
 
     assert policy.all_secrets == {"A", "B"}
 
@@ -147,45 +134,40 @@ def test_a_secret_of_which_nothing_is_hidden_is_a_warning() -> None:
 
 
 def planned(state: StageState, command: str, **program: object) -> PlannedStage:
-    """A stage with a forecast."""
-    policy = Policy.model_validate({"forecast": {"command": command, **program}})
+    """A stage with a check."""
+    policy = Policy.model_validate({"check": {"command": command, **program}})
     return PlannedStage("train", state, (), (), policy)
 
 
 @pytest.mark.parametrize(("state", "is_asked"), [("run", True), ("maybe", True), ("restore", False), ("clean", False)])
-def test_a_forecast_is_made_where_its_stage_may_run(state: StageState, is_asked: bool) -> None:
-    lines = list(forecasts(Plan((planned(state, "echo an hour"),)), set(), str))
+def test_why_checks_the_stages_that_may_run(state: StageState, is_asked: bool) -> None:
+    lines = list(checks(Plan((planned(state, "echo an hour"),)), set(), str))
 
     assert lines == (["train:", "  an hour"] if is_asked else [])
 
 
-def test_a_forecast_sees_no_secrets_of_others_and_is_not_made_without_its_condition(
+def test_a_check_sees_no_secrets_of_others_and_does_not_run_without_its_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
     stages = (planned("run", "sh -c 'echo token \"$HF_TOKEN\"'"), planned("run", "echo never", when=None))
 
-    assert list(forecasts(Plan(stages), {"HF_TOKEN"}, str)) == ["train:", "  token "]
+    assert list(checks(Plan(stages), {"HF_TOKEN"}, str)) == ["train:", "  token "]
 
 
-def test_a_forecast_that_fails_says_why_and_is_a_warning() -> None:
-    failing = list(forecasts(Plan((planned("run", "sh -c 'echo error: no torch; exit 1'"),)), set(), str))
-    missing = list(forecasts(Plan((planned("run", "no-such-program"),)), set(), str))
+def test_all_checks_run_and_then_all_failures_are_reported() -> None:
+    refusing = planned("run", "sh -c 'echo an hour; echo error: no room; exit 2'")
+    said = checks(Plan((refusing, planned("run", "no-such-program"), planned("run", "echo fine"))), set(), str)
 
-    assert failing[1:] == ["  error: no torch", "warning: `sh -c 'echo error: no torch; exit 1'` exited with 1"]
-    assert missing[0].startswith("warning: `no-such-program` does not start")
-
-
-def test_a_stage_that_would_be_refused_is_refused_after_all_forecasts() -> None:
-    stages = (planned("run", "sh -c 'echo 3 hours; echo error: too large; exit 2'"), planned("run", "echo an hour"))
-    said = forecasts(Plan(stages), set(), str)
-
-    assert [next(said) for _ in range(4)] == ["train:", "  3 hours", "train:", "  an hour"]
-    with pytest.raises(UserError, match=r"^too large$"):
+    assert [next(said) for _ in range(4)] == ["train:", "  an hour", "train:", "  fine"]
+    with pytest.raises(UserError, match=r"no room\ndvc\.yaml: train\.meta\.flow\.check: `no-such-program`: "):
         next(said)
 
 
-def test_a_program_is_told_which_stages_are_not_up_to_date() -> None:
-    stages = (planned("run", "sh -c 'echo $PARROTFLOW_STAGES_TO_DO'"), PlannedStage("tokenize", "maybe", (), ()))
+def test_a_check_knows_the_stages_that_are_to_run() -> None:
+    stages = (
+        planned("run", "sh -c 'echo $PARROTFLOW_STAGES_TO_DO'"),
+        PlannedStage("tokenize", "run", (), (), Policy()),
+    )
 
-    assert list(forecasts(Plan(stages), set(), str)) == ["train:", "  train tokenize"]
+    assert list(checks(Plan(stages), set(), str)) == ["train:", "  train tokenize"]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 35
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 16
 
@@ -84,8 +82,8 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         stop()
 
     # `nohup` ignores SIGHUP on purpose.
-    numbers = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, on_signal) for number in numbers}
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield
     finally:

@@ -127,10 +127,9 @@ def why(
         return
     if plan.seconds:
         console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
-    from flows.run.programs import checks, redactor, secrets_of
+    from flows.run.programs import checks, redactor
 
-    secrets = secrets_of(plan)
-    for number, line in enumerate(checks(plan, secrets, redactor(secrets))):
+    for number, line in enumerate(checks(plan, redactor())):
         console.print(line if number else f"\n{line}", markup=False, soft_wrap=True)
 
 

@@ -155,8 +155,7 @@ OF_LIBRARIES = {
     "CUDA_VISIBLE_DEVICES": ("all", "GPUs that are used; `-1` for none"),
     "HF_TOKEN": (
         "none",
-        "publishing to the Hub, and sources and models that need a login; only the stages that name it under "
-        "`secrets` in `dvc.yaml` get it; never written anywhere",
+        "publishing to the Hub, and sources and models that need a login; never written anywhere",
     ),
     "HF_HUB_OFFLINE": ("none", "1: nothing is asked of the Hub"),
     "RAY_ADDRESS": ("none", "a Ray cluster on which the data stages run (`pip install -e '.[cluster]'`)"),

@@ -27,7 +27,7 @@ from flows.run.outcome import (
     up_to_date,
 )
 from flows.run.process import StageRunner
-from flows.run.programs import checks, redactor, secrets_of, unhidden
+from flows.run.programs import checks, redactor
 from flows.run.terminal import Terminal
 
 CarryOut = Callable[[Attempts, Callable[[], Iterable[Artifact]]], None]
@@ -51,11 +51,9 @@ def run_pipeline(options: RunOptions, *, name: str = "`parrotflow run`", carry_o
             terminal.summary({})
             return RunResult("Completed", f"0 of {len(plan.stages)} stages were not up to date")
         keep_order([stage.name for stage in plan])
-        secrets = secrets_of(plan)
         for line in [
-            *unhidden(secrets),
             *low_space([stage.name for stage in plan.to_do]),
-            *checks(plan, secrets, redactor(secrets), alone=False),
+            *checks(plan, redactor(), alone=False),
         ]:
             print(line, flush=True)
 

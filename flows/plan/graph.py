@@ -84,8 +84,6 @@ class Plan:
     """Every stage, upstreams first."""
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
-    secrets: frozenset[str] = frozenset()
-    """The variables that some stage of the repository names as secrets, also one that is not in the plan."""
     unnoticed: tuple[str, ...] = ()
     """With `read_all`: files whose content changed although their size and mtime did not."""
 
@@ -129,8 +127,7 @@ def make_plan(
             known = forget_hashes(repo) if read_all else {}
             stages = _wanted(repo, targets, downstream)
             check_deps(repo, stages)
-            secrets = frozenset(name for stage in repo.index.stages for name in _policy(stage).all_secrets)
-            return Plan(tuple(_plan(repo, stages, force)), secrets, tuple(changed_unnoticed(repo, known)))
+            return Plan(tuple(_plan(repo, stages, force)), tuple(changed_unnoticed(repo, known)))
     except DvcException as error:
         raise UserError(f"dvc: {error}{remedy(error)}") from None
 

@@ -158,8 +158,6 @@ class Program(FlowSetting):
     """The program and its arguments."""
     when: Any = True
     """Not started where this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
-    secrets: tuple[str, ...] = ()
-    """Environment variables for this program, as for a stage."""
 
 
 class Policy(FlowSetting):
@@ -173,8 +171,6 @@ class Policy(FlowSetting):
     """Before each retry; the stage holds no slot while it waits."""
     resources: tuple[str, ...] = ()
     """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
-    secrets: tuple[str, ...] = ()
-    """Environment variables for this stage and no other that does not name them too; they are never shown."""
     sidecar: Program | None = None
     """Works while the stage runs and is ended with it; its failure is a warning."""
     check: Program | None = None
@@ -183,12 +179,6 @@ class Policy(FlowSetting):
     """
     show: Show = Show()
     """What is shown of the stage."""
-
-    @property
-    def all_secrets(self) -> set[str]:
-        """The variables that the stage and its programs name."""
-        programs = (program for program in (self.sidecar, self.check) if program is not None)
-        return {*self.secrets, *(name for program in programs for name in program.secrets)}
 
 
 def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:

@@ -6,7 +6,6 @@ unless `keep_going`; Ctrl-C, SIGTERM and a cancellation end those that run. A fa
 tried again as often as the stage's policy says.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 from flows.run.locks import Devices, Slots, slots_of_this_machine
 from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
-from flows.run.programs import SERVER_KEY, redactor, running_sidecar, secrets_of
+from flows.run.programs import SERVER_KEY, redactor, running_sidecar
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.stages = {stage.name: stage for stage in self.plan.to_do}
-        self.secrets = secrets_of(self.plan)
-        self._redact = redactor({*self.secrets, SERVER_KEY})
+        self._redact = redactor()
         self._turns = {name: turn for turn, name in enumerate(self.stages)}
         self._tried: dict[str, StageOutcome] = {}
         """The failures of stages that are to be tried again."""
@@ -142,14 +140,11 @@ class Attempts:
             force=self.options.force,
             pull=self.options.pull,
             check_cache=not self.options.force and stage.may_be_restored,
-            environment={
-                name: os.environ[name] if name in stage.policy.secrets else None for name in sorted(self.secrets)
-            }
-            | dict.fromkeys({SERVER_KEY} - self.secrets),
+            environment={SERVER_KEY: None},
         )
         with (
             self.devices.taken(stage.policy.resources) as share,
-            running_sidecar(stage.policy.sidecar, self.secrets, take),
+            running_sidecar(stage.policy.sidecar, take),
         ):
             request = replace(request, environment=request.environment | share)
             outcome = self.runner.run(request, take, stage.policy.timeout_seconds)

@@ -12,9 +12,10 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
+from stages.runtime.credentials import SECRET_NAMES
 from stages.runtime.entry import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
@@ -35,26 +36,18 @@ SHORTEST_SECRET = 8
 """A shorter value would be found inside words and numbers, and the marks of it would give it away."""
 
 
-def secrets_of(plan: "Plan") -> set[str]:
-    """The variables of the environment that some stage of the repository names as a secret."""
-    return {name for name in plan.secrets if name in os.environ}
+def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
+    """Return a function that replaces the values of variables with a secret's name, and tokens of the Hub, by names.
 
-
-def unhidden(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A warning for each of these variables whose value `redactor` leaves where it is."""
-    short = [name for name in sorted(names) if environment.get(name, "").strip() and not _hidden(environment[name])]
-    return [
-        f"warning: {name} has fewer than {SHORTEST_SECRET} characters, so it is not hidden where a stage prints it"
-        for name in short
-    ]
-
-
-def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """A function that replaces the values of these environment variables, and tokens of the Hub, by their names.
-
-    It is asked line by line, so each line of a value counts by itself; the longest first, since one may hold another.
+    It is called line by line, so each line of a value counts by itself; the longest first, since one may hold another.
     """
-    lines = {line: name for name in names for line in _hidden(environment.get(name, ""))}
+    lines = {
+        line.strip(): name
+        for name, value in environment.items()
+        if SECRET_NAMES.search(name) or name == SERVER_KEY
+        for line in value.splitlines()
+        if len(line.strip()) >= SHORTEST_SECRET
+    }
     values = dict(sorted(lines.items(), key=lambda item: len(item[0]), reverse=True))
 
     def redact(text: str) -> str:
@@ -63,10 +56,6 @@ def redactor(names: Iterable[str], environment: Mapping[str, str] = os.environ) 
         return HUB_TOKEN.sub("[token]", text)
 
     return redact
-
-
-def _hidden(value: str) -> list[str]:
-    return [line.strip() for line in value.splitlines() if len(line.strip()) >= SHORTEST_SECRET]
 
 
 def signal_group(group: int, number: int) -> None:
@@ -85,16 +74,14 @@ def group_lives(group: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_sidecar(
-    program: "Program | None", secrets: Collection[str], on_lines: Callable[[list[str]], None]
-) -> Iterator[None]:
+def running_sidecar(program: "Program | None", on_lines: Callable[[list[str]], None]) -> Iterator[None]:
     """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_lines`."""
     if program is None or not program.when:
         yield
         return
     try:
         # The program sees its input end where this process is killed.
-        process = start(program, secrets, stdin=subprocess.PIPE)
+        process = start(program, stdin=subprocess.PIPE)
     except OSError as error:
         on_lines([f"warning: `{program.command}` does not start: {error}"])
         yield
@@ -110,14 +97,11 @@ def running_sidecar(
             process.stdin.close()
 
 
-def start(
-    program: "Program", secrets: Collection[str], stdin: int = subprocess.DEVNULL, to_do: Iterable[str] = ()
-) -> "subprocess.Popen[str]":
+def start(program: "Program", stdin: int = subprocess.DEVNULL, to_do: Iterable[str] = ()) -> "subprocess.Popen[str]":
     """Start a program in a process group of its own; `to_do`: the stages of a plan that are not up to date."""
-    hidden = {*secrets, SERVER_KEY} - set(program.secrets)
     return subprocess.Popen(
         shlex.split(program.command),
-        env={name: value for name, value in os.environ.items() if name not in hidden} | {STAGES_TO_DO: " ".join(to_do)},
+        env={name: value for name, value in os.environ.items() if name != SERVER_KEY} | {STAGES_TO_DO: " ".join(to_do)},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -158,9 +142,7 @@ def last_error(lines: Sequence[str]) -> str:
     return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
 
 
-def checks(
-    plan: "Plan", secrets: Collection[str], redact: Callable[[str], str], *, alone: bool = True
-) -> Iterator[str]:
+def checks(plan: "Plan", redact: Callable[[str], str], *, alone: bool = True) -> Iterator[str]:
     """Run the checks of the stages that may run, and yield what they print below their stage's name.
 
     Without `alone`, only of stages that other stages run before: alone, a stage reports its faults at once.
@@ -177,7 +159,7 @@ def checks(
             continue
         later = f"{stage.name} may fail when its turn comes"
         try:
-            lines, code = checked(program, secrets, redact, to_do)
+            lines, code = checked(program, redact, to_do)
         except OSError as error:
             failed.append(f"dvc.yaml: {stage.name}.meta.flow.check: `{program.command}`: {error}")
             continue
@@ -198,11 +180,9 @@ def checks(
         raise UserError("\n".join(failed))
 
 
-def checked(
-    program: "Program", secrets: Collection[str], redact: Callable[[str], str], to_do: Iterable[str]
-) -> tuple[list[str], int]:
+def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
     """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
-    process = start(program, secrets, to_do=to_do)
+    process = start(program, to_do=to_do)
     try:
         output, _ = process.communicate(timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired:

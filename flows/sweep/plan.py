@@ -84,13 +84,11 @@ def standings(batch: Batch) -> dict[str, Standing]:
 def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     """The plan of all cells, whose project folders are given by their ids, in the order in which they are to start."""
     stages: list[PlannedStage] = []
-    secrets: frozenset[str] = frozenset()
     first: dict[str, str] = {}
     for cell, folder in folders.items():
         with working_in(folder):
             plan, contents = make_plan(targets), computed_contents(targets)
         forget_other_times(folder, contents)
-        secrets |= plan.secrets
         to_do = {stage.name for stage in plan.to_do}
         for stage in plan:
             name, upstream = f"{cell}/{stage.name}", [f"{cell}/{other}" for other in stage.upstream]
@@ -104,7 +102,7 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
             if policy.sidecar is not None:  # it would work in the project, not in the clone
                 policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
             stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
-    return Plan(tuple(stages), secrets=secrets)
+    return Plan(tuple(stages))
 
 
 def forget_other_times(folder: Path, contents: Mapping[str, str]) -> None:

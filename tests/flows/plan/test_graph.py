@@ -63,13 +63,6 @@ def test_a_changed_parameter_is_named_with_both_values(toy: Path) -> None:
     assert plan()["join"].reasons == (Reason("upstream", "left"),)
 
 
-def test_the_secrets_of_a_plan_are_those_of_all_stages_and_their_programs(toy: Path) -> None:
-    flow = "secrets: [A], sidecar: {command: x, secrets: [B]}, check: {command: x, secrets: [C]}"
-    replace(toy / "dvc.yaml", "    outs: [join.txt]\n", f"    outs: [join.txt]\n    meta: {{flow: {{{flow}}}}}\n")
-
-    assert make_plan(["first"]).secrets == {"A", "B", "C"}
-
-
 def test_a_value_of_another_file_reruns_the_stages_that_read_it(toy: Path) -> None:
     replace(toy / "other.yaml", "'1'", "'2'")
 

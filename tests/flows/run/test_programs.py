@@ -8,7 +8,7 @@ import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy, Program
-from flows.run.programs import checks, redactor, running_sidecar, unhidden
+from flows.run.programs import checks, redactor, running_sidecar
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import processes_in, run, toy
 
@@ -25,11 +25,9 @@ def pipeline(folder: Path, sidecar: str = "null", check: str = "null") -> Path:
     return made
 
 
-def test_a_sidecar_runs_while_its_stage_runs_with_secrets_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sidecar_runs_while_its_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
-    folder = pipeline(tmp_path / "toy", "{command: sh sidecar.sh, when: '${publish.push}', secrets: [HF_TOKEN]}")
+    folder = pipeline(tmp_path / "toy", "{command: sh sidecar.sh, when: '${publish.push}'}")
     (folder / "sidecar.sh").write_text("env > sidecar.txt\necho seen $HF_TOKEN\nsleep 100\n")
 
     result = run(folder)
@@ -37,7 +35,6 @@ def test_a_sidecar_runs_while_its_stage_runs_with_secrets_of_its_own(
     assert result.returncode == 0, result.stdout
     assert "seen [HF_TOKEN]" in result.stdout
     assert "HF_TOKEN=a-secret-of-mine" in (folder / "sidecar.txt").read_text()
-    assert "HF_TOKEN" not in (folder / "train.txt").read_text()
     assert processes_in(folder) == []
 
 
@@ -53,7 +50,7 @@ def test_a_sidecar_that_fails_is_a_warning(tmp_path: Path) -> None:
 def test_a_program_that_does_not_start_is_a_warning() -> None:
     lines: list[str] = []
 
-    with running_sidecar(Program(command="no-such-program"), set(), lines.extend):
+    with running_sidecar(Program(command="no-such-program"), lines.extend):
         pass
 
     assert lines == [
@@ -65,7 +62,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
     monkeypatch.setattr("flows.run.programs.GRACE_SECONDS", 0.2)
     lines: list[str] = []
 
-    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo $$; sleep 100'"), set(), lines.extend):
+    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo $$; sleep 100'"), lines.extend):
         while not lines:
             time.sleep(0.01)
 
@@ -74,7 +71,7 @@ def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest
 
 @pytest.mark.parametrize("when", [None, False, ""])
 def test_a_program_whose_condition_does_not_hold_is_not_started(when: object) -> None:
-    with running_sidecar(Program(command="no-such-program", when=when), set(), pytest.fail):
+    with running_sidecar(Program(command="no-such-program", when=when), pytest.fail):
         pass
 
 
@@ -105,32 +102,21 @@ def test_a_run_checks_only_stages_that_others_run_before() -> None:
     before = PlannedStage("tokenize", "run", (), (), Policy())
     restored, waiting = (PlannedStage("train", state, (), ("tokenize",), policy) for state in ("restore", "run"))
 
-    assert list(checks(Plan((before, restored)), set(), str, alone=False)) == []
-    assert list(checks(Plan((waiting,)), set(), str, alone=False)) == []
+    assert list(checks(Plan((before, restored)), str, alone=False)) == []
+    assert list(checks(Plan((waiting,)), str, alone=False)) == []
     with pytest.raises(UserError, match="no room"):
-        list(checks(Plan((before, waiting)), set(), str, alone=False))
-
-
-def test_the_secrets_of_a_stage_are_those_of_its_programs_too() -> None:
-    policy = Policy(secrets=("A",), sidecar=Program(command="x", secrets=("B",)), check=Program(command="y"))
-
-    assert policy.all_secrets == {"A", "B"}
+        list(checks(Plan((before, waiting)), str, alone=False))
 
 
 def test_a_secret_that_another_begins_with_or_that_has_several_lines_is_hidden_whole() -> None:
     key = "-----BEGIN KEY-----\nAAAAbbbbCCCC\r\nDDDDeeeeFFFF\nab==\n"
-    environment = {"USER_KEY": "abcdefgh", "ADMIN_KEY": "abcdefgh-and-more", "SIGNING": key}
-    for names in (["USER_KEY", "ADMIN_KEY", "SIGNING"], ["SIGNING", "ADMIN_KEY", "USER_KEY"]):
-        redact = redactor(names, environment)
+    secrets = {"USER_TOKEN": "abcdefgh", "ADMIN_TOKEN": "abcdefgh-and-more", "MY_SECRET": key, "SHORT_TOKEN": "abc"}
+    for names in (secrets, reversed(secrets)):
+        redact = redactor({name: secrets[name] for name in names} | {"HOME": "/home/somebody"})
 
-        assert redact("is abcdefgh-and-more, abcdefgh") == "is [ADMIN_KEY], [USER_KEY]"
-        assert [redact(line) for line in key.splitlines()][1:3] == ["[SIGNING]", "[SIGNING]"]
-
-
-def test_a_secret_of_which_nothing_is_hidden_is_a_warning() -> None:
-    environment = {"SHORT": "abc", "LINES": "abc\ndef\nghi\njkl", "LONG": "abcdefgh\nabc", "EMPTY": "\n"}
-
-    assert [line.split()[1] for line in unhidden(environment, environment)] == ["LINES", "SHORT"]
+        assert redact("is abcdefgh-and-more, abcdefgh") == "is [ADMIN_TOKEN], [USER_TOKEN]"
+        assert [redact(line) for line in key.splitlines()][1:3] == ["[MY_SECRET]", "[MY_SECRET]"]
+        assert redact("abc in /home/somebody") == "abc in /home/somebody"
 
 
 def planned(state: StageState, command: str, **program: object) -> PlannedStage:
@@ -141,23 +127,18 @@ def planned(state: StageState, command: str, **program: object) -> PlannedStage:
 
 @pytest.mark.parametrize(("state", "is_asked"), [("run", True), ("maybe", True), ("restore", False), ("clean", False)])
 def test_why_checks_the_stages_that_may_run(state: StageState, is_asked: bool) -> None:
-    lines = list(checks(Plan((planned(state, "echo an hour"),)), set(), str))
+    lines = list(checks(Plan((planned(state, "echo an hour"),)), str))
 
     assert lines == (["train:", "  an hour"] if is_asked else [])
 
 
-def test_a_check_sees_no_secrets_of_others_and_does_not_run_without_its_condition(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
-    stages = (planned("run", "sh -c 'echo token \"$HF_TOKEN\"'"), planned("run", "echo never", when=None))
-
-    assert list(checks(Plan(stages), {"HF_TOKEN"}, str)) == ["train:", "  token "]
+def test_a_check_does_not_run_without_its_condition() -> None:
+    assert list(checks(Plan((planned("run", "echo never", when=None),)), str)) == []
 
 
 def test_all_checks_run_and_then_all_failures_are_reported() -> None:
     refusing = planned("run", "sh -c 'echo an hour; echo error: no room; exit 2'")
-    said = checks(Plan((refusing, planned("run", "no-such-program"), planned("run", "echo fine"))), set(), str)
+    said = checks(Plan((refusing, planned("run", "no-such-program"), planned("run", "echo fine"))), str)
 
     assert [next(said) for _ in range(4)] == ["train:", "  an hour", "train:", "  fine"]
     with pytest.raises(UserError, match=r"no room\ndvc\.yaml: train\.meta\.flow\.check: `no-such-program`: "):
@@ -170,4 +151,4 @@ def test_a_check_knows_the_stages_that_are_to_run() -> None:
         PlannedStage("tokenize", "run", (), (), Policy()),
     )
 
-    assert list(checks(Plan(stages), set(), str)) == ["train:", "  train tokenize"]
+    assert list(checks(Plan(stages), str)) == ["train:", "  train tokenize"]

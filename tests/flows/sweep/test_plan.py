@@ -1,13 +1,11 @@
 """The plan of all cells: what several of them share is computed once, here or by one job of a pool before theirs."""
 
 import itertools
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.sweep.plan import Job, jobs_of, plan_of_all
-from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
+from flows.sweep.plan import Job, jobs_of
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
 NAMES = {cell: f"cell-{cell}" for cell in "abcdefgh"}
@@ -99,12 +97,3 @@ def results_of(job: Job, cells: dict[str, dict[str, str]]) -> set[str]:
 def upstream(stages: dict[str, str], targets: tuple[str, ...]) -> set[str]:
     last = max(STAGES.index(target) for target in targets)
     return {stages[stage] for stage in STAGES[: last + 1]}
-
-
-def test_the_plan_of_all_cells_knows_the_secrets_of_stages_that_no_cell_runs(tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path / "toy", DVC_YAML + "    meta: {flow: {secrets: [PASSPHRASE]}}\n")
-
-    plan = plan_of_all({"0123abcd": folder}, ["collect"])
-
-    assert [stage.name for stage in plan] == ["0123abcd/collect"]
-    assert plan.secrets == {"PASSPHRASE"}

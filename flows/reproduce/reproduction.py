@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import check_code, check_out, write_back
-from flows.reproduce.commands import failed, require_consent, run_python
+from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
 from flows.reproduce.data import bring_data
 from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
-from flows.reproduce.revision import RecordedRevision, check_signature, found_revision
+from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from stages.formats.revision.provenance import PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
@@ -59,7 +59,9 @@ def reproduce(request: ReproduceOptions) -> int:
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
     settings, steps = request.settings, request.steps
-    with found_revision(request.revision, request.folder) as revision:
+    work = work_folder(request.revision, request.folder)
+    with only_reproduction_in(work):
+        revision = open_revision(request.revision, work)
         say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)

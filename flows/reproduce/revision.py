@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from flows.reproduce.commands import only_reproduction_in
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
@@ -169,31 +167,36 @@ OF_THE_HUB = (".gitattributes", ".cache", ".git")
 """What the Hub, its client and a clone have next to the files of a revision."""
 
 
-@contextmanager
-def found_revision(asked: str, given: Path | None) -> Iterator[RecordedRevision]:
-    """The verified revision that a user names, with the right to work in its folder: `given`, or one of its own.
+def work_folder(asked: str, given: Path | None) -> Path:
+    """The folder in which a revision is reproduced: `given`, or one of its own.
 
-    A local revision is read in place; one of the Hub is downloaded once, to `WORK/revision`. Raises UserError if it is
-    damaged, is not there, or its record is not that of the pipeline that made it.
+    Raises UserError if the revision is not there, or is local and damaged: before anything is written.
     """
     local = local_folder(asked)
     if local is not None:
         require_intact(asked, local)
     name = re.sub("[/@]", "--", asked) if local is None else Provenance.read(local / PROVENANCE).revision
-    work = (given or WORK / name).absolute()
-    with only_reproduction_in(work):
-        folder = local
-        if folder is None:
-            folder = fetched(asked, work)
-            require_intact(asked, folder)
-        revision = read_revision(asked, folder, work)
-        without = unmade(revision.provenance, revision.stages)
-        if revision.training is None or without:  # what nothing makes again would be compared with nothing
-            raise UserError(
-                f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
-                "the record is not that of the pipeline that made this revision"
-            )
-        yield revision
+    return (given or WORK / name).absolute()
+
+
+def open_revision(asked: str, work: Path) -> RecordedRevision:
+    """The verified revision that a user names, to be reproduced in `work`.
+
+    A local revision is read in place; one of the Hub is downloaded once, to `WORK/revision`. Raises UserError if it is
+    damaged, or its record is not that of the pipeline that made it.
+    """
+    folder = local_folder(asked)
+    if folder is None:
+        folder = fetched(asked, work)
+        require_intact(asked, folder)
+    revision = read_revision(asked, folder, work)
+    without = unmade(revision.provenance, revision.stages)
+    if revision.training is None or without:  # what nothing makes again would be compared with nothing
+        raise UserError(
+            f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
+            "the record is not that of the pipeline that made this revision"
+        )
+    return revision
 
 
 def local_folder(asked: str) -> Path | None:

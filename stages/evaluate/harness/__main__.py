@@ -8,6 +8,8 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 
 # isort: split
 
+from contextlib import ExitStack
+
 from stages.evaluate.harness.params import HarnessParams
 from stages.formats.evaluation.harness import HarnessReport, write_harness_samples
 from stages.runtime.entry import run_stage
@@ -40,11 +42,14 @@ def main() -> None:
     model = open_language_model()
     note_untrained_positions(model.lm.max_length, "lm-eval reads them all, so train longer sequences")
     results = []
-    for name in params.tasks:
-        with loaded(name, index, params) as tasks:
+    with ExitStack() as stack:
+        # Every task is checked before the first is scored, which may take hours.
+        selected = {name: stack.enter_context(loaded(name, index, params)) for name in params.tasks}
+        for tasks in selected.values():
             require_room(tasks["tasks"], model.lm)
+        for name, tasks in selected.items():
             results.append(score(model, tasks, params))
-        print(f"scored {name}", flush=True)
+            print(f"scored {name}", flush=True)
     write_harness_samples(sample_rows(results))
     report = summarise(results, model, params)
     note_cut_requests(report)

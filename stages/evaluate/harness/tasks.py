@@ -133,9 +133,10 @@ def loaded(name: str, manager: TaskManager, params: HarnessParams) -> Iterator[T
     origins = {str(config.get("dataset_path")) for _, config in configs(name, manager.task_index)}
     local = any(origin in LOCAL_FORMATS or Path(origin).is_dir() for origin in origins)
     sys.dont_write_bytecode = True  # next to a task file DVC would take it for a change of the folder
-    with fresh_cache() if local else nullcontext():
+    with TemporaryDirectory() as folder:  # the data of the tasks is read from it until they are scored
         try:
-            tasks = manager.load([name])
+            with cache_in(Path(folder)) if local else nullcontext():
+                tasks = manager.load([name])
         except Exception as error:  # a task's file, its functions and its data may raise any
             raise load_error(name, error) from None
         for task in tasks["tasks"].values():
@@ -161,12 +162,11 @@ def load_error(name: str, error: Exception) -> UserError:
 
 
 @contextmanager
-def fresh_cache() -> Iterator[None]:
-    """A cache of `datasets` that begins empty: for files of one's own it trusts a file's time, not its content."""
+def cache_in(folder: Path) -> Iterator[None]:
+    """An empty folder as the cache of `datasets`, which trusts the time of a local file, not its content."""
     before = datasets.config.HF_DATASETS_CACHE
-    with TemporaryDirectory() as folder:
-        datasets.config.HF_DATASETS_CACHE = Path(folder)
-        try:
-            yield
-        finally:
-            datasets.config.HF_DATASETS_CACHE = before
+    datasets.config.HF_DATASETS_CACHE = folder
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = before

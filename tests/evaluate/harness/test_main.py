@@ -91,10 +91,14 @@ def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsy
     assert "6 of 6 requests are longer than the model reads at once" in note
 
 
-def test_a_task_whose_answers_would_fill_the_window_is_refused_with_what_to_write(project: Path) -> None:
+def test_a_task_whose_answers_would_fill_the_window_is_refused_before_any_task_is_scored(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
+    write_task("first")
     write_task("write", output_type="generate_until", metric_list=[exact], generation_kwargs={"until": ["x"]})
-    write_sections(project, harness__tasks=["write"])
+    write_sections(project, harness__tasks=["first", "write"])
+    monkeypatch.setattr(HFLM, "_loglikelihood_tokens", refuse_to_answer)
 
     with pytest.raises(UserError, match=r"write: its answers have up to 256 .* reads 32 .*\{max_gen_toks: 8\}`"):
         main()

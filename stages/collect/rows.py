@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -10,8 +9,8 @@ from typing import Any, BinaryIO, TypeAlias, cast
 from stages.collect.find import FoundFile, one_line
 from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem
 from stages.formats.documents import without_query
-from stages.formats.reports import json_object, parse_json
-from stages.formats.rows import COMPRESSED, MISSING, field_of
+from stages.formats.reports import json_object
+from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UserError, visible
 from stages.runtime.section import Section
@@ -135,20 +134,13 @@ def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, Ro
     longest = longest_line(limit)
     reader = io.BufferedReader(cast("io.RawIOBase", stream))
     first = reader.readline(longest)
-    if isinstance(row := _as_json(first), dict):
+    if isinstance(row := as_json(first), dict):
         yield 1, row
         yield from json_lines(name, cast("BinaryIO", reader), limit, start=2)
         return
-    value = _as_json(first + reader.read())
+    value = as_json(first + reader.read())
     for number, row in enumerate(value if isinstance(value, list) else [value], start=1):
         yield number, row if isinstance(row, dict) else {}
-
-
-def _as_json(content: bytes) -> Any:
-    try:
-        return parse_json(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return None
 
 
 def csv_rows(
@@ -228,18 +220,3 @@ def parquet_rows(
             raise UserError(f"{name}: damaged after row {number} ({one_line(error)})") from None
 
     return rows(), ", ".join(f"{one.name}: {one.type}" for one in list(table.schema_arrow)[:FIELDS_SHOWN])
-
-
-_ARRAY_OF_OBJECTS = re.compile(rb'\s*\[\s*\{\s*"')
-
-
-def looks_like_rows(content: bytes) -> bool:
-    """True if a text begins as an array of JSON objects, or with two lines of JSON objects that have the same keys."""
-    content = content.removeprefix(b"\xef\xbb\xbf")
-    if _ARRAY_OF_OBJECTS.match(content):
-        return True
-    if not content.lstrip().startswith(b"{"):
-        return False
-    first, _, rest = content.lstrip().partition(b"\n")
-    one, other = (_as_json(line) for line in (first, rest.lstrip().partition(b"\n")[0]))
-    return isinstance(one, dict) and isinstance(other, dict) and bool(one) and one.keys() == other.keys()

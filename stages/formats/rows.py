@@ -1,7 +1,10 @@
-"""Rows of tables and of JSON lines: which file names hold them, and the value of a field."""
+"""Rows of tables and of JSON lines: which files hold them, and the value of a field."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+from stages.formats.reports import parse_json
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 """Endings of the compressions that are read."""
@@ -17,6 +20,29 @@ def ending(name: str) -> str:
         name = name.removesuffix(compression)
     stem, dot, last = name.rpartition(".")
     return f".{last}" if dot and stem and "/" not in last else ""
+
+
+_ARRAY_OF_OBJECTS = re.compile(rb'\s*\[\s*\{\s*"')
+
+
+def looks_like_rows(content: bytes) -> bool:
+    """True if a text begins as an array of JSON objects, or with two lines of JSON objects that have the same keys."""
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if _ARRAY_OF_OBJECTS.match(content):
+        return True
+    if not content.lstrip().startswith(b"{"):
+        return False
+    first, _, rest = content.lstrip().partition(b"\n")
+    one, other = (as_json(line) for line in (first, rest.lstrip().partition(b"\n")[0]))
+    return isinstance(one, dict) and isinstance(other, dict) and bool(one) and one.keys() == other.keys()
+
+
+def as_json(content: bytes) -> Any:
+    """JSON that people wrote; None if it is not valid."""
+    try:
+        return parse_json(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def field_of(values: Mapping[str, Any], name: str) -> Any:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.formats.documents import Document, document_id, read_documents, require_documents
 from stages.formats.reports import parse_json
+from stages.formats.rows import COMPRESSED, ending, looks_like_rows
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import Positions, TokenIds, TokenStore
 from stages.runtime.entry import UserError, first_line
@@ -80,7 +81,8 @@ def named_set(name: str, path: Path) -> HeldOutSet:
     """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
 
     `.jsonl` and `.parquet` hold a document in each row, in the field or column `text`, with its `source` and `path` if
-    it has them; any other file is a document. Empty texts are left out, and byte-order marks, as `collect` does.
+    it has them; any other file is a document. Raises UserError for one that is compressed, and for text that looks like
+    rows, whose braces and keys would be scored. Empty texts are left out, and byte-order marks, as `collect` does.
     """
     return HeldOutSet(name, path, lambda: (document for document in _read(name, path) if document.text))
 
@@ -104,7 +106,9 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
-    match file.suffix:
+    if file.name.lower().endswith(COMPRESSED):
+        raise UserError(f"{file}: is compressed: unpack it")
+    match ending(file.name):
         case ".jsonl":
             with file.open(encoding="utf-8-sig", newline="\n") as lines:
                 yield from ((number, parse_json(line)) for number, line in enumerate(lines, start=1) if line.strip())
@@ -113,7 +117,12 @@ def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
                 rows = (row for batch in table.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
                 yield from enumerate(rows, start=1)
         case _:
-            yield None, {"text": file.read_bytes().decode("utf-8-sig")}
+            content = file.read_bytes()
+            if looks_like_rows(content):
+                raise UserError(
+                    f"{file}: looks like JSON rows: rename it to .jsonl (an array: write one object a line)"
+                )
+            yield None, {"text": content.decode("utf-8-sig")}
 
 
 def _document(row: Any, set_name: str, name: str) -> Document:

@@ -182,12 +182,15 @@ def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:
 def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
     """The lines of a file, also gzipped (`.gz`), that are not blank, with their numbers from 1.
 
-    Raises UserError, which ends with `remedy`, where it cannot be read.
+    Raises UserError, which ends with `remedy`, if it cannot be read.
     """
     try:
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeError) as error:
+    except UnicodeError:
+        advice = "convert it, or unpack it if it is compressed (only .gz is read)"
+        raise UserError(f"{path}: is not UTF-8 text: {advice}{remedy}") from None
+    except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"{path}: cannot be read ({reason}){remedy}") from None
     # Not splitlines(): only a newline ends a line of JSON, and a text may hold other separators as they are.

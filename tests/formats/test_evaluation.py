@@ -114,7 +114,7 @@ def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_on
         (b'{"task_id": "a"}\n', "set.jsonl: line 1: no field 'prompt'; expected HumanEval's"),
         (json.dumps(HUMANEVAL | {"prompt": 3}).encode(), "set.jsonl: line 1: prompt: Input should be a valid string"),
         (json.dumps(HUMANEVAL).encode() + b"\n" + json.dumps(HUMANEVAL).encode(), "task_id `HumanEval/0` occurs more"),
-        (b"\xff", "set.jsonl: cannot be read"),
+        (b"\xff", "set.jsonl: is not UTF-8 text: convert it, or unpack it if it is compressed (only .gz is read)"),
         (json.dumps(MBPP | {"test_list": None}).encode(), "set.jsonl: line 1: test_list: Input should be a valid list"),
         (
             json.dumps(MBPP | {"test_list": "assert one() == 1"}).encode(),

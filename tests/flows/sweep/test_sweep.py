@@ -278,7 +278,7 @@ def test_times_of_starts_with_other_parameters_are_not_added(tmp_path: Path) -> 
 
     seconds = runs_of(folder / RECORD)[-1].reports["cell.json"]["seconds"]
     assert seconds["collect"] == 500.0
-    assert seconds["train"] < 500.0
+    assert seconds["train"] != 500.0
 
 
 def test_check_wants_stored_tables_before_it_computes_anything(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from flows.reproduce.commands import run_python, without_secrets
 from flows.reproduce.environment import Interpreter, Machine
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.model_folder import CHECKPOINTS
-from stages.formats.revision.execution import SEGMENT_CHECKER, Session, recorded_settings
+from stages.formats.revision.execution import Session, recorded_settings
 from stages.formats.revision.provenance import EXECUTION
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
@@ -119,6 +119,6 @@ def check_segment(
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
     first, last = map(str, steps)
-    return run_python(
-        python, ["-m", SEGMENT_CHECKER, "--from", first, "--to", last, *files, *asked], checkout, environment
-    )
+    trainer = str(revision.stages[str(revision.training)]["cmd"]).split()[-1]  # the checker is a module of its package
+    command = ["-m", f"{trainer}.segment", "--from", first, "--to", last, *files, *asked]
+    return run_python(python, command, checkout, environment)

@@ -56,4 +56,4 @@ def test_each_command_prints_what_the_page_shows(tmp_path: Path) -> None:
         missing = [line for line in shown if line.strip() not in ("", "...") and shape(line) not in printed]
         assert not missing, f"{command}\n{missing}\n{done.stdout}"
 
-    assert len(sessions()) == 4
+    assert len(sessions()) == 3

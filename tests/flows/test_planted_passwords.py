@@ -147,7 +147,7 @@ def test_no_password_is_in_what_a_run_a_sweep_and_a_publication_write(tmp_path: 
     netrc.chmod(0o600)
     folder = project(tmp_path / "project", f"http://{server}/rows.jsonl")
 
-    printed = said(folder, "run") + said(folder, "sweep", "shares") + said(folder, "published", "show", "--json")
+    printed = said(folder, "run") + said(folder, "sweep", "shares") + said(folder, "published", "list")
 
     assert (folder / "published/tiny/main/record/inputs.json").exists()
     assert "rows" in (folder / "published/tiny/main/record/inputs.json").read_text()

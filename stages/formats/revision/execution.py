@@ -17,9 +17,6 @@ from stages.formats.reports import REPORTS, Report
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 
-SEGMENT_CHECKER = "stages.train.segment"
-"""The module that computes the steps between two checkpoints of a session again, and compares."""
-
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 """Variables that keep oneDNN, torch and MKL below an instruction set."""
 

@@ -20,24 +20,21 @@ def experiments() -> str:
         "",
     ]
     for file in sorted(EXPERIMENTS.glob("*.yaml")):
-        results = sorted(path for path in (EXPERIMENTS / file.stem).glob("*") if (path / "tables").is_dir())
-        if results:
+        folder = EXPERIMENTS / file.stem
+        if (folder / "tables").is_dir():
             question = yaml.safe_load(file.read_text(encoding="utf-8"))["question"]
-            lines += [f"## {file.stem}", "", f"{question} ([{file.name}]({linked(file)}))", ""]
-            for folder in results:
-                lines += result(folder)
+            lines += [f"## {file.stem}", "", f"{question} ([{file.name}]({linked(file)}))", "", *result(folder)]
     return "\n".join(lines)
 
 
 def result(folder: Path) -> Iterator[str]:
-    """One size of an experiment: claims, figures, tables."""
-    yield from (f"### {folder.parent.name}, {folder.name}", "")
+    """The claims, figures and tables of an experiment."""
     claims = folder / "claims.json"
     for claim in json.loads(claims.read_text(encoding="utf-8")) if claims.is_file() else ():
         yield f"- {claim['answer']}: {claim['says']} ({claim['because']})"
     yield ""
     for figure in sorted(folder.glob("figures/*.svg")):
-        yield from (f"![{figure.stem} of {folder.parent.name}]({linked(figure)})", "")
+        yield from (f"![{figure.stem} of {folder.name}]({linked(figure)})", "")
     for table in sorted(folder.glob("tables/*.md")):
         # The site's Markdown knows no `\\<`, as GitHub's does.
         yield from (table.read_text(encoding="utf-8").strip().replace("\\<", "&lt;"), "")

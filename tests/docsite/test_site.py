@@ -109,7 +109,7 @@ def test_every_experiment_on_record_is_there_with_its_figures_and_claims(site: P
     shown = Loaded()
     shown.feed(page)
 
-    figures = sorted(ROOT.glob("experiments/*/*/figures/*.svg"))
+    figures = sorted(ROOT.glob("experiments/*/figures/*.svg"))
     assert figures
     there = {(site / "reference" / address).resolve() for address in shown.addresses if "figures" in address}
     assert {path.read_bytes() for path in there} == {path.read_bytes() for path in figures}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.card.__main__ import main as write_card
 from stages.formats.model_folder import export_path, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.runtime.entry import EXIT_REFUSED
@@ -82,6 +83,7 @@ def test_a_branch_has_a_commit_for_each_step_in_order_and_the_model_last_each_wi
 def test_another_card_adds_one_commit(project: Path, hub: Hub) -> None:
     first = published(hub)
     write_sections(project, publish__repository=NAME, card__description="Another card.")
+    write_card()
 
     second = published(hub)
 
@@ -94,6 +96,7 @@ def test_the_same_run_with_other_weights_of_a_step_gets_commits_of_its_own(proje
     published(hub)
     shutil.copyfile("model/model.safetensors", "model/step-00000200/model.safetensors")
     write_sections(project, publish__repository=NAME, card__description="Another card.")
+    write_card()
 
     published(hub)
 

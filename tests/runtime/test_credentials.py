@@ -92,5 +92,5 @@ def test_a_file_of_parameters_with_one_anywhere_is_not_read(tmp_path: Path) -> N
     with pytest.raises(UserError) as refused:
         read_params_file(path)
 
-    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["card.description", "mine.http://h"]
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["publish.description", "mine.http://h"]
     assert SECRET not in str(refused.value)

@@ -191,7 +191,7 @@ def test_lengths_are_grouped_by_powers_of_two_under_names_that_sort_as_numbers(t
 def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> None:
     found = scores()
 
-    metrics = held_out_metrics(found, COMPRESSED, {}, BOOTSTRAP)
+    metrics = held_out_metrics(found, 0.0, COMPRESSED, {}, BOOTSTRAP)
 
     for values, intervals, names in (
         (metrics.bits_per_byte_per_source, metrics.interval_95.bits_per_byte_per_source, found.sources),
@@ -215,7 +215,7 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
 
     assert compared.difference == pytest.approx(-0.01)
     assert compared.difference_interval_95 == pytest.approx((-0.01, -0.01))
-    alone = held_out_metrics(theirs, COMPRESSED, {}, BOOTSTRAP)
+    alone = held_out_metrics(theirs, 0.0, COMPRESSED, {}, BOOTSTRAP)
     assert compared.bits_per_byte == alone.bits_per_byte
     low, high = alone.interval_95.bits_per_byte
     assert high - low > 0.05
@@ -234,7 +234,7 @@ def test_a_model_that_is_better_on_some_documents_and_worse_on_others_has_an_int
 def test_a_single_document_has_no_interval() -> None:
     one = scores(documents=1)
 
-    metrics = held_out_metrics(one, COMPRESSED, {"base": one}, BOOTSTRAP)
+    metrics = held_out_metrics(one, 0.0, COMPRESSED, {"base": one}, BOOTSTRAP)
 
     assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
     assert metrics.compared["base"].difference_interval_95 is None

@@ -15,6 +15,7 @@ from stages.formats.evaluation.report import (
     EvaluationReceipt,
     HeldOutMetrics,
     Interval,
+    Intervals,
 )
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
@@ -101,8 +102,12 @@ def compare_set(
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
 
 
-METRICS = [name for name, metric in HeldOutMetrics.model_fields.items() if metric.annotation is float]
-"""The metrics of a set as a whole."""
+METRICS = [
+    name
+    for name, field in HeldOutMetrics.model_fields.items()
+    if field.annotation is float and name in Intervals.model_fields
+]
+"""The metrics of a set as a whole that have an interval."""
 
 
 def is_within(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:

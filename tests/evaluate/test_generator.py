@@ -409,7 +409,9 @@ def test_a_text_ends_though_the_tokenizer_leaves_out_ids_before_that_of_its_end(
 
 
 def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>", add_special_tokens=False).ids
+    assert (
+        tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>", add_special_tokens=False).ids
+    )
 
 
 def test_a_text_continues_a_prompt_with_the_space_that_its_tokenizer_writes(model: PreTrainedModel) -> None:

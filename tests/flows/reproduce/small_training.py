@@ -88,6 +88,7 @@ intervals = dict(
 report = dict(
     bits_per_byte=value, loss=value, perplexity=value, interval_95=intervals, documents=3, tokens=9, bytes=9,
     bits_per_byte_per_source={}, bits_per_byte_per_length={}, compressors_bits_per_byte={}, compared={}, sets={},
+    lost_share=0.0,
 )
 Path("reports/evaluate.json").write_text(json.dumps(report))
 a_set = dict(path="data", documents_sha256="d", documents_per_source={}, documents_per_length={})

@@ -161,18 +161,18 @@ def _replaced_whole(conf: Path) -> list[str]:
     return list(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.exists() else []
 
 
-def _with_text(values: Any, old: str, new: str) -> Any:
+def with_text(values: Any, old: str, new: str) -> Any:
     """The values with `old` replaced by `new` in every text."""
     if isinstance(values, dict):
-        return {key: _with_text(value, old, new) for key, value in values.items()}
+        return {key: with_text(value, old, new) for key, value in values.items()}
     if isinstance(values, list):
-        return [_with_text(value, old, new) for value in values]
+        return [with_text(value, old, new) for value in values]
     return values.replace(old, new) if isinstance(values, str) else values
 
 
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     # Text of params.yaml is text: only presets and words may interpolate.
-    ConfigStore.instance().store(name="base", node=OmegaConf.create(_with_text(base, "${", TEXT_OF_BASE)))
+    ConfigStore.instance().store(name="base", node=OmegaConf.create(with_text(base, "${", TEXT_OF_BASE)))
     # A project without conf/ has no groups, and its parameters can be set all the same.
     found = (
         initialize_config_dir(str(conf.absolute()), version_base=None)
@@ -190,7 +190,7 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_explained(first_line(error), base)) from None
     assert isinstance(values, dict)
-    return {str(key): _with_text(value, TEXT_OF_BASE, "${") for key, value in values.items()}
+    return {str(key): with_text(value, TEXT_OF_BASE, "${") for key, value in values.items()}
 
 
 def _explained(said: str, base: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
 from stages.formats.reports import json_object, read_lines
-from stages.formats.rows import COMPRESSED, MISSING, ending, field_of
+from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, looks_like_rows
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError
@@ -117,7 +117,10 @@ def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
     if ending(path.name) in DATA or path.name.lower().endswith(COMPRESSED):
         raise UserError(f"clean.decontamination: {path}: rows are read from .jsonl or .jsonl.gz alone: convert it")
     try:
-        return [path.read_text(encoding="utf-8")]
+        content = path.read_bytes()
+        if looks_like_rows(content):
+            raise UserError(f"clean.decontamination: {path} looks like JSON rows: rename it to .jsonl")
+        return [content.decode("utf-8")]
     except OSError as error:
         raise UserError(f"clean.decontamination: {path} cannot be read ({error.strerror}); correct its path") from None
     except UnicodeError as error:

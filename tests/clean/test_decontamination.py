@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from stages.clean.__main__ import main
+from stages.clean.decontamination import evaluation_texts
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
@@ -77,6 +78,15 @@ def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:
         ("corpus/second.py", "contaminated", "evaluation.jsonl#2"),
         ("corpus/third.py", "contaminated", "passage.txt#1"),
     ]
+
+
+def test_rows_that_are_named_as_text_are_refused(tmp_path: Path) -> None:
+    """As one text of JSON they would be searched for, and never be found."""
+    path = tmp_path / "items.txt"
+    path.write_text('{"prompt": "a b c"}\n{"prompt": "d e f"}\n')
+
+    with pytest.raises(UserError, match=r"items.txt looks like JSON rows: rename it to .jsonl"):
+        evaluation_texts(path, ["prompt"])
 
 
 def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:

@@ -55,7 +55,7 @@ def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path, co
     found = composed(tmp_path, f"corpus={corpus}")
     card = found["card"]
 
-    assert found["collect"]["sources"][0]["kind"] == "folder"
+    assert found["collect"]["sources"][0]["kind"] == "files"
     assert found["generate"]["language"] == language
     assert card["license"] is None
     assert "python" not in str(card).lower()
@@ -204,5 +204,5 @@ def test_text_of_params_yaml_is_never_interpolated_but_a_word_may_refer_to_it(tm
 
         values = composed(tmp_path, "train.seed=1", "card.prompt=${card.description}", base=None)
 
-        assert values["card"]["description"] == values["publish"]["prompt"] == description
+        assert values["card"]["description"] == values["card"]["prompt"] == description
         assert values["train"]["seed"] == 1

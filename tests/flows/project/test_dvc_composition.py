@@ -1,7 +1,9 @@
 """`dvc exp run -S GROUP=CHOICE` does to params.yaml what `parrotflow params GROUP=CHOICE` does."""
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,23 @@ def queued(folder: Path, *words: str) -> tuple[int, str]:
     command = ["exp", "run", "--queue", *options]
     ended = run_forked(DVC, command, folder, environment(folder), stderr=subprocess.STDOUT)
     return ended.returncode, ended.stdout
+
+
+def test_text_of_params_yaml_that_looks_like_an_interpolation_stays_text(tmp_path: Path) -> None:
+    said = "see ${oc.env:HOME} and ${publish.name}, which costs ${5}"
+    text = (ROOT / "params.yaml").read_text().replace("A small model of Python code.", f'"{said}"')
+    (tmp_path / "params.yaml").write_text(text)
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    plugins, conf = str(ROOT / "flows/project"), str(tmp_path / "conf")
+    composing = f"compose_and_dump('params.yaml', {conf!r}, None, 'config', {plugins!r}, ['train.seed=1'])"
+
+    # In a process of its own: Hydra loads its plugins once.
+    command = [sys.executable, "-c", f"from dvc.utils.hydra import compose_and_dump; {composing}"]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+
+    values = read_params_file(tmp_path / "params.yaml")
+    assert values["card"]["description"] == said
+    assert values["train"]["seed"] == 1
 
 
 def test_an_experiment_gets_the_chosen_values_and_params_yaml_keeps_its_comments(

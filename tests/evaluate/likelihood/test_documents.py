@@ -66,7 +66,7 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
         ("s.txt", b"\xff", "s.txt: cannot be read as documents ('utf-8' codec"),
         ("s.txt", b'{"text": "a"}\n{"text": "b"}\n', "s.txt: looks like JSON rows: rename it to .jsonl"),
         ("s.json", b'[{"text": "a"}]', "s.json: looks like JSON rows: rename it to .jsonl (an array: write one object"),
-        ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n'), "s.jsonl.gz: is compressed: unpack it"),
+        ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0), "s.jsonl.gz: is compressed: unpack it"),
         ("s.txt", b"", "holds no text; give `s` documents or remove it from evaluate.sets"),
     ],
 )

@@ -48,7 +48,7 @@ def test_parrotflow_params_says_what_the_training_of_what_it_composed_costs(proj
     said = parrotflow_params(project, "train.max_steps=2000")
 
     assert said.returncode == 0, said.stderr
-    assert "model: 1,105,248 parameters, 5.16 MFLOPs per token; 4,096,000 tokens in 2,000 steps" in said.stdout
+    assert "model: 666,240 parameters, 3.01 MFLOPs per token; 4,096,000 tokens in 2,000 steps" in said.stdout
     assert "memory: weights " in said.stdout
 
 

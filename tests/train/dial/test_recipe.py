@@ -102,7 +102,7 @@ def test_the_models_are_those_of_a_fixed_rule() -> None:
 def test_the_default_has_the_size_that_the_dial_chooses_for_its_compute() -> None:
     """Its batch and rates are its own: 8 rows can be shared by 2, 4 or 8 devices."""
     train = defaults()
-    flops = counted(96).flops_per_token * train.global_batch_size * train.max_steps * LENGTH
+    flops = counted(64).flops_per_token * train.global_batch_size * train.max_steps * LENGTH
 
     assert model_of(chosen(flops, CORPUS_TOKENS).model.width, LENGTH) == train.model
 

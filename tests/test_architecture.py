@@ -284,7 +284,6 @@ def test_no_rooms_of_flows_import_each_other_in_a_circle() -> None:
 CLOSURES = "in a larger module its libraries would be those of stages that only want this"
 
 WITH_FEW_LINES = {
-    "flows/project/hydra_plugins/params_yaml.py": "DVC loads plugins by file",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
     "stages/formats/plain_head.py": CLOSURES,
     "stages/formats/splits.py": CLOSURES,

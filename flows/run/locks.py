@@ -3,7 +3,7 @@
 The second run waits, or is refused with the first one's name.
 
 The lock is the kernel's (flock), so it ends with the run, however that ends. No stage inherits it: a stage ends with
-its run (`flows.run.dvc_server`), and what it may leave in the background blocks nobody. The text in the file only names
+its run (`flows.run.dvc_server`), and what it leaves in the background blocks no run. The text in the file only names
 the holder.
 
 `PARROTFLOW_RESOURCES=accelerator=4 PARROTFLOW_STAGES_AT_ONCE=4` lets four stages run at once that need the accelerator;

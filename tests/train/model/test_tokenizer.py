@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder begins each text as training did, whatever the tokenizer did before."""
+"""The tokenizer of a model folder begins each text as training did, even if it began otherwise before."""
 
 from pathlib import Path
 

@@ -37,7 +37,7 @@ IMPORTED = {
 }
 """By the program: what each child finds imported with all that it uses. The first one of a command has `main`."""
 
-ANEW = ("flows", "stages", "filters", "sources", "huggingface_hub")
+ANEW = ("flows", "stages", "huggingface_hub")
 """Imported by each child anew: the code of its own folder, and what reads the environment when it is imported."""
 
 LONGEST_REQUEST = 1 << 20

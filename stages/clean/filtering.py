@@ -1,8 +1,7 @@
 """What a filter is: its parameters, the features that it measures, and which documents it drops.
 
-A filter is a subclass of `Filter` in a module of `stages/clean/filters/`, or of the project's own folder `filters/`.
-Nothing else names it: its fields are part of `clean.filters` in params.yaml, its features are columns of the ledger,
-its verdicts are in every report.
+A filter is a subclass of `Filter` in a module of `stages/clean/filters/`. Nothing else names it: its fields are part of
+`clean.filters` in params.yaml, its features are columns of the ledger, its verdicts are in every report.
 """
 
 import hashlib

@@ -10,25 +10,24 @@ from pydantic import Field, model_validator
 from stages.clean import filters
 from stages.clean.filtering import Count, Filter, Measure, Share
 from stages.runtime.code import code_key
-from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
+from stages.runtime.section import Section, require_distinct, subclasses_in
 
 
 @cache
 def filter_classes() -> tuple[type[Filter], ...]:
-    """Every filter, in the order in which they are asked: ours, then the project's own, each by the modules' names.
+    """Every filter, in the order in which they are asked: that of the names of the modules.
 
     The first filter that drops a document gives the verdict.
     """
-    ours = sorted(module.name for module in iter_modules(filters.__path__) if not module.ispkg)
-    modules = [import_module(f"stages.clean.filters.{name}") for name in ours]
-    modules += [import_module(f"filters.{name}") for name in own_modules("filters")]
+    names = sorted(module.name for module in iter_modules(filters.__path__) if not module.ispkg)
+    modules = [import_module(f"stages.clean.filters.{name}") for name in names]
     found = subclasses_in(modules, Filter)  # type: ignore[type-abstract]
     require_distinct(((kind.__module__, name) for kind in found for name in kind.model_fields), "parameter")
     return found
 
 
 class Filters(*filter_classes()):  # type: ignore[misc]
-    """The parameters of every module in `stages/clean/filters/`, and of the project's own in `filters/`."""
+    """The parameters of every module in `stages/clean/filters/`."""
 
     def measures(self) -> dict[str, Measure]:
         """Filter, with what it depends on, -> how it measures one document; without those that measure nothing."""

@@ -1,7 +1,7 @@
 """What a kind of source is: its parameters, and how its documents are read.
 
-A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, or of the project's own folder
-`sources/`, with its name as the type of its field `kind`. Nothing else names it. Most kinds are a `NamedSource`.
+A kind is a subclass of `SourceKind` in a module of `stages/collect/sources/`, with its name as the type of its field
+`kind`. Nothing else names it. Most kinds are a `NamedSource`.
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, get_args
 from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
-from stages.runtime.section import Section, own_modules, require_distinct, subclasses_in
+from stages.runtime.section import Section, require_distinct, subclasses_in
 
 Bytes = Annotated[int, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
@@ -115,11 +115,10 @@ class NamedSource(SourceKind):
 
 @cache
 def source_kinds() -> tuple[type[SourceKind], ...]:
-    """Every kind of source: ours, and the project's own."""
-    ours = sorted(module.name for module in iter_modules(sources.__path__) if not module.ispkg)
-    modules = [import_module(f"stages.collect.sources.{name}") for name in ours]
-    modules += [import_module(f"sources.{name}") for name in own_modules("sources")]
+    """Every kind of source."""
+    names = sorted(module.name for module in iter_modules(sources.__path__) if not module.ispkg)
+    modules = [import_module(f"stages.collect.sources.{name}") for name in names]
     found = [kind for kind in subclasses_in(modules, SourceKind) if "kind" in kind.model_fields]  # type: ignore[type-abstract]
-    names = ((kind.__module__, name) for kind in found for name in get_args(kind.model_fields["kind"].annotation))
-    require_distinct(names, "kind")
+    defined = ((kind.__module__, name) for kind in found for name in get_args(kind.model_fields["kind"].annotation))
+    require_distinct(defined, "kind")
     return tuple(found)

@@ -29,17 +29,14 @@ from typing import Any
 from stages.formats.revision.lock import Stages, overlaps
 from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, printable
 from stages.publish.lock import COPIED, outside_deps, recorded_code
-from stages.runtime.code import OWN_FOLDERS, read_module
+from stages.runtime.code import read_module
 from stages.runtime.credentials import PARTS, SECRET_NAMES, credentials
 from stages.runtime.entry import UserError
 
 LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
 
-CODE = (
-    *("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja"),
-    *(f"{folder}/*.{ending}" for folder in OWN_FOLDERS for ending in ("py", "md")),
-)
+CODE = ("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja")
 LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 """What a run needs besides the dependencies of its stages, in a project without a repository."""
 

@@ -28,16 +28,13 @@ from typing import Any
 from stages.runtime.entry import STATE_DIR, UserError
 
 ROOT = Path(__file__).parents[2]
-"""The folder that holds the packages `stages` and `flows`, and the project's own folders."""
+"""The folder that holds the packages `stages` and `flows`."""
 
 RUNTIME = "stages/runtime/"
 """How any stage runs, not what it computes: not in the key of a shard or of a checkpoint, or a clearer message there
 would throw away a night's work. The DVC stages do depend on it."""
 
-OWN_FOLDERS = ("filters", "sources")
-"""Where a project has filters and kinds of sources of its own, at its top (`stages.runtime.section`)."""
-
-PACKAGES = ("stages", "flows", *OWN_FOLDERS)
+PACKAGES = ("stages", "flows")
 """What is ours; any other module is a library or Python's own."""
 
 HASH_DIGITS = 32

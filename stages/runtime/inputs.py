@@ -22,7 +22,7 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import OWN_FOLDERS, PACKAGES, installed
+from stages.runtime.code import PACKAGES, installed
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
@@ -108,7 +108,7 @@ class Inputs:
         if beside := sorted({file.name for file in _loaded_beside() if not self.lists(file)}):
             raise UserError(
                 f"{self.stage}: imports {', '.join(beside)}, of which no change would be noticed: move it to "
-                f"{', '.join(OWN_FOLDERS)} or stages, or add it to the deps of the stage in {DVC_FILE}"
+                f"stages/, or add it to the deps of the stage in {DVC_FILE}"
             )
 
     def require_unedited_code(self) -> None:
@@ -240,11 +240,10 @@ def _changed_files(before: dict[str, FileState], now: dict[str, FileState]) -> I
 def _loaded_code() -> Iterator[str]:
     """The files of the modules of ours that this process has loaded, relative to this folder."""
     here = Path.cwd()
-    folders = ("stages", *OWN_FOLDERS)
     for name, module in list(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "")
-        ours = name.partition(".")[0] in folders or name == "__main__"
-        if ours and any(file.is_relative_to(here / folder) for folder in folders) and file.stat().st_size:
+        ours = name.partition(".")[0] == "stages" or name == "__main__"
+        if ours and file.is_relative_to(here / "stages") and file.stat().st_size:
             yield file.relative_to(here).as_posix()
 
 

@@ -4,7 +4,6 @@
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -39,31 +38,6 @@ def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[
     return tuple(
         member for module, member in members if issubclass(member, base) and member.__module__ == module.__name__
     )
-
-
-def own_modules(folder: str) -> list[str]:
-    """The names of the project's own modules in `filters/` or `sources/`, sorted; from now on they can be imported.
-
-    They are `FOLDER.NAME`, and may import each other so. The project's folder does not enter the path of imports: a
-    folder there that is called like a library (`datasets/`) would hide it. Empty where the project has no such folder.
-    Raises UserError for a file whose name no module can have.
-    """
-    names = sorted(path.stem for path in Path(folder).glob("[!_.]*.py"))
-    for name in names:
-        if not name.isidentifier():
-            raise UserError(
-                f"{folder}/{name}.py: not a name that Python can import; rename it, e.g. {_renamed(name)}.py"
-            )
-    if names:
-        package = ModuleType(folder, f"The project's own {folder}.")
-        package.__path__ = [str(Path(folder).absolute())]
-        sys.modules[folder] = package
-    return names
-
-
-def _renamed(name: str) -> str:
-    letters = "".join(letter if letter.isalnum() else "_" for letter in name)
-    return letters if letters.isidentifier() else f"own_{letters}"
 
 
 def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:

@@ -1,4 +1,4 @@
-"""A filter and a kind of source are one new file each, in the package or at the project's top.
+"""A filter and a kind of source are one new file each.
 
 Nothing else is edited but params.yaml. The two are those of CONTRIBUTING.md; the examples of docs/how-to/data.md are
 checked too.
@@ -24,13 +24,9 @@ from stages.runtime.section import check_section
 from stages.runtime.stage_code import StageCode, stage_codes
 from tests.small_project import FILES_SOURCE, ROOT, SECTIONS, added_file, write_corpus, write_project
 
-FILTER, KIND = added_file("filters/shouting.py"), added_file("sources/lines.py")
+FILTER_FILE, KIND_FILE = "stages/clean/filters/shouting.py", "stages/collect/sources/lines.py"
+FILTER, KIND = added_file(FILTER_FILE), added_file(KIND_FILE)
 
-Files = tuple[str, str]
-"""Of a filter and of a kind of source."""
-
-OWN: Files = ("filters/shouting.py", "sources/lines.py")
-SHIPPED: Files = ("stages/clean/filters/shouting.py", "stages/collect/sources/lines.py")
 LINES = {
     name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs", "text", "fields", "part_bytes")
 }
@@ -51,10 +47,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def add_both(files: Files = OWN) -> None:
-    for file, text in zip(files, (FILTER, KIND), strict=True):
-        Path(file).parent.mkdir(exist_ok=True)
-        Path(file).write_text(text)
+def add_both() -> None:
+    Path(FILTER_FILE).write_text(FILTER)
+    Path(KIND_FILE).write_text(KIND)
     filters: dict[str, Any] = SECTIONS["clean"]["filters"] | {"capital_share_maximum": 0.5}
     sources = [FILES_SOURCE, LINES | {"kind": "lines", "name": "shouts", "file": "shout.txt"}]
     write_project(Path(), collect__sources=sources, clean__filters=filters)
@@ -66,9 +61,8 @@ def run(stage: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("files", [OWN, SHIPPED])
-def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path, files: Files) -> None:
-    add_both(files)
+def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path) -> None:
+    add_both()
 
     assert [(done.returncode, done.stderr) for done in map(run, ("collect", "clean"))] == [(0, ""), (0, "")]
 
@@ -86,7 +80,7 @@ def test_their_parameters_are_checked_as_all_others(project: Path) -> None:
     path.write_text(path.read_text().replace("capital_share_maximum: 0.5", "capital_share_maximum: 7"))
     assert "clean.filters.capital_share_maximum = 7: Input should be less than" in run("clean").stderr
 
-    Path(OWN[0]).unlink()
+    Path(FILTER_FILE).unlink()
     assert "clean.filters.capital_share_maximum: unknown parameter (value 7)" in run("clean").stderr
     path.write_text(path.read_text().replace("file: shout.txt", "fil: shout.txt"))
     assert "collect.sources.1.file: missing" in run("collect").stderr
@@ -108,37 +102,22 @@ def test_the_quality_classifier_drops_what_is_unlike_the_good_documents(project:
     assert (verdicts == "kept").sum() == len(good)
 
 
-@pytest.mark.parametrize("files", [OWN, SHIPPED])
-def test_a_change_of_one_reruns_its_stage_and_no_other_and_a_comment_none(project: Path, files: Files) -> None:
+def test_a_change_of_one_reruns_its_stage_and_no_other_and_a_comment_none(project: Path) -> None:
     def changed(before: dict[Path, StageCode]) -> dict[str, list[str]]:
         now = stage_codes(project)
         return {path.stem: old.changes_to(now[path]) for path, old in before.items() if old != now[path]}
 
-    filter_file, kind_file = files
     before = stage_codes(project)
-    add_both(files)
-    assert changed(before) == {"clean": [f"{filter_file} is new"], "collect": [f"{kind_file} is new"]}
-
-    before = stage_codes(project)
-    Path(filter_file).write_text(f"# Loud texts.\n{FILTER}")
-    assert changed(before) == {}
-    Path(filter_file).write_text(FILTER.replace("str.isupper", "str.islower"))
-    assert changed(before) == {"clean": [f"{filter_file} modified"]}
-    Path(kind_file).write_text(KIND.replace("start=1", "start=0"))
-    assert changed(before).keys() == {"clean", "collect"}
-
-
-def test_an_own_module_may_import_one_next_to_it_which_is_code_of_the_stage_too(project: Path) -> None:
     add_both()
-    Path("filters/letters.py").write_text("def is_loud(letter):\n    return letter.isupper()\n")
-    Path(OWN[0]).write_text(
-        FILTER.replace("str.isupper", "is_loud").replace(
-            "from stages", "from filters.letters import is_loud\nfrom stages"
-        )
-    )
+    assert changed(before) == {"clean": [f"{FILTER_FILE} is new"], "collect": [f"{KIND_FILE} is new"]}
 
-    assert [run(stage).stderr for stage in ("collect", "clean")] == ["", ""]
-    assert {"filters/letters.py", OWN[0]} <= stage_codes(project)[Path("code/clean.json")].files.keys()
+    before = stage_codes(project)
+    Path(FILTER_FILE).write_text(f"# Loud texts.\n{FILTER}")
+    assert changed(before) == {}
+    Path(FILTER_FILE).write_text(FILTER.replace("str.isupper", "str.islower"))
+    assert changed(before) == {"clean": [f"{FILTER_FILE} modified"]}
+    Path(KIND_FILE).write_text(KIND.replace("start=1", "start=0"))
+    assert changed(before).keys() == {"clean", "collect"}
 
 
 BY_NAME = """
@@ -177,7 +156,7 @@ class Base(Filter):
 """
 
 OF_BASE = """
-from filters._base import Base
+from stages.clean.base import Base
 
 class Counts(Base):
     letter: str
@@ -192,11 +171,10 @@ def test_a_column_is_measured_again_where_what_it_depends_on_is_in_neither_the_m
     project: Path, own: str, edited: str
 ) -> None:
     """An argument that is given by its name; an attribute of a filter whose base class measures."""
-    Path("filters").mkdir()
-    Path("filters/_base.py").write_text(BASE)
+    Path("stages/clean/base.py").write_text(BASE)
 
     def letters(text: str, letter: str) -> int:
-        Path("filters/counts.py").write_text(text)
+        Path("stages/clean/filters/counts.py").write_text(text)
         write_project(Path(), clean__filters=SECTIONS["clean"]["filters"] | {"letter": letter})
         assert run("clean").stderr == ""
         return int(read_ledger()["letters"].sum())
@@ -206,39 +184,24 @@ def test_a_column_is_measured_again_where_what_it_depends_on_is_in_neither_the_m
     assert letters(edited, "z") == 0
 
 
-def test_an_own_folder_hides_no_library(project: Path) -> None:
-    """`sources/datasets.py` is not what `import datasets` finds, and `filters/json.py` no standard library."""
-    add_both()
-    Path("filters/json.py").write_text("raise SystemExit('imported')\n".replace("raise", "X = 1  # raise"))
-    assert run("collect").stderr == ""
-    assert run("clean").stderr == ""
-
-
 @pytest.mark.parametrize(
     ("file", "text", "stage", "said"),
     [
         (
-            "filters/again.py",
+            "stages/clean/filters/again.py",
             FILTER.replace("capital_share_maximum", "digit_share_maximum"),
             "clean",
-            "filters/again.py: stages/clean/filters/characters.py has a parameter `digit_share_maximum` already",
+            "characters.py: stages/clean/filters/again.py has a parameter `digit_share_maximum` already",
         ),
         (
-            "sources/again.py",
+            "stages/collect/sources/again.py",
             KIND.replace('"lines"', '"hub"'),
             "collect",
-            "sources/again.py: stages/collect/sources/hub.py has a kind `hub` already; rename one of them",
-        ),
-        (
-            "filters/my-own.py",
-            FILTER,
-            "clean",
-            "filters/my-own.py: not a name that Python can import; rename it, e.g. my_own.py",
+            "sources/hub.py: stages/collect/sources/again.py has a kind `hub` already; rename one of them",
         ),
     ],
 )
-def test_what_cannot_be_added_is_named(project: Path, file: str, text: str, stage: str, said: str) -> None:
-    Path(file).parent.mkdir()
+def test_a_name_that_is_taken_is_refused(project: Path, file: str, text: str, stage: str, said: str) -> None:
     Path(file).write_text(text)
 
     assert said in run(stage).stderr

@@ -29,9 +29,7 @@ STAGES = [
 
 CODE = (
     "stages",
-    "filters",
     "held_out",
-    "sources",
     "problems",
     "tasks",
     "launch",

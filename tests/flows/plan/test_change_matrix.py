@@ -60,7 +60,8 @@ def add_document(folder: Path) -> None:
 
 
 def add_filter(folder: Path) -> None:
-    (folder / "filters/shouting.py").write_text(added_file("filters/shouting.py"))
+    file = "stages/clean/filters/shouting.py"
+    (folder / file).write_text(added_file(file))
     param("    generated: true\n", "    generated: true\n    capital_share_maximum: 1.0\n")(folder)
 
 

@@ -130,7 +130,7 @@ SECTIONS: dict[str, Any] = {
         "language": "python",
         "headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
         "problems": {
-            "sets": [{"kind": "file", "path": "problems/python.jsonl", "language": "python", "stop": None}],
+            "sets": [{"kind": "file", "path": "evaluation/problems/python.jsonl", "language": "python", "stop": None}],
             "samples": 2,
             "temperature": 0.8,
             "top_p": 0.95,

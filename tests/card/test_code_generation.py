@@ -82,11 +82,11 @@ def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
     assert "| parrotflow | pass\\@2 | 0.25 |" in text
     assert "Sampled with temperature 0.8, top-p 0.95, at most 6 new tokens, seed 0." in text
     assert "in a sandbox (bubblewrap+rlimits+seccomp)." in text
-    assert f"| parrotflow | problems/python.jsonl | {problems_sha256(read_written_problems())} |" in text
+    assert f"| parrotflow | evaluation/problems/python.jsonl | {problems_sha256(read_written_problems())} |" in text
     assert "Not a published benchmark: parrotflow (12 problems)." in text
     assert [(one.dataset_type, one.dataset_name, one.metric_type, one.metric_value) for one in entries()] == [
-        ("problems/python.jsonl", "parrotflow (12 problems)", "pass@1", 0.125),
-        ("problems/python.jsonl", "parrotflow (12 problems)", "pass@2", 0.25),
+        ("evaluation/problems/python.jsonl", "parrotflow (12 problems)", "pass@1", 0.125),
+        ("evaluation/problems/python.jsonl", "parrotflow (12 problems)", "pass@2", 0.25),
     ]
 
 
@@ -136,19 +136,19 @@ def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
 
 
 def test_a_file_is_no_data_set_whatever_its_name(project: Path) -> None:
-    write_problem_set("problems/mine@home.jsonl")
+    write_problem_set("evaluation/problems/mine@home.jsonl")
     write_scored("HumanEval")
 
-    assert "| HumanEval | problems/mine\\@home.jsonl |" in section()
+    assert "| HumanEval | evaluation/problems/mine\\@home.jsonl |" in section()
     assert (entries()[0].dataset_type, entries()[0].dataset_revision) == ("HumanEval", None)
 
 
 def test_a_set_in_the_format_of_a_benchmark_is_not_called_one(project: Path) -> None:
-    write_problem_set("problems/mine.jsonl")
+    write_problem_set("evaluation/problems/mine.jsonl")
     write_scored("HumanEval", problems=3)
 
     assert "Not a published benchmark: HumanEval (3 problems)." in section()
-    assert {entry.dataset_type for entry in entries()} == {"problems/mine.jsonl"}
+    assert {entry.dataset_type for entry in entries()} == {"evaluation/problems/mine.jsonl"}
 
     write_scored("HumanEval")
     assert "Not a published benchmark" not in section()

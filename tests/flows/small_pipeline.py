@@ -29,9 +29,7 @@ STAGES = [
 
 CODE = (
     "stages",
-    "held_out",
-    "problems",
-    "tasks",
+    "evaluation",
     "launch",
     "conf",
     "dvc.yaml",

@@ -24,7 +24,7 @@ from stages.formats.evaluation.problems import (
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 
-OWN = ROOT / "problems/python.jsonl"
+OWN = ROOT / "evaluation/problems/python.jsonl"
 
 HUMANEVAL = {
     "task_id": "HumanEval/0",

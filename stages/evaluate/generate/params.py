@@ -18,7 +18,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 MOST_NEW_TOKENS = 1_000_000
 
-PROBLEMS_FOLDER = Path("problems")
+PROBLEMS_FOLDER = Path("evaluation/problems")
 """A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
 
@@ -59,7 +59,7 @@ class FileSet(ProblemSet):
 
     kind: Literal["file"]
     path: Name
-    """A .jsonl or .jsonl.gz file below `problems/`."""
+    """A .jsonl or .jsonl.gz file below `evaluation/problems/`."""
 
     @model_validator(mode="after")
     def _path_is_a_dep(self) -> Self:

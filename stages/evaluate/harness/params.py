@@ -11,7 +11,7 @@ class HarnessParams(Section):
     """The section `harness` of params.yaml."""
 
     tasks: tuple[str, ...]
-    """Names of tasks, groups and tags: lm-eval's own, and those of the task files in `tasks/`. Empty: nothing to do."""
+    """Names of tasks, groups and tags, of lm-eval or of the task files in `evaluation/tasks/`. Empty: nothing to do."""
     num_fewshot: Annotated[int, Field(ge=0)] | None
     """Examples before each question; null: as many as each task says. A task whose file says 0 keeps 0."""
     limit: Annotated[int, Field(ge=1)] | None

@@ -18,7 +18,7 @@ from stages.evaluate.harness.params import HarnessParams
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.hub import data_set_error
 
-TASK_FILES = Path("tasks")
+TASK_FILES = Path("evaluation/tasks")
 """The project's own task files, with the data and the Python files that they name."""
 
 LOCAL_FORMATS = ("arrow", "csv", "json", "parquet", "text")

@@ -43,7 +43,7 @@ def outs(project: Path) -> dict[str, bytes]:
 def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -> None:
     main()
 
-    own = read_problems(ROOT / "problems/python.jsonl")
+    own = read_problems(ROOT / "evaluation/problems/python.jsonl")
     completions = read_completions()
     assert read_written_problems() == sorted(own, key=lambda problem: problem.task_id)
     assert [one.sort_key for one in completions] == sorted((p.task_id, k) for p in own for k in range(2))
@@ -53,7 +53,7 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     report = Generation.read()
     assert report.receipts.weights_sha256 == weights_sha256()
     assert report.receipts.problem_sets == {
-        problems_sha256(own): ProblemSetReceipt(name="problems/python.jsonl", problems=12)
+        problems_sha256(own): ProblemSetReceipt(name="evaluation/problems/python.jsonl", problems=12)
     }
     assert report.samples.functions == report.headers.texts == 3
     assert report.problems.texts == sum(report.problems.ended.values()) == 24
@@ -104,8 +104,8 @@ class Texts(HTMLParser):
 def test_everything_is_on_one_page_and_markup_in_it_stays_text(project: Path) -> None:
     prompt = "<script>alert('&')</script></pre><img src=x onerror=alert(1)>\n"
     row = {"task_id": "<b>1</b>", "prompt": prompt, "entry_point": "f", "canonical_solution": "", "test": ""}
-    (project / "problems/hostile.jsonl").write_text(json.dumps(row) + "\n")
-    hostile = {"kind": "file", "path": "problems/hostile.jsonl", "language": "text", "stop": ["\n"]}
+    (project / "evaluation/problems/hostile.jsonl").write_text(json.dumps(row) + "\n")
+    hostile = {"kind": "file", "path": "evaluation/problems/hostile.jsonl", "language": "text", "stop": ["\n"]}
     write_sections(project, generate__problems__sets=[hostile])
 
     main()
@@ -225,11 +225,15 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
             {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},
-            "../x.jsonl is not below problems/, where an edit would be noticed",
+            "../x.jsonl is not below evaluation/problems/, where an edit would be noticed",
         ),
         (
-            {"generate__problems__sets": [{"kind": "file", "path": "problems/x", "language": "python", "stop": None}]},
-            "problems/x: cannot be read (No such file or directory)",
+            {
+                "generate__problems__sets": [
+                    {"kind": "file", "path": "evaluation/problems/x", "language": "python", "stop": None}
+                ]
+            },
+            "evaluation/problems/x: cannot be read (No such file or directory)",
         ),
     ],
 )
@@ -243,7 +247,7 @@ def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str,
 def test_texts_of_problems_that_were_edited_are_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ResultLog, "drop", lambda _: None)
     main()
-    (problems,) = (project / "problems").glob("*.jsonl")
+    (problems,) = (project / "evaluation/problems").glob("*.jsonl")
     problems.write_text(problems.read_text().replace("assert ", "assert  ", 1))
 
     def refuse(*_: object) -> None:

@@ -32,23 +32,23 @@ def write_task(name: str = "own", **keys: object) -> None:
     values = {
         "task": name,
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": "tasks/answers.jsonl"}},
+        "dataset_kwargs": {"data_files": {"test": "evaluation/tasks/answers.jsonl"}},
         "test_split": "test",
         "output_type": "loglikelihood",
         "doc_to_text": "{{question}}",
         "doc_to_target": "{{answer}}",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
-    Path("tasks").mkdir(exist_ok=True)
-    Path("tasks/answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in ANSWERS))
-    Path(f"tasks/{name}.yaml").write_text(yaml.safe_dump(values | keys))
+    Path("evaluation/tasks").mkdir(parents=True, exist_ok=True)
+    Path("evaluation/tasks/answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in ANSWERS))
+    Path(f"evaluation/tasks/{name}.yaml").write_text(yaml.safe_dump(values | keys))
 
 
 @pytest.fixture(scope="session")
 def scored_template(trained_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scored") / "project"
     shutil.copytree(trained_template, folder)
-    shutil.copytree(ROOT / "tasks", folder / "tasks")
+    shutil.copytree(ROOT / "evaluation/tasks", folder / "evaluation/tasks")
     shutil.rmtree(folder / "data/clean/validation")
     (folder / "data/clean/validation").mkdir()
     documents = sorted((document(text) for text in TEXTS), key=lambda one: one.sort_key)

@@ -183,7 +183,7 @@ def test_other_weights_at_the_same_path_give_other_scores(project: Path) -> None
 
 def test_another_task_under_the_same_name_is_scored_anew(project: Path) -> None:
     before = HarnessReport.read().tasks["heldout"]
-    task = project / "tasks/heldout.yaml"
+    task = project / "evaluation/tasks/heldout.yaml"
     task.write_text(task.read_text().replace("doc_to_target: text", 'doc_to_target: "{{text}}!"'))
 
     main()
@@ -228,7 +228,7 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
     )  # fmt: skip
     average = {"metric": "acc", "aggregation": "mean", "weight_by_size": True}
     group = {"group": "both", "task": ["choose", "write"], "aggregate_metric_list": [average]}
-    (project / "tasks/both.yaml").write_text(yaml.safe_dump(group))
+    (project / "evaluation/tasks/both.yaml").write_text(yaml.safe_dump(group))
     write_sections(project, harness__tasks=["both"], harness__num_fewshot=2, harness__limit=5)
 
     main()
@@ -263,9 +263,9 @@ def test_libraries_are_told_to_report_nothing_before_they_are_imported() -> None
 
 def test_a_log_has_no_progress_bars_but_every_warning(project: Path) -> None:
     write_task("choose")
-    choose = project / "tasks/choose.yaml"
+    choose = project / "evaluation/tasks/choose.yaml"
     choose.write_text(choose.read_text() + "process_docs: !function own.warned\n")
-    (project / "tasks/own.py").write_text(
+    (project / "evaluation/tasks/own.py").write_text(
         "import warnings\ndef warned(documents):\n    warnings.warn('a warning of the task')\n    return documents\n"
     )
     exact = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}

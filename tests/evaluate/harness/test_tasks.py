@@ -39,16 +39,16 @@ def message_of(*names: str) -> str:
 
 def test_a_task_file_of_ones_own_is_loaded_with_the_functions_next_to_it(tmp_path: Path) -> None:
     write_task()
-    file = tmp_path / "tasks/own.yaml"
+    file = tmp_path / "evaluation/tasks/own.yaml"
     file.write_text(file.read_text() + "process_docs: !function own.first_two\n")
-    (tmp_path / "tasks/own.py").write_text("def first_two(documents):\n    return documents.select(range(2))\n")
+    file.with_suffix(".py").write_text("def first_two(documents):\n    return documents.select(range(2))\n")
     manager = index_tasks(("own",))
 
     with loaded("own", manager, params("own")) as tasks:
         documents = list(tasks["tasks"]["own"].eval_docs)
 
     assert documents == ANSWERS[:2]
-    assert sorted(path.name for path in (tmp_path / "tasks").iterdir()) == ["answers.jsonl", "own.py", "own.yaml"]
+    assert sorted(path.name for path in file.parent.iterdir()) == ["answers.jsonl", "own.py", "own.yaml"]
     assert not (tmp_path / "home/datasets").exists()
 
 
@@ -69,8 +69,8 @@ def test_data_that_was_changed_is_read_anew_although_its_time_is_the_same(
     write_task("as_on_the_hub", dataset_path="repository", dataset_kwargs={})
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository/test.jsonl").write_text('{"question": "a", "answer": "b"}\n')
-    (tmp_path / "tasks/group.yaml").write_text(group)
-    data = tmp_path / {"own": "tasks/answers.jsonl", "as_on_the_hub": "repository/test.jsonl"}[task]
+    (tmp_path / "evaluation/tasks/group.yaml").write_text(group)
+    data = tmp_path / {"own": "evaluation/tasks/answers.jsonl", "as_on_the_hub": "repository/test.jsonl"}[task]
     manager = index_tasks((name,))
     answers = []
     for text in ('{"question": "a", "answer": "b"}\n', '{"question": "c", "answer": "d"}\n'):
@@ -107,8 +107,8 @@ def test_lm_evals_own_names_are_found_refused_or_unknown() -> None:
             "harness.tasks: `humaneval_plus` runs generated code without a sandbox; remove it: the stages `generate` "
         )
         assert message_of("arc_easi") == (
-            "harness.tasks: no task `arc_easi` in tasks/ or in lm-eval (is it arc_easy, arc_es, arc_eu_easy?); "
-            "`lm-eval ls tasks` lists lm-eval's"
+            "harness.tasks: no task `arc_easi` in evaluation/tasks/ or in lm-eval "
+            "(is it arc_easy, arc_es, arc_eu_easy?); `lm-eval ls tasks` lists lm-eval's"
         )
         assert "`mmlu_abstract_algebra` is asked for twice" in message_of("mmlu_abstract_algebra", "mmlu_stem")
 
@@ -124,23 +124,23 @@ def test_code_from_the_hub_is_never_run() -> None:
 
 def test_a_group_with_a_task_that_runs_code_is_refused() -> None:
     write_task("runs_code", unsafe_code=True)
-    Path("tasks/group.yaml").write_text("group: mine\ntask: [{task: runs_code, num_fewshot: 1}]\n")
+    Path("evaluation/tasks/group.yaml").write_text("group: mine\ntask: [{task: runs_code, num_fewshot: 1}]\n")
 
     assert message_of("mine").startswith("harness.tasks: `runs_code` runs generated code without a sandbox")
 
 
 def test_a_group_that_holds_itself_is_named() -> None:
     write_task()
-    Path("tasks/group.yaml").write_text("group: mine\ntask: [own, {group: inner, task: [mine]}]\n")
+    Path("evaluation/tasks/group.yaml").write_text("group: mine\ntask: [own, {group: inner, task: [mine]}]\n")
 
-    assert message_of("mine") == "harness.tasks: the group `mine` holds itself; correct its file in tasks/"
+    assert message_of("mine") == "harness.tasks: the group `mine` holds itself; correct its file in evaluation/tasks/"
 
 
 def test_a_task_file_that_is_not_yaml_is_named_with_the_line() -> None:
     write_task("broken")
-    Path("tasks/broken.yaml").write_text("task: [broken\n")
+    Path("evaluation/tasks/broken.yaml").write_text("task: [broken\n")
 
-    assert re.match(r"tasks/broken\.yaml: not a task file: .* line 2, column 1", message_of("broken"))
+    assert re.match(r"evaluation/tasks/broken\.yaml: not a task file: .* line 2, column 1", message_of("broken"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_task_file_that_is_not_yaml_is_named_with_the_line() -> None:
         ({"doc_to_txt": "x"}, "TypeError: .*unexpected keyword argument 'doc_to_txt'"),
         ({"doc_to_text": "{{missing}}"}, "UndefinedError: 'missing' is undefined"),
         ({"output_type": "guess"}, "ValueError: Got invalid output_type 'guess'"),
-        ({"dataset_kwargs": {"data_files": {"test": "tasks/gone.jsonl"}}}, "FileNotFoundError: .*tasks/gone.jsonl"),
+        ({"dataset_kwargs": {"data_files": {"test": "gone.jsonl"}}}, "FileNotFoundError: .*gone.jsonl"),
     ],
 )
 def test_a_task_that_cannot_be_loaded_is_named_with_the_reason(keys: dict[str, object], message: str) -> None:
@@ -162,9 +162,9 @@ def test_a_task_that_cannot_be_loaded_is_named_with_the_reason(keys: dict[str, o
 
 def test_a_library_that_a_task_needs_is_named() -> None:
     write_task()
-    file = Path("tasks/own.yaml")
+    file = Path("evaluation/tasks/own.yaml")
     file.write_text(file.read_text() + "process_docs: !function own.documents\n")
-    Path("tasks/own.py").write_text("import a_rare_library\n")
+    Path("evaluation/tasks/own.py").write_text("import a_rare_library\n")
 
     assert message_of("own") == (
         "harness.tasks: `own` cannot be loaded (ModuleNotFoundError: No module named 'a_rare_library'); install the "

@@ -32,7 +32,7 @@ from tests.small_project import ROOT, write_project
 
 KNOWN = CACHE / OUTCOMES
 
-PROBLEMS = read_problems(ROOT / "problems/python.jsonl")[:3]
+PROBLEMS = read_problems(ROOT / "evaluation/problems/python.jsonl")[:3]
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> None:
 def test_the_reference_solutions_of_a_problem_file_all_pass(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--verdicts", "verdicts.jsonl")
+    command(monkeypatch, "--problems", ROOT / "evaluation/problems/python.jsonl", "--verdicts", "verdicts.jsonl")
 
     assert "12 passed" in capsys.readouterr().out
     assert len((project / "verdicts.jsonl").read_text().splitlines()) == 12
@@ -394,14 +394,14 @@ def test_samples_that_are_damaged_are_refused(project: Path, monkeypatch: pytest
     Path("samples.jsonl.gz").write_bytes(gzip.compress(b"{}")[:-9])
 
     with pytest.raises(UserError, match=r"samples\.jsonl\.gz: cannot be read"):
-        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl.gz")
+        command(monkeypatch, "--problems", ROOT / "evaluation/problems/python.jsonl", "--samples", "samples.jsonl.gz")
 
 
 def test_a_line_that_is_no_sample_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("samples.jsonl").write_text('{"task_id": "parrotflow/0", "completion": "x"}\n{"task": 1}\n')
 
     with pytest.raises(UserError, match=r"samples\.jsonl: line 2: expected"):
-        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")
+        command(monkeypatch, "--problems", ROOT / "evaluation/problems/python.jsonl", "--samples", "samples.jsonl")
 
 
 @pytest.mark.needs_bwrap
@@ -410,7 +410,7 @@ def test_the_command_leaves_the_verdicts_of_the_stage(project: Path, monkeypatch
     (known,) = KNOWN.glob("*/*")
 
     for _ in range(2):
-        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl")
+        command(monkeypatch, "--problems", ROOT / "evaluation/problems/python.jsonl")
 
     assert known.is_dir()
 
@@ -420,7 +420,7 @@ def test_a_line_that_is_no_sample_is_refused(project: Path, monkeypatch: pytest.
     Path("samples.jsonl").write_text(row)
 
     with pytest.raises(UserError, match=r"samples.jsonl: line 1: expected"):
-        command(monkeypatch, "--problems", ROOT / "problems/python.jsonl", "--samples", "samples.jsonl")
+        command(monkeypatch, "--problems", ROOT / "evaluation/problems/python.jsonl", "--samples", "samples.jsonl")
 
 
 def test_a_folder_for_verdicts_is_refused_before_anything_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_assertions_without_a_check_call_the_functions_by_their_names(judge: Jud
 
 
 def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does(judge: Judges) -> None:
-    problems = read_problems(ROOT / "problems/python.jsonl")
+    problems = read_problems(ROOT / "evaluation/problems/python.jsonl")
 
     for problem in problems:
         assert judge.judge(program(problem, problem.solution)) == Outcome("passed"), problem.task_id
@@ -157,7 +157,7 @@ def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does(judge: 
 
 
 def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
-    problem = read_problems(ROOT / "problems/python.jsonl", language="cobol")[0]
+    problem = read_problems(ROOT / "evaluation/problems/python.jsonl", language="cobol")[0]
 
     with pytest.raises(UserError, match=r"programs in cobol cannot be run \(known: python\)"):
         program(problem, "")

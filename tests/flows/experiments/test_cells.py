@@ -118,7 +118,7 @@ def test_values_are_checked_by_the_sections_of_params_yaml(
     ("key", "now", "moved"),
     [
         ("train.mixture", {"weights": {"a": 1.0}}, {"train.mixture.weights.a": None}),
-        ("evaluate.sets", {"mine": "held_out/mine"}, {"evaluate.sets.mine": None}),
+        ("evaluate.sets", {"mine": "evaluation/held_out/mine"}, {"evaluate.sets.mine": None}),
         ("train.model", {"sliding_window": 64}, {"train.model.sliding_window": None}),
         ("clean.filters.prose.minimum", {"sentences": 3}, {"clean.filters.prose.minimum.sentences": None}),
     ],

@@ -171,8 +171,6 @@ class Policy(FlowSetting):
     """Before each retry; the stage holds no slot while it waits."""
     resources: tuple[str, ...] = ()
     """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
-    sidecar: Program | None = None
-    """Works while the stage runs and is ended with it; its failure is a warning."""
     check: Program | None = None
     """Says whether the stage can succeed, and what it would cost. `why` and `run` start it before anything else, if the
     stage may run. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is a warning.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from flows.run.locks import Devices, Slots, slots_of_this_machine
 from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
 from flows.run.process import StageRequest, StageRunner
-from flows.run.programs import SERVER_KEY, redactor, running_sidecar
+from flows.run.programs import SERVER_KEY, redactor
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ class Attempts:
             check_cache=not self.options.force and stage.may_be_restored,
             environment={SERVER_KEY: None},
         )
-        with (
-            self.devices.taken(stage.policy.resources) as share,
-            running_sidecar(stage.policy.sidecar, take),
-        ):
+        with self.devices.taken(stage.policy.resources) as share:
             request = replace(request, environment=request.environment | share)
             outcome = self.runner.run(request, take, stage.policy.timeout_seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):

@@ -1,19 +1,17 @@
-"""Programs that belong to a stage and are not its command, process groups, and what programs see and print of secrets.
+"""The checks of stages, process groups, and what programs see and print of secrets.
 
-`sidecar` and `check` are in a stage's `meta.flow`. A sidecar runs while the stage runs. A check asks, before anything
-starts, whether the stage can succeed and what it would cost; `parrotflow why` and `parrotflow run` start it. Neither
-changes a stage's result, and neither holds a stage up.
+A stage's `meta.flow.check` says, before anything starts, whether the stage can succeed and what it would cost;
+`parrotflow why` and `parrotflow run` start it.
 """
 
 import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from stages.runtime.credentials import SECRET_NAMES
 from stages.runtime.entry import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
@@ -21,9 +19,6 @@ from stages.runtime.entry import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableErro
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
     from flows.plan.settings import Program
-
-GRACE_SECONDS = 10.0
-"""Between TERM and KILL, once the stage has ended."""
 
 CHECK_SECONDS = 180.0
 """A check that takes longer is ended, with a warning."""
@@ -73,67 +68,18 @@ def group_lives(group: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def running_sidecar(program: "Program | None", on_lines: Callable[[list[str]], None]) -> Iterator[None]:
-    """While within, the program works; it is ended on leaving. Its lines and its failures go to `on_lines`."""
-    if program is None or not program.when:
-        yield
-        return
-    try:
-        # The program sees its input end where this process is killed.
-        process = start(program, stdin=subprocess.PIPE)
-    except OSError as error:
-        on_lines([f"warning: `{program.command}` does not start: {error}"])
-        yield
-        return
-    reader = threading.Thread(target=read_lines, args=(process, program, on_lines), daemon=True)
-    reader.start()
-    try:
-        yield
-    finally:
-        end(process)
-        reader.join(GRACE_SECONDS)
-        if process.stdin is not None:
-            process.stdin.close()
-
-
-def start(program: "Program", stdin: int = subprocess.DEVNULL, to_do: Iterable[str] = ()) -> "subprocess.Popen[str]":
+def start(program: "Program", to_do: Iterable[str]) -> "subprocess.Popen[str]":
     """Start a program in a process group of its own; `to_do`: the stages of a plan that are not up to date."""
     return subprocess.Popen(
         shlex.split(program.command),
         env={name: value for name, value in os.environ.items() if name != SERVER_KEY} | {STAGES_TO_DO: " ".join(to_do)},
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,
     )
-
-
-def read_lines(process: "subprocess.Popen[str]", program: "Program", on_lines: Callable[[list[str]], None]) -> None:
-    """Give on what the program prints; its failure is a warning."""
-    output: IO[str] | None = process.stdout
-    assert output is not None
-    for line in output:
-        on_lines([line.rstrip("\n")])
-    if (code := process.wait()) > 0:
-        on_lines([f"warning: `{program.command}` exited with {code}; the stage is not affected"])
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """TERM for the program and all that it started; KILL for what is left after `GRACE_SECONDS`.
-
-    What even KILL does not end (a process that waits for a device, or that nobody collects) is left alone.
-    """
-    signal_group(process.pid, 15)
-    began = time.monotonic()
-    while process.poll() is None or group_lives(process.pid):
-        if time.monotonic() > began + 2 * GRACE_SECONDS:
-            return
-        if time.monotonic() > began + GRACE_SECONDS:
-            signal_group(process.pid, 9)
-        time.sleep(0.02)
 
 
 def last_error(lines: Sequence[str]) -> str:
@@ -182,11 +128,11 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, alone: bool = True) ->
 
 def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
     """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
-    process = start(program, to_do=to_do)
+    process = start(program, to_do)
     try:
         output, _ = process.communicate(timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"`{program.command}` took longer than {CHECK_SECONDS:g} s and was ended") from None
     finally:
-        end(process)
+        signal_group(process.pid, signal.SIGKILL)
     return [redact(line) for line in output.splitlines()], process.returncode

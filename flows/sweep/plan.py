@@ -98,10 +98,7 @@ def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
                 if earlier != name:
                     upstream.append(earlier)
                     state = "maybe"
-            policy = stage.policy
-            if policy.sidecar is not None:  # it would work in the project, not in the clone
-                policy = policy.model_copy(update={"sidecar": policy.sidecar.model_copy(update={"when": None})})
-            stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state, policy=policy))
+            stages.append(replace(stage, name=name, upstream=tuple(upstream), state=state))
     return Plan(tuple(stages))
 
 

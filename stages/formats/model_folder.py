@@ -80,8 +80,3 @@ def steps_to_export(export_steps: list[int] | str, max_steps: int) -> list[int]:
 def export_path(folder: Path, step: int, max_steps: int) -> Path:
     """The model after `step` of a run of `max_steps`, in the run's folder."""
     return folder / "exports" / f"step-{step:08d}-of-{max_steps}"
-
-
-def all_exports() -> list[Path]:
-    """The exported steps of all runs."""
-    return sorted(CHECKPOINTS.glob("*/exports/step-*-of-*"))

@@ -33,12 +33,8 @@ class PublishParams(Section):
     """`owner/name` on the Hugging Face Hub; null publishes to `folder`. Needs a token with write access in HF_TOKEN."""
     private: bool
     """Whether a repository that does not exist yet is created private."""
-    push_steps_during_training: bool
-    """Whether `parrotflow run` sends exported steps to `repository` while training runs; else publish sends them."""
     dataset_repository: RepositoryName | None
     """`owner/name` of a data set on the Hub for the cleaned documents; null publishes none."""
-    tokenizer_repository: RepositoryName | None
-    """`owner/name` on the Hub for the tokenizer alone; null publishes none."""
     include_data: bool
     """Whether a revision holds the data files that stages depend on and that neither the commit nor the source archive
     has, e.g. `corpus/`. Their names and hashes are published anyhow."""
@@ -46,19 +42,12 @@ class PublishParams(Section):
     """Conditions on the evaluation."""
 
     @model_validator(mode="after")
-    def _repositories_are_of_the_hub_and_differ(self) -> Self:
-        given = {
-            name: value
-            for name in ("repository", "dataset_repository", "tokenizer_repository")
-            if (value := getattr(self, name)) is not None
-        }
-        if any(".." in value for value in (self.name, *given.values())):
+    def _repositories_are_of_the_hub(self) -> Self:
+        if any(".." in value for value in (self.name, self.repository or "", self.dataset_repository or "")):
             raise ValueError("`..` cannot be part of a name")
-        if given and self.repository is None:
-            name = next(iter(given))
+        if self.dataset_repository and self.repository is None:
             raise ValueError(
-                f"{name} is on the Hub, and the model goes to a folder: set repository too, or set {name} to null"
+                "dataset_repository is on the Hub, and the model goes to a folder: set repository too, or set "
+                "dataset_repository to null"
             )
-        if self.tokenizer_repository is not None and self.tokenizer_repository == self.repository:
-            raise ValueError("tokenizer_repository is the model's repository, which has the tokenizer: set it to null")
         return self

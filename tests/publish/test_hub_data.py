@@ -1,4 +1,4 @@
-"""The data set and the tokenizer in repositories of their own."""
+"""The data set in a repository of its own."""
 
 import json
 import subprocess
@@ -12,32 +12,26 @@ from tests.fake_hub import Fault, Hub
 from tests.publish.test_hub import NAME, environment, published
 from tests.trained_project import write_sections
 
-DATA, TOKENIZER = "me/data", "me/tokenizer"
+DATA = "me/data"
 
 
 @pytest.fixture(autouse=True)
 def repositories_named(project: Path) -> None:
-    write_sections(
-        project,
-        publish__repository=NAME,
-        publish__dataset_repository=DATA,
-        publish__tokenizer_repository=TOKENIZER,
-    )
+    write_sections(project, publish__repository=NAME, publish__dataset_repository=DATA)
 
 
-def test_the_data_set_loads_with_its_splits_and_the_tokenizer_by_its_name(project: Path, hub: Hub) -> None:
+def test_the_data_set_loads_with_its_splits(project: Path, hub: Hub) -> None:
     receipt = published(hub)
 
-    assert set(receipt["others"]) == {f"datasets/{DATA}", TOKENIZER}
+    assert set(receipt["others"]) == {f"datasets/{DATA}"}
     for name, commit in receipt["others"].items():
         repository = hub.repositories[name]
         assert repository.private
         assert list(repository.refs("tags").values()) == [commit] == [repository.resolve("main")]
         assert repository.commit_count("main") == 2
     code = (
-        "import json; from datasets import load_dataset; from transformers import AutoTokenizer\n"
+        "import json; from datasets import load_dataset\n"
         f"splits = load_dataset('{DATA}')\n"
-        f"assert AutoTokenizer.from_pretrained('{TOKENIZER}').vocab_size == 300\n"
         "print(json.dumps({name: sorted(split['text']) for name, split in splits.items()}))"
     )
     loaded = subprocess.run(
@@ -56,7 +50,7 @@ def test_the_data_set_loads_with_its_splits_and_the_tokenizer_by_its_name(projec
 
 
 def test_an_answer_that_is_lost_makes_no_second_commit_and_a_rerun_none_at_all(hub: Hub) -> None:
-    hub.faults += [Fault(f"POST .*{name}/commit/main", "lost") for name in (DATA, TOKENIZER)]
+    hub.faults.append(Fault(f"POST .*{DATA}/commit/main", "lost"))
     first = published(hub)
     before = hub.requests("POST .*/commit/")
 
@@ -64,7 +58,6 @@ def test_an_answer_that_is_lost_makes_no_second_commit_and_a_rerun_none_at_all(h
 
     assert hub.requests("POST .*/commit/") == before
     assert hub.repositories[f"datasets/{DATA}"].commit_count("main") == 2
-    assert hub.repositories[TOKENIZER].commit_count("main") == 2
 
 
 def test_shards_that_are_gone_go_and_files_of_others_stay(project: Path, hub: Hub) -> None:

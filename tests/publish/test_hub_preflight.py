@@ -71,7 +71,7 @@ def test_a_public_repository_for_what_should_be_private_is_an_error(hub: Hub) ->
     assert f"{NAME} exists and is public" in preflight(hub).stderr
 
 
-def test_the_repositories_of_the_data_set_and_the_tokenizer_are_checked_too(tmp_path: Any, hub: Hub) -> None:
+def test_the_repositories_of_the_data_set_is_checked_too(tmp_path: Any, hub: Hub) -> None:
     write_sections(tmp_path, publish__repository=NAME, publish__dataset_repository="other/data")
 
     assert "publish.dataset_repository = other/data: not found" in preflight(hub).stderr
@@ -86,11 +86,10 @@ def test_a_hub_that_does_not_answer_is_told_apart(hub: Hub) -> None:
     assert "the Hub keeps answering with status 503" in result.stderr
 
 
-@pytest.mark.parametrize("other", ["dataset_repository", "tokenizer_repository"])
-def test_a_repository_besides_a_model_in_a_folder_is_refused(tmp_path: Any, hub: Hub, other: str) -> None:
-    write_sections(tmp_path, publish__repository=None, **{f"publish__{other}": "me/other"})
+def test_a_data_set_on_the_hub_with_a_model_in_a_folder_is_refused(tmp_path: Any, hub: Hub) -> None:
+    write_sections(tmp_path, publish__repository=None, publish__dataset_repository="me/other")
 
     result = preflight(hub)
 
     assert result.returncode == 2
-    assert f"{other} is on the Hub, and the model goes to a folder" in result.stderr
+    assert "dataset_repository is on the Hub, and the model goes to a folder" in result.stderr

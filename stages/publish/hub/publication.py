@@ -2,7 +2,7 @@
 
 No reader of a branch or a tag sees half a revision, and what is published twice makes no second commit
 (stages/publish/hub/repository.py). `main` moves last, by a commit that copies the model's files on the Hub. The data
-set and the tokenizer go to repositories of their own (`publish.dataset_repository`, `publish.tokenizer_repository`).
+set goes to a repository of its own (`publish.dataset_repository`).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from huggingface_hub import CommitOperationDelete, DatasetCardData, HfApi, ModelCardData
+from huggingface_hub import CommitOperationDelete, DatasetCardData, HfApi
 
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.evaluation.report import Evaluation
@@ -42,7 +42,6 @@ from stages.publish.revision import (
     model_title,
     name_revision,
     run_of_model,
-    tokenizer_files,
 )
 from stages.runtime.entry import UnavailableError
 
@@ -181,13 +180,13 @@ def announce(repository: str, present: Tree, published: set[str], wanted: Tree) 
 
 
 def publish_other(repository: Repository, content: Revision, private: bool) -> str:
-    """Make main hold the data set or the tokenizer, with its content's name as a tag; the tagged commit."""
+    """Make main hold the data set, with its content's name as a tag; the tagged commit."""
     repository.create(private=private)
 
     def put() -> str:
         head = repository.head(MAIN)
         present = repository.tree(head)
-        owned = filter(is_shard, present) if repository.kind == "dataset" else ()
+        owned = filter(is_shard, present)
         stale = sorted(path for path in owned if path not in content.files)
         if not differing(present, content) and not stale:
             return head
@@ -204,23 +203,16 @@ def publish_other(repository: Repository, content: Revision, private: bool) -> s
 
 
 def other_repositories(params: PublishParams, api: HfApi) -> list[Repository]:
-    """Those of the data set and of the tokenizer, if the parameters name them."""
-    data_set, tokenizer = params.dataset_repository, params.tokenizer_repository
-    return [
-        *([Repository(api, data_set, "dataset", "publish.dataset_repository")] if data_set else []),
-        *([Repository(api, tokenizer, "model", "publish.tokenizer_repository")] if tokenizer else []),
-    ]
+    """The repository of the data set, if the parameters name one."""
+    data_set = params.dataset_repository
+    return [Repository(api, data_set, "dataset", "publish.dataset_repository")] if data_set else []
 
 
 def content_of(repository: Repository, params: PublishParams, folder: Path) -> Revision:
-    """What goes to one of these, with its card, which is written to `folder`; named by the content."""
-    if repository.kind == "dataset":
-        files = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
-        text = data_card(params, repository.name)
-    else:
-        files, text = tokenizer_files(), tokenizer_card(params, repository.name)
-    card = folder / f"{repository.kind}.md"
-    card.write_text(text, encoding="utf-8")
+    """The documents with their card, which is written to `folder`; named by the content."""
+    files = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
+    card = folder / "dataset.md"
+    card.write_text(data_card(params, repository.name), encoding="utf-8")
     return name_revision(files | {CARD: card})
 
 
@@ -261,20 +253,4 @@ def split_tables(title: str, split: SplitSize) -> str:
         f"## {title}\n\n{total}.\n\n"
         f"{table(('licence', 'documents', 'bytes'), by_license(split, most=len(split.licenses)))}\n"
         f"{table(('source', 'documents', 'bytes'), sources)}"
-    )
-
-
-def tokenizer_card(params: PublishParams, repository: str) -> str:
-    """README.md of the tokenizer."""
-    head = card_head()
-    metadata = ModelCardData(
-        language=head.get("language"),
-        license=head.get("license"),
-        library_name="transformers",
-        tags=[*head.get("tags", []), "tokenizer"],
-    )
-    return (
-        f"---\n{metadata.to_yaml()}\n---\n\n# Tokenizer of {escape(params.name)}\n\n"
-        "```python\nfrom transformers import AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{repository}")\n```\n'
     )

@@ -214,14 +214,6 @@ class Checkpoints:
                 with atomic_folder(self.export_path(step)) as folder:
                     self.mirror.pull_export(files, folder)
 
-    def name_exports(self, step: int) -> None:
-        """Give the models up to `step` of runs of another length this run's name, which what pushes them looks for."""
-        for wanted in self.params.exported_steps:
-            path, own = self.exported(wanted), self.export_path(wanted)
-            if wanted <= step and path not in (None, own):
-                shutil.rmtree(own, ignore_errors=True)
-                path.rename(own)
-
     def shared_steps(self, max_steps: int) -> int:
         """Up to which step a run of `max_steps` computes the same as this one (see `TrainParams.shared_steps`)."""
         if max_steps == self.params.max_steps:

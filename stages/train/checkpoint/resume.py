@@ -167,7 +167,6 @@ def resume(checkpoints: Checkpoints, model: CausalLoss, optimizers: Optimizers, 
         )
         take_exports(crossed, checkpoints, progress.step)
     if accelerator.is_main_process:
-        checkpoints.name_exports(progress.step)
         checkpoints.curves.restore(path, progress.step, params)
     return Start(progress, path, crossed.folder.name if crossed else None)
 

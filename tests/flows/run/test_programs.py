@@ -1,82 +1,30 @@
-"""Programs of a stage that are not its command: a sidecar, and a check before anything starts."""
+"""The checks of stages before anything starts, and what is hidden of secrets."""
 
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy, Program
-from flows.run.programs import checks, redactor, running_sidecar
+from flows.run.programs import checks, redactor
 from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
-from tests.flows.test_pipeline import processes_in, run, toy
+from tests.flows.test_pipeline import run, toy
 
 STAGES = """\
 stages:
-  train: {cmd: "env > train.txt && sleep 1", outs: [train.txt], meta: {flow: {sidecar: %s}}}
+  train: {cmd: env > train.txt, outs: [train.txt]}
   publish: {cmd: cp train.txt published.txt, deps: [train.txt], outs: [published.txt], meta: {flow: {check: %s}}}
 """
 
 
-def pipeline(folder: Path, sidecar: str = "null", check: str = "null") -> Path:
-    made = toy(folder, STAGES % (sidecar, check))
-    (made / "params.yaml").write_text("publish: {to: null, push: true}\n")
+def pipeline(folder: Path, check: str) -> Path:
+    made = toy(folder, STAGES % check)
+    (made / "params.yaml").write_text("publish: {to: null}\n")
     return made
 
 
-def test_a_sidecar_runs_while_its_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "a-secret-of-mine")
-    folder = pipeline(tmp_path / "toy", "{command: sh sidecar.sh, when: '${publish.push}'}")
-    (folder / "sidecar.sh").write_text("env > sidecar.txt\necho seen $HF_TOKEN\nsleep 100\n")
-
-    result = run(folder)
-
-    assert result.returncode == 0, result.stdout
-    assert "seen [HF_TOKEN]" in result.stdout
-    assert "HF_TOKEN=a-secret-of-mine" in (folder / "sidecar.txt").read_text()
-    assert processes_in(folder) == []
-
-
-def test_a_sidecar_that_fails_is_a_warning(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", "{command: sh -c 'exit 3'}")
-
-    result = run(folder)
-
-    assert result.returncode == 0
-    assert "warning: `sh -c 'exit 3'` exited with 3; the stage is not affected" in result.stdout
-
-
-def test_a_program_that_does_not_start_is_a_warning() -> None:
-    lines: list[str] = []
-
-    with running_sidecar(Program(command="no-such-program"), lines.extend):
-        pass
-
-    assert lines == [
-        "warning: `no-such-program` does not start: [Errno 2] No such file or directory: 'no-such-program'"
-    ]
-
-
-def test_a_program_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.run.programs.GRACE_SECONDS", 0.2)
-    lines: list[str] = []
-
-    with running_sidecar(Program(command="sh -c 'trap \"\" TERM; echo $$; sleep 100'"), lines.extend):
-        while not lines:
-            time.sleep(0.01)
-
-    assert not psutil.pid_exists(int(lines[0].rpartition(" ")[2]))
-
-
-@pytest.mark.parametrize("when", [None, False, ""])
-def test_a_program_whose_condition_does_not_hold_is_not_started(when: object) -> None:
-    with running_sidecar(Program(command="no-such-program", when=when), pytest.fail):
-        pass
-
-
 def test_a_check_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", check="{command: sh check.sh}")
+    folder = pipeline(tmp_path / "toy", "{command: sh check.sh}")
     (folder / "check.sh").write_text("echo error: publish.to: no token\nexit 2\n")
 
     result = run(folder)
@@ -87,7 +35,7 @@ def test_a_check_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) 
 
 
 def test_a_check_without_a_network_is_a_warning(tmp_path: Path) -> None:
-    folder = pipeline(tmp_path / "toy", check="{command: sh check.sh}")
+    folder = pipeline(tmp_path / "toy", "{command: sh check.sh}")
     (folder / "check.sh").write_text(f"echo error: no answer\nexit {EXIT_UNAVAILABLE}\n")
 
     result = run(folder)

@@ -75,7 +75,7 @@ def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[M
     """Seconds of each side as kilobytes of text per second."""
     size = write_python_corpus(Path("documents"), limit, 16_000_000) / 1e3
     write_model(config)
-    ours, lm = open_model(Path("model")), open_language_model(Path("model")).lm
+    ours, lm = open_model(Path("model")), open_language_model()
     values: dict[str, float] = {}
     peers = {batch: f"lm-eval {version('lm_eval')}, batch size {batch}" for batch in PEER_BATCHES}
     sides = {

@@ -137,7 +137,14 @@ SECTIONS: dict[str, Any] = {
             "max_new_tokens": 6,
         },
     },
-    "harness": {"tasks": [], "num_fewshot": None, "limit": None, "bootstrap_resamples": 200, "seed": 0},
+    "harness": {
+        "tasks": [],
+        "exported_steps": False,
+        "num_fewshot": None,
+        "limit": None,
+        "bootstrap_resamples": 200,
+        "seed": 0,
+    },
     "score": {
         "run_generated_code": False,
         "k": [1],

@@ -186,8 +186,6 @@ def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
 def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | None, int, str]:
     """The ends of a metric's 95 % interval, over how many documents (of a group that is not known), its format."""
     documents = report.tasks[name].documents if name in report.tasks else FEWEST
-    if (ends := report.interval_95.get(name, {}).get(metric)) is not None:
-        return ends, documents, "g"
     error, value = report.stderr.get(name, {}).get(metric), report.harness[name][metric]
     if error is None or value is None:
         return None, documents, "g"

@@ -9,7 +9,7 @@ from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
 from stages.formats.evaluation.measurements import Measurements, read_measurements
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
-from stages.formats.model_folder import CONFIG, MODEL, weights_sha256
+from stages.formats.model_folder import CONFIG, MODEL, exported_models, weights_sha256
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.split_size import SplitSize, read_split
 from stages.formats.splits import TRAIN, VALIDATION
@@ -75,7 +75,7 @@ def read_inputs() -> CardInputs:
         validation=read_split(TOKENS / VALIDATION),
         clean=read_json(CLEAN_REPORT),
         training=read_json(TRAIN_REPORT),
-        steps=sorted(int(path.name.removeprefix("step-")) for path in MODEL.glob("step-*")),
+        steps=list(exported_models()),
         training_params=params.get("train", {}),
         cleaning_params=params["clean"],
         versions=code.libraries if code else {},

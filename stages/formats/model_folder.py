@@ -61,6 +61,11 @@ def combined_sha256(hashes: list[str]) -> str:
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
+def exported_models() -> dict[int, Path]:
+    """The models of `train.export_steps` in the model folder, by step."""
+    return {int(path.name.removeprefix("step-")): path for path in sorted(MODEL.glob("step-*"))}
+
+
 CHECKPOINTS = Path(".parrotflow/checkpoints")
 """A folder for each run, named by its fingerprint."""
 

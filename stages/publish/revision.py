@@ -2,7 +2,6 @@
 from their content; and the quality gate, which says what may become `main`. The stage itself checks it, however the
 stage is started."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import yaml
 
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
-from stages.formats.model_folder import MODEL, TOKENIZER, weight_files, weights_sha256
+from stages.formats.model_folder import MODEL, TOKENIZER, exported_models, weight_files, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import (
     CARD,
@@ -26,8 +25,6 @@ from stages.formats.revision.provenance import (
 from stages.publish.params import GateParams
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import RefusedError, UserError
-
-STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,7 @@ def model_title(run: str, revision: Revision) -> str:
 
 def exported_steps() -> list[ExportedStep]:
     """The steps in the model folder, in order."""
-    found = ((STEP.fullmatch(folder.name), folder) for folder in MODEL.glob("step-*"))
-    return sorted((read_step(int(name[1]), folder) for name, folder in found if name), key=lambda step: step.number)
+    return [read_step(step, folder) for step, folder in exported_models().items()]
 
 
 def read_step(number: int, folder: Path) -> ExportedStep:

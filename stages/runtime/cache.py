@@ -146,10 +146,11 @@ def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
 
 
 def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
-    return _folder(kind, cache_key(code_key(compute), data_key))
+    return cache_folder(kind, cache_key(code_key(compute), data_key))
 
 
-def _folder(kind: str, key: str) -> Path:
+def cache_folder(kind: str, key: str) -> Path:
+    """Where the cache keeps what has this key."""
     return CACHE / kind / key[:2] / key
 
 
@@ -197,7 +198,7 @@ class ResultLog:
     """
 
     def __init__(self, kind: str, key: str) -> None:
-        self.folder = _folder(kind, key)
+        self.folder = cache_folder(kind, key)
         self.file = self.folder / "log.jsonl"
         """A line of checksum, name and result for each result."""
 

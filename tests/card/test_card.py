@@ -76,8 +76,8 @@ def harness_report(documents: int) -> HarnessReport:
     )
     return HarnessReport(
         harness={"quiz|": {"acc": 0.25, "f1": 0.125, "odd": None}},
-        stderr={"quiz|": {"acc": 0.01}},
-        interval_95={"quiz|": {"f1": (0.1, 0.2)}},
+        stderr={"quiz|": {"acc": 0.01, "f1": 0.01}},
+        exported_steps={},
         tasks={"quiz|": task},
         scored_with=ScoredWith(
             weights_sha256=weights_sha256(),
@@ -95,13 +95,13 @@ def test_benchmarks_are_in_the_card_with_intervals_and_in_the_model_index(projec
     text = card()
 
     assert "| quiz\\| | acc | 0.25 | 0.2304 to 0.2696 | 100 | 5 |" in text
-    assert "| quiz\\| | f1 | 0.125 | 0.1 to 0.2 | 100 | 5 |" in text
+    assert "| quiz\\| | f1 | 0.125 | 0.1054 to 0.1446 | 100 | 5 |" in text
     assert "| quiz\\| | odd | none |  | 100 | 5 |" in text
     assert "- quiz\\|: 3 of 400 requests are longer than the model's window, which cut their beginning." in text
     results = ModelCard.load(MAIN / "README.md").data.eval_results
     found = {result.metric_type: result for result in results if result.dataset_name == "quiz|"}
     assert {metric: result.metric_value for metric, result in found.items()} == {"acc": 0.25, "f1": 0.125}
-    assert found["f1"].metric_name == "f1 (5-shot, lm-evaluation-harness), 95 % interval 0.1 to 0.2"
+    assert found["f1"].metric_name == "f1 (5-shot, lm-evaluation-harness), 95 % interval 0.1054 to 0.1446"
 
 
 def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project: Path) -> None:

@@ -40,7 +40,7 @@ def test_prompts_in_a_batch_are_continued_as_each_alone(project: Path) -> None:
 def test_lm_eval_scores_a_continuation_after_the_end_of_sequence_id(
     project: Path, end_id: int, context: str, continuation: str
 ) -> None:
-    lm = open_language_model(MODEL).lm
+    lm = open_language_model()
     request = Instance("loglikelihood", {}, (context, continuation), 0)
 
     ((found, _),) = lm.loglikelihood([request], disable_tqdm=True)

@@ -8,11 +8,10 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 
 # isort: split
 
-from contextlib import ExitStack
-
 from stages.evaluate.harness.params import HarnessParams
 from stages.formats.evaluation.harness import HarnessReport, write_harness_samples
-from stages.runtime.entry import run_stage
+from stages.formats.model_folder import MODEL, exported_models
+from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -24,34 +23,20 @@ def main() -> None:
     if not params.tasks:
         print("harness.tasks is empty: nothing to do")
         write_harness_samples([])
-        HarnessReport(harness={}, stderr={}, interval_95={}, tasks={}, scored_with=None).write()
+        HarnessReport(harness={}, stderr={}, exported_steps={}, tasks={}, scored_with=None).write()
         return
+    steps = exported_models() if params.exported_steps else {}
+    if params.exported_steps and not steps:
+        raise UserError(f"harness.exported_steps: {MODEL} has none; set train.export_steps and train again")
     # lm-eval and torch take seconds to import.
-    from stages.evaluate.harness.scoring import (
-        note_cut_requests,
-        open_language_model,
-        require_room,
-        sample_rows,
-        score,
-        summarise,
-    )
-    from stages.evaluate.harness.tasks import index_tasks, loaded
+    from stages.evaluate.harness.report import metrics_of, note_cut_requests, sample_rows, summarise
+    from stages.evaluate.harness.scoring import score
     from stages.evaluate.model import note_untrained_positions
 
-    index = index_tasks(params.tasks)
-    model = open_language_model()
-    note_untrained_positions(model.lm.max_length, "lm-eval reads them all, so train longer sequences")
-    results = []
-    with ExitStack() as stack:
-        # Every task is checked before the first is scored, which may take hours.
-        selected = {name: stack.enter_context(loaded(name, index, params)) for name in params.tasks}
-        for tasks in selected.values():
-            require_room(tasks["tasks"], model.lm)
-        for name, tasks in selected.items():
-            results.append(score(model, tasks, params))
-            print(f"scored {name}", flush=True)
-    write_harness_samples(sample_rows(results))
-    report = summarise(results, model, params)
+    scored = score(MODEL, params)
+    note_untrained_positions(scored.lm.max_length, "lm-eval reads them all, so train longer sequences")
+    write_harness_samples(sample_rows(scored))
+    report = summarise(scored, {step: metrics_of(score(path, params)) for step, path in steps.items()}, params)
     note_cut_requests(report)
     report.write()
 

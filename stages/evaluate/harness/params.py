@@ -11,12 +11,14 @@ class HarnessParams(Section):
     """The section `harness` of params.yaml."""
 
     tasks: tuple[str, ...]
-    """Names of tasks, groups and tags, of lm-eval or of the task files in `evaluation/tasks/`. Empty: nothing to do."""
+    """Names of tasks, groups and tags: lm-eval's own, and those of the files in `evaluation/tasks/`. May be empty."""
+    exported_steps: bool
+    """Score the models of `train.export_steps` too."""
     num_fewshot: Annotated[int, Field(ge=0)] | None
     """Examples before each question; null: as many as each task says. A task whose file says 0 keeps 0."""
     limit: Annotated[int, Field(ge=1)] | None
     """Documents of each task, the first ones; null: all. Only without a limit are scores comparable with others."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
-    """Bootstrap resamples for intervals and standard errors that have no formula."""
+    """Bootstrap resamples for standard errors that have no formula."""
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     """Of the choice of few-shot examples, of sampled answers and of the bootstrap."""

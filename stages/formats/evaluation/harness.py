@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel
 
@@ -11,6 +11,9 @@ from stages.formats.reports import Report, write_lines
 
 HARNESS_REPORT = Path("reports/harness.json")
 HARNESS_SAMPLES = Path("data/harness.jsonl")
+
+TaskMetrics: TypeAlias = dict[str, dict[str, float | None]]
+"""Task or group -> metric -> value; null where it is not a number."""
 
 
 class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
@@ -55,12 +58,11 @@ class HarnessReport(Report):
     stage: ClassVar[str] = "harness"
     in_receipt: ClassVar[tuple[str, ...]] = ("tasks", "scored_with")
 
-    harness: dict[str, dict[str, float | None]]
-    """Task or group -> metric -> value; null where it is not a number."""
+    harness: TaskMetrics
     stderr: dict[str, dict[str, float]]
     """The standard errors that lm-eval computes."""
-    interval_95: dict[str, dict[str, tuple[float, float]]]
-    """Bootstrap intervals over documents, where lm-eval computes no standard error."""
+    exported_steps: dict[int, TaskMetrics]
+    """Step -> the same of its model, if `harness.exported_steps` asks for it."""
     tasks: dict[str, TaskReceipt]
     scored_with: ScoredWith | None
     """Null where no task was asked for: nothing was scored."""

@@ -23,8 +23,9 @@ TEXTS = (
     " ",
 )
 
-
 ANSWERS = [{"question": f"{number} + 1 =", "answer": str(number + 1)} for number in range(6)]
+
+EXACT = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
 
 
 def write_task(name: str = "own", **keys: object) -> None:
@@ -42,6 +43,11 @@ def write_task(name: str = "own", **keys: object) -> None:
     Path("evaluation/tasks").mkdir(parents=True, exist_ok=True)
     Path("evaluation/tasks/answers.jsonl").write_text("".join(json.dumps(answer) + "\n" for answer in ANSWERS))
     Path(f"evaluation/tasks/{name}.yaml").write_text(yaml.safe_dump(values | keys))
+
+
+def write_writing_task(name: str = "write", **options: object) -> None:
+    """A task whose answers the model writes."""
+    write_task(name, output_type="generate_until", metric_list=EXACT, generation_kwargs={"until": [], **options})
 
 
 @pytest.fixture(scope="session")

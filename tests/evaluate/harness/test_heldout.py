@@ -7,12 +7,12 @@ import pytest
 from transformers import PreTrainedModel
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.evaluate.harness.scoring import open_language_model, score
-from stages.evaluate.harness.tasks import index_tasks, loaded
+from stages.evaluate.harness.scoring import score
 from stages.evaluate.likelihood.documents import stored_tokens
 from stages.evaluate.likelihood.score import Scorer
 from stages.evaluate.likelihood.windows import Window, document_windows
 from stages.evaluate.model import open_model
+from stages.formats.model_folder import MODEL
 from stages.formats.tokens import TokenStore
 from tests.trained_project import CONTEXT_LENGTH
 
@@ -22,9 +22,10 @@ RELATIVE = 1e-6
 
 def by_lm_eval() -> list[float]:
     """The negative log-likelihood of each document in nats, unrounded."""
-    params = HarnessParams(tasks=("heldout",), num_fewshot=None, limit=None, bootstrap_resamples=100, seed=0)
-    with loaded("heldout", index_tasks(params.tasks), params) as tasks:
-        results = score(open_language_model(), tasks, params).results
+    params = HarnessParams(
+        tasks=("heldout",), exported_steps=False, num_fewshot=None, limit=None, bootstrap_resamples=100, seed=0
+    )
+    (results,) = score(MODEL, params).results
     return [-sample["filtered_resps"][0] for sample in results["samples"]["heldout"]]
 
 
@@ -56,20 +57,10 @@ def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) 
         ours.append(nats_of(model, store, windows))
         last = Window(number, max(0, length - CONTEXT_LENGTH), length - 1, length)
         closing.append(nats_of(model, store, [last]))
+        same = list(document_windows(number, length - 1, CONTEXT_LENGTH, CONTEXT_LENGTH))
+        is_same = math.isclose(nats_of(model, store, same), theirs[number], rel_tol=RELATIVE)
+        assert is_same == (length - 1 <= CONTEXT_LENGTH or (length - 1) % CONTEXT_LENGTH == 0)
 
     assert store.document_lengths.max() > 2 * CONTEXT_LENGTH
     assert theirs == pytest.approx(ours, rel=RELATIVE)
     assert min(closing) > 1  # nats: what `evaluate` adds to each document
-
-
-def test_of_documents_within_one_window_a_stride_of_the_whole_context_gives_the_same(project: Path) -> None:
-    model, store = open_model(project / "model"), TokenStore(project / "data/tokens/validation")
-    theirs = by_lm_eval()
-    lengths = store.document_lengths.tolist()
-
-    for number, length in enumerate(lengths):
-        windows = list(document_windows(number, length - 1, CONTEXT_LENGTH, CONTEXT_LENGTH))
-        ours = nats_of(model, store, windows)
-        same = math.isclose(ours, theirs[number], rel_tol=RELATIVE)
-        assert same == (length - 1 <= CONTEXT_LENGTH or (length - 1) % CONTEXT_LENGTH == 0)
-    assert {length - 1 <= CONTEXT_LENGTH for length in lengths} == {True, False}

@@ -41,7 +41,7 @@ class Run:
     """One training."""
 
     launch: str = "one_gpu"
-    """A preset of launch/, with one process."""
+    """A preset of deploy/launch/, with one process."""
     precision: str = "bf16"
     compiled: bool = True
     attention: str = "causal"
@@ -116,10 +116,9 @@ def trained(folder: Path, number: int, name: str, steps: int, on_cpu: bool) -> R
     (project / "data").symlink_to(DATA)
     (project / "requirements.lock").symlink_to(ROOT / "requirements.lock")
     (project / "params.yaml").write_text(yaml.safe_dump({"train": section(run, steps, on_cpu)}), encoding="utf-8")
-    (project / "launch").mkdir()
-    (project / "launch" / "own.yaml").write_text(yaml.safe_dump(launch_settings(run, number, on_cpu)), encoding="utf-8")
+    (project / "own.yaml").write_text(yaml.safe_dump(launch_settings(run, number, on_cpu)), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment |= {"PARROTFLOW_LAUNCH": "launch/own.yaml", "PARROTFLOW_COMPILE": "on" if run.compiled else "off"}
+    environment |= {"PARROTFLOW_LAUNCH": "own.yaml", "PARROTFLOW_COMPILE": "on" if run.compiled else "off"}
     environment["PARROTFLOW_RESTARTS"] = "0"
     command = [sys.executable, "-m", "stages.train"]
     ended = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
@@ -151,7 +150,7 @@ def section(run: Run, steps: int, on_cpu: bool) -> dict[str, Any]:
 def launch_settings(run: Run, number: int, on_cpu: bool) -> dict[str, Any]:
     """The preset's, for one process, with a port of the run's own."""
     preset = ("cpu_2_fsdp2" if run.launch == "fsdp2" else "cpu") if on_cpu else run.launch
-    settings: dict[str, Any] = yaml.safe_load((ROOT / f"launch/{preset}.yaml").read_text(encoding="utf-8"))
+    settings: dict[str, Any] = yaml.safe_load((ROOT / f"deploy/launch/{preset}.yaml").read_text(encoding="utf-8"))
     own = {} if on_cpu and run.launch == "fsdp2" else {"num_processes": 1}
     return settings | own | ({} if run.launch == "one_gpu" else {"main_process_port": 29600 + number})
 

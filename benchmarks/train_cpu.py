@@ -77,7 +77,7 @@ def main() -> None:
 def measure_sides(nanogpt: Path | None, limits: Mapping[str, str], runs: int) -> dict[str, list[float]]:
     """Tokens per second of each side's turns, with the CPU held to narrower instructions by environment variables."""
     users = os.environ | limits
-    launch = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+    launch = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
     launched = {**environment(launch), **limits}
     sides = {"ours": Side("ours", nanogpt, launched)}
     for peer in SHIPPED if nanogpt else ["Trainer"]:

@@ -88,7 +88,7 @@ PREFIX = "PARROTFLOW_"
 VARIABLES = {
     "PARROTFLOW_LAUNCH": (
         "your `accelerate config`, else `one_gpu` or `cpu`",
-        "how training and evaluation launch: a preset's name in `launch/`, or a path to an Accelerate config file",
+        "how training and evaluation start: a preset of `deploy/launch/` or a path to an Accelerate config file",
     ),
     "PARROTFLOW_MICRO_BATCH": (
         "by the hardware",

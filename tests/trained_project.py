@@ -28,7 +28,7 @@ def write_trained_project(folder: Path) -> None:
     """The data stages' real results, the report of a training, and a model that has learnt nothing."""
     write_project(folder)
     write_sections(folder)
-    shutil.copytree(ROOT / "launch", folder / "launch")
+    shutil.copytree(ROOT / "deploy/launch", folder / "deploy/launch")
     write_corpus(folder, 12)
     (folder / "evaluation/problems").mkdir(parents=True)
     shutil.copyfile(ROOT / "evaluation/problems/python.jsonl", folder / "evaluation/problems/python.jsonl")

@@ -189,8 +189,8 @@ def compiler() -> Finding:
 def launcher() -> Finding:
     """How training would be launched."""
     name = os.environ.get("PARROTFLOW_LAUNCH")
-    if name and not (Path("launch") / f"{name}.yaml").exists() and not Path(name).exists():
-        presets = ", ".join(sorted(path.stem for path in Path("launch").glob("*.yaml")))
+    if name and not (Path("deploy/launch") / f"{name}.yaml").exists() and not Path(name).exists():
+        presets = ", ".join(sorted(path.stem for path in Path("deploy/launch").glob("*.yaml")))
         return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
     return Finding("ok", "launcher", name or "your `accelerate config`, else a preset by the hardware")
 

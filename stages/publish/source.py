@@ -37,7 +37,7 @@ LARGEST = 1_000_000
 """Bytes of a file of code. A larger one is data, of which only the hash is kept."""
 
 CODE = ("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja")
-LAUNCH = ("launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
+LAUNCH = ("deploy/launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
 """What a run needs besides the dependencies of its stages, in a project without a repository."""
 
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")

@@ -1,13 +1,8 @@
-"""How workers are launched: the user's own accelerate configuration, or one of `launch/`.
+"""How workers are launched: by the user's own Accelerate configuration or by a preset of `deploy/launch/`.
 
-`PARROTFLOW_LAUNCH` names a file in `launch/` (without its ending) or any accelerate config file. Unset, the user's own
-`accelerate config` is used if there is one, else `launch/one_gpu` or `launch/cpu` by what the machine has. How a run
-is launched is never part of what it computes.
-
-`python -m stages.runtime.launch` is `accelerate launch`, silent where another machine has left torchrun's exit barrier
-first. The barrier's store lives in the main machine's agent. The last machine to arrive lets that agent go, and then
-reads the store once more, which may be gone by then (torch 2.13, torch/distributed/elastic/utils/store.py, `barrier`).
-All workers have ended and nothing is lost, but torchrun logs a traceback.
+`PARROTFLOW_LAUNCH` names a preset or the path of any Accelerate config file. If it is unset, the configuration of
+`accelerate config` is used if there is one, else the preset `one_gpu` or `cpu`, depending on the machine. How a run is
+launched is never part of what it computes.
 """
 
 import gc
@@ -30,7 +25,7 @@ SEGMENT = "PARROTFLOW_SEGMENT"
 """Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
 
 LAUNCH = "PARROTFLOW_LAUNCH"
-PRESETS = Path("launch")
+PRESETS = Path("deploy/launch")
 
 USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
 USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
@@ -98,12 +93,12 @@ def launch_config() -> LaunchConfig:
     sharded = kind == "FSDP"
     if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
         raise UserError(
-            f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see launch/fsdp2.yaml)"
+            f"{path}: FSDP 1 is not supported; set fsdp_version: 2 under fsdp_config (see deploy/launch/fsdp2.yaml)"
         )
     if replicas > 1 and sharded and (shards < 2 or replicas * shards != processes):
         raise UserError(
             f"{path}: {REPLICAS} = {replicas} and {SHARDS} = {shards}: their product must be num_processes = "
-            f"{processes}, and the second above 1 (see launch/fsdp2_multi_node.yaml)"
+            f"{processes}, and the second above 1 (see deploy/launch/fsdp2_multi_node.yaml)"
         )
     leads = machines > 1 and not settings.get("machine_rank")
     port = settings.get("main_process_port") if leads else None

@@ -175,8 +175,8 @@ def note_idle_devices(config: LaunchConfig) -> Iterator[str]:
     if not config.on_cpu and own < found:
         yield (
             f"note: {found - own} of {found} GPUs of this machine stay idle: {config.path} starts {own} process"
-            f"{'es' if own > 1 else ''} here; for all of them copy launch/ddp.yaml (or fsdp2.yaml), set num_processes: "
-            f"{found} and name it by PARROTFLOW_LAUNCH"
+            f"{'es' if own > 1 else ''} here; for all of them copy deploy/launch/ddp.yaml (or fsdp2.yaml), set "
+            f"num_processes: {found} and name it by PARROTFLOW_LAUNCH"
         )
 
 

@@ -30,7 +30,7 @@ STAGES = [
 CODE = (
     "stages",
     "evaluation",
-    "launch",
+    "deploy/launch",
     "conf",
     "dvc.yaml",
     "requirements.lock",

@@ -18,9 +18,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose commit is on a remote."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    write({MODULE: "steps = 1\n", OTHER: "width = 1\n", "launch/cpu.yaml": "", "params.yaml": "", "notes.txt": "a"})
     write(
-        {"corpus/.gitignore": "*\n", ".gitignore": "*.ignored\n", "model/model.safetensors": "", "launch/old.yaml": ""}
+        {MODULE: "steps = 1\n", OTHER: "width = 1\n", "deploy/launch/cpu.yaml": "", "params.yaml": "", "notes.txt": "a"}
+    )
+    write(
+        {
+            "corpus/.gitignore": "*\n",
+            ".gitignore": "*.ignored\n",
+            "model/model.safetensors": "",
+            "deploy/launch/old.yaml": "",
+        }
     )
     commit_all()
     pretend_to_push()
@@ -52,7 +59,7 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
         }
     )
     write({"private.txt": "mine", "corpus/mine.txt": "mine", "params.yaml": "edited", "a.ignored": ""})
-    Path("launch/old.yaml").unlink()
+    Path("deploy/launch/old.yaml").unlink()
 
     source = archived({"train": stage([MODULE, OTHER, "problems.jsonl", "corpus"])}, ["model"])
 
@@ -64,7 +71,7 @@ def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() 
     }
     assert source.archive is not None
     assert source.archive.files == {path: file_sha256(Path(path)) for path in unpacked(source)}
-    assert (source.archive.whole, source.archive.deleted) == (False, ["launch/old.yaml"])
+    assert (source.archive.whole, source.archive.deleted) == (False, ["deploy/launch/old.yaml"])
 
 
 def test_of_a_commit_that_is_nowhere_else_every_tracked_file_is_kept() -> None:
@@ -77,7 +84,7 @@ def test_of_a_commit_that_is_nowhere_else_every_tracked_file_is_kept() -> None:
     assert source.archive.whole
     assert set(unpacked(source)) == {
         *(MODULE, OTHER, "notes.txt"),
-        *("launch/cpu.yaml", "launch/old.yaml", ".gitignore"),
+        *("deploy/launch/cpu.yaml", "deploy/launch/old.yaml", ".gitignore"),
     }
 
 
@@ -93,8 +100,8 @@ def test_without_a_repository_the_code_and_what_stages_depend_on_are_kept(projec
         MODULE,
         OTHER,
         "flows/cli.py",
-        "launch/cpu.yaml",
-        "launch/old.yaml",
+        "deploy/launch/cpu.yaml",
+        "deploy/launch/old.yaml",
         "problems.jsonl",
     }
 

@@ -34,7 +34,7 @@ def test_workers_of_one_machine_do_not_see_what_slurm_mpi_or_accelerate_left_in_
 ) -> None:
     for name, value in LEFT_BEHIND.items():
         monkeypatch.setenv(name, value)
-    config = launch.LaunchConfig(Path("launch/cpu.yaml"), processes, machines=1, on_cpu=True, sharded=False)
+    config = launch.LaunchConfig(Path("deploy/launch/cpu.yaml"), processes, machines=1, on_cpu=True, sharded=False)
     assert not LEFT_BEHIND.keys() & launch.environment(config).keys()
 
 

@@ -91,7 +91,7 @@ def write_project(folder: Path, source_of: Callable[[int], str] = one_source, **
     write_store(folder / "data/tokens/train", documents(60, seed=2), tokenizer, saved, source_of)
     write_store(folder / "data/tokens/validation", documents(12, seed=3), tokenizer, saved)
     shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
-    shutil.copytree(ROOT / "launch", folder / "launch")
+    shutil.copytree(ROOT / "deploy/launch", folder / "deploy/launch")
     write_params(folder, **changes)
     return folder
 

@@ -116,8 +116,8 @@ def test_more_processes_than_sequences_are_refused(project: Path, monkeypatch: p
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu_2")
     write_params(project, global_batch_size=1)
     assert message() == (
-        "params.yaml: train.global_batch_size = 1: launch/cpu_2.yaml starts 2 processes, and each takes the same "
-        "number of sequences; use a multiple, or start fewer processes"
+        "params.yaml: train.global_batch_size = 1: deploy/launch/cpu_2.yaml starts 2 processes, and each takes the "
+        "same number of sequences; use a multiple, or start fewer processes"
     )
 
 

@@ -18,7 +18,7 @@ from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params
 
-ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+ALONE = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
 
 def made(launch: LaunchConfig = ALONE, **changes: object) -> Forecast:

@@ -213,7 +213,7 @@ def test_auto_and_the_value_that_it_stands_for_are_one_run(tmp_path: Path) -> No
     """Below AMX, whatever this machine has: the fingerprint, the report and the model carry the resolved value."""
     project = write_project(tmp_path / "project", precision="auto", max_steps=2)
     said = run(project, ONEDNN_MAX_CPU_ISA="AVX2")
-    assert "launching 1 process by launch/cpu.yaml, in fp32\n" in said
+    assert "launching 1 process by deploy/launch/cpu.yaml, in fp32\n" in said
     assert read_json(project / "reports/train_speed.json")["precision"] == "fp32"
     assert read_json(project / "model/training.json")["precision"] == "fp32"
     (recorded,) = (project / ".parrotflow/checkpoints").glob("*/identity.json")

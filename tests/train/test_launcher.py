@@ -30,7 +30,7 @@ from tests.train.small_run import (
     write_project,
 )
 
-PRESETS = sorted((ROOT / "launch").glob("*.yaml"))
+PRESETS = sorted((ROOT / "deploy/launch").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
@@ -59,7 +59,7 @@ def test_without_any_the_machine_decides(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(launch, "default_json_config_file", str(tmp_path / "none.json"))
     for gpu, name in ((True, "one_gpu"), (False, "cpu")):
         monkeypatch.setattr(launch, "has_gpu", lambda gpu=gpu: gpu)
-        assert launch.launch_config().path == Path(f"launch/{name}.yaml")
+        assert launch.launch_config().path == Path(f"deploy/launch/{name}.yaml")
 
 
 def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in pages that the kernel has to hand out anew while tensors of 40 MiB come and go."""
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    config = launch.LaunchConfig(ROOT / "launch/cpu.yaml", processes=1, machines=1, on_cpu=True, sharded=False)
+    config = launch.LaunchConfig(ROOT / "deploy/launch/cpu.yaml", processes=1, machines=1, on_cpu=True, sharded=False)
 
     def pages(variables: Mapping[str, str]) -> int:
         command = [sys.executable, "-c", STEPS]
@@ -108,7 +108,7 @@ def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPat
 def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=3)
     said = run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2_fsdp2")
-    assert "launching 2 processes by launch/cpu_2_fsdp2.yaml" in said
+    assert "launching 2 processes by deploy/launch/cpu_2_fsdp2.yaml" in said
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
@@ -146,7 +146,7 @@ def test_machines_with_other_parameters_are_refused(tmp_path: Path) -> None:
 
 def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
     """Two launchers on the loopback device, each in its folder: exit code and output of each."""
-    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
     settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1"}
     machines = []
     with held_port() as port:
@@ -161,7 +161,7 @@ def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
 def test_settings_of_accelerate_that_are_not_used_are_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = yaml.safe_load((ROOT / "launch/fsdp2.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "deploy/launch/fsdp2.yaml").read_text(encoding="utf-8"))
     settings |= {"mixed_precision": "fp16", "dynamo_config": {"dynamo_backend": "INDUCTOR"}}
     settings["fsdp_config"]["fsdp_offload_params"] = True
     own = tmp_path / "own.yaml"
@@ -214,7 +214,7 @@ def test_engines_that_are_not_supported_are_refused(
 
 def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=2)
-    settings = yaml.safe_load((ROOT / "launch/cpu.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "deploy/launch/cpu.yaml").read_text(encoding="utf-8"))
     (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
     said = run(project, EXIT_USER_ERROR, fork, PARROTFLOW_LAUNCH="own.yaml")
     assert said.splitlines()[-1] == (

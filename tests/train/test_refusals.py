@@ -66,7 +66,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def several_machines(project: Path, port: int) -> Path:
-    settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
     settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
     (project / "machines.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     return project / "machines.yaml"
@@ -96,7 +96,7 @@ def test_a_machine_that_joins_another_may_use_the_port_itself(
 
 
 def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(project: Path, taken: int) -> None:
-    settings = yaml.safe_load((ROOT / "launch/cpu_2.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load((ROOT / "deploy/launch/cpu_2.yaml").read_text(encoding="utf-8"))
     settings["main_process_port"] = taken
     (project / "two.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     said = run(project, begin=fork, PARROTFLOW_LAUNCH="two.yaml")
@@ -107,12 +107,12 @@ def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(projec
 @pytest.mark.parametrize("found", [0, 2])
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, found: int) -> None:
     monkeypatch.setattr(launch, "device_count", lambda: found)
-    monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "launch/multi_node.yaml"))
-    config = replace(launch.launch_config(), path=Path("launch/multi_node.yaml"))
+    monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "deploy/launch/multi_node.yaml"))
+    config = replace(launch.launch_config(), path=Path("deploy/launch/multi_node.yaml"))
     with pytest.raises(UserError) as caught:
         launcher.check_machine(config)
     assert str(caught.value) == (
-        f"launch/multi_node.yaml starts 8 processes on this machine, each on a GPU, and torch finds {found}; "
+        f"deploy/launch/multi_node.yaml starts 8 processes on this machine, each on a GPU, and torch finds {found}; "
         "copy the file and set num_processes, or launch by cpu or one_gpu"
     )
 
@@ -128,7 +128,7 @@ def test_a_preset_for_many_gpus_starts_nothing_where_there_are_none(
     started: list[LaunchConfig], monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_LAUNCH", preset)
-    with pytest.raises(UserError, match=f"launch/{preset}.yaml starts 8 processes on this machine, each on a GPU, and"):
+    with pytest.raises(UserError, match=f"{preset}.yaml starts 8 processes on this machine, each on a GPU, and"):
         stage.main()
     assert not started
 
@@ -141,7 +141,7 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")  # fp32 is then the faster one on any CPU
     stage.main()
     assert capfd.readouterr().out.endswith(
-        "\nlaunching 1 process by launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
+        "\nlaunching 1 process by deploy/launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
     )
     assert len(started) == 1
 
@@ -221,8 +221,8 @@ def test_two_processes_without_a_compiler_refuse_once_and_are_not_started_again(
 
 
 def test_a_sharded_model_has_no_deterministic_sum() -> None:
-    config = LaunchConfig(Path("launch/fsdp2.yaml"), 2, 1, on_cpu=False, sharded=True)
-    with pytest.raises(UserError, match=r"deterministic_micro_batch_size = 4: launch/fsdp2.yaml shards the model"):
+    config = LaunchConfig(Path("deploy/launch/fsdp2.yaml"), 2, 1, on_cpu=False, sharded=True)
+    with pytest.raises(UserError, match=r"deterministic_micro_batch_size = 4: .*fsdp2.yaml shards the model"):
         launcher.check_batch(TrainParams.model_validate(params(deterministic_micro_batch_size=4)), config)
 
 
@@ -290,10 +290,12 @@ def test_gpus_that_would_stay_idle_are_named(
     monkeypatch: pytest.MonkeyPatch, processes: int, gpus: int, idle: str | None
 ) -> None:
     monkeypatch.setattr(launcher, "device_count", lambda: gpus)
-    config = LaunchConfig(Path("launch/one_gpu.yaml"), processes, 1, on_cpu=False, sharded=False)
+    config = LaunchConfig(Path("deploy/launch/one_gpu.yaml"), processes, 1, on_cpu=False, sharded=False)
     notes = list(launcher.note_idle_devices(config))
     assert len(notes) == (idle is not None)
     if idle:
-        assert notes[0].startswith(f"note: {idle} GPUs of this machine stay idle: launch/one_gpu.yaml starts ")
+        assert notes[0].startswith(f"note: {idle} GPUs of this machine stay idle: deploy/launch/one_gpu.yaml starts ")
         assert f"num_processes: {gpus}" in notes[0]
-    assert not list(launcher.note_idle_devices(LaunchConfig(Path("launch/cpu.yaml"), 1, 1, on_cpu=True, sharded=False)))
+    assert not list(
+        launcher.note_idle_devices(LaunchConfig(Path("deploy/launch/cpu.yaml"), 1, 1, on_cpu=True, sharded=False))
+    )

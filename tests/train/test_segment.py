@@ -200,7 +200,7 @@ def test_a_checkpoint_that_is_not_the_recorded_one_is_refused(project: Path, che
 def test_two_processes_are_launched_again_as_the_record_says(finished: Path, tmp_path: Path) -> None:
     """By accelerate, whatever launch the environment names."""
     project = copy_of(finished, tmp_path / "two")
-    run_workers(project, 2, **{LAUNCH_SETTINGS: (project / "launch/cpu_2.yaml").read_text(encoding="utf-8")})
+    run_workers(project, 2, **{LAUNCH_SETTINGS: (project / "deploy/launch/cpu_2.yaml").read_text(encoding="utf-8")})
     command = (sys.executable, "-m", "stages.train.segment", "--from", "9", "--to", "12")
     process = start(project, command, PARROTFLOW_LAUNCH="cpu")
     said, _ = process.communicate(timeout=200)

@@ -181,7 +181,7 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_too(project
 def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as leading:
         port = leading.getsockname()[1]
-        settings = yaml.safe_load((ROOT / "launch/multi_node.yaml").read_text(encoding="utf-8"))
+        settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
         settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
         (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
         process = fork(project, PARROTFLOW_LAUNCH="machine.yaml")

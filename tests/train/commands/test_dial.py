@@ -19,7 +19,7 @@ from tests.train.small_run import params as train_params
 from tests.train.small_run import write_project
 
 VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
-ALONE = LaunchConfig(Path("launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+ALONE = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
 
 def dial(corpus_tokens: int | None = None) -> Dial:

@@ -5,7 +5,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.collect.trie import write_documents
+from stages.collect.shards import write_documents
 from stages.formats.documents import Document, document_id
 
 

@@ -1,14 +1,12 @@
 """The ledger: a row for each document with where it comes from and every feature, measured once and kept.
 
-The features of one filter are kept apart from those of the others, by the code that measures them. So a filter that is
-new or edited costs its own columns, and a threshold costs nothing. Once the ledger is judged, it says which documents
+A threshold costs nothing, an edited document its own shard. Once the ledger is judged, it says which documents
 are written to which split, a shard for a shard.
 """
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -21,16 +19,13 @@ from stages.clean.code_points import SPACE
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.splits import SPLITS
-from stages.runtime.cache import cache_key, map_cached, map_cached_parts, shard_sha256
+from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError, first_line
 
 FEATURES = "features.arrow"
-"""In an entry of the cache. Its key has the name too, since of code the filter's alone counts there."""
+"""In an entry of the cache."""
 
-FACTS = "facts"
-LAST_COLUMNS = ("language", "content_sha256")
-"""Of the facts; the others are the ledger's first."""
-NOT_MEASURED = ("shard", "verdict", "split")
+LATER = ("shard", "verdict", "split")
 """Columns that the ledger gets afterwards."""
 
 LANGUAGE_OF_SUFFIX = {
@@ -52,66 +47,55 @@ ASCII_SPACE = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 
 def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> pd.DataFrame:
     """The features of every document by the measures of `Filters.measures`: rows in the order of the shards, a column
-    `shard` with the shard's name. One edited document costs one shard, a new filter its columns."""
-    parts: dict[str, Callable[..., object]] = {FACTS: facts_of, **measures}
-    entries = map_cached_parts("features", shards, _key_of, parts, partial(_measure_shard, measures))
-    tables = {name: [feather.read_table(entry[name] / FEATURES) for entry in entries] for name in parts}
-    ledger: pd.DataFrame = _columns({name: _joined(name, found) for name, found in tables.items()}).to_pandas()
+    `shard` with the shard's name. Raises UserError that names a column that documents do not have alike."""
+    key = cache_key(*measures)
+    entries = map_cached(
+        "features", shards, lambda shard: cache_key(key, shard_sha256(shard)), partial(_measure_shard, measures)
+    )
+    tables = [feather.read_table(entry / FEATURES) for entry in entries]
+    _require_alike(table.column_names for table in tables)
+    try:
+        ledger: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UserError(f"clean.filters: {first_line(error)}: {REMEDY}") from None
     names = pd.Series([shard.name for shard in shards])
-    return ledger.assign(shard=names.repeat(list(map(len, tables[FACTS]))).to_numpy())
+    return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
 
 
-def _key_of(shard: Path) -> str:
-    return cache_key(FEATURES, shard_sha256(shard))
+REMEDY = "let `measure` give each document the same columns, and a column values of one type"
 
 
-def _joined(name: str, tables: Sequence[pa.Table]) -> pa.Table:
-    with one_kind_of_row(name, (table.column_names for table in tables)):
-        return pa.concat_tables(tables, promote_options="permissive")
-
-
-@contextmanager
-def one_kind_of_row(name: str, columns: Iterable[Collection[str]]) -> Iterator[None]:
-    """Raise UserError that names a filter where its columns, or the types of their values, are not everywhere alike."""
-    what = f"clean.filters: {name.partition(' ')[0]}"
-    remedy = "let `measure` give each document the same columns, and a column values of one type"
+def _require_alike(columns: Iterable[Collection[str]]) -> None:
     if len(found := {frozenset(names) for names in columns}) > 1:
         differing = sorted(frozenset.union(*found) - frozenset.intersection(*found))
-        raise UserError(f"{what} measures `{differing[0]}` of some documents only: {remedy}")
-    try:
-        yield
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise UserError(f"{what}: values of several types in a column ({first_line(error)}): {remedy}") from None
+        raise UserError(f"clean.filters: `{differing[0]}` is measured of some documents only: {REMEDY}")
 
 
-def _columns(tables: dict[str, pa.Table]) -> pa.Table:
-    facts = tables.pop(FACTS)
-    columns: dict[str, pa.ChunkedArray] = dict(zip(facts.column_names, facts.columns, strict=True))
-    for name, table in tables.items():
-        for column in table.column_names:
-            if column in columns or column in NOT_MEASURED:
-                filter_name = name.partition(" ")[0]
-                raise UserError(
-                    f"clean.filters: {filter_name} measures `{column}`, a column that the ledger has already"
-                )
-            columns[column] = table.column(column)
-    last = {name: columns.pop(name) for name in LAST_COLUMNS}
-    return pa.table(columns | last)
-
-
-def _measure_shard(
-    measures: Mapping[str, Measure], shard: Path, parts: Sequence[str]
-) -> dict[str, Callable[[Path], None]]:
-    """Measure some parts of a shard in one pass over it; how to write each."""
-    found = {name: measure for name, measure in measures.items() if name in parts}
-    rows: dict[str, list[dict[str, Feature]]] = {name: [] for name in parts}
+def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -> None:
+    rows = []
     for document in documents_of(read_shard(shard)):
         text = DocumentText(document.text)
-        if FACTS in rows:
-            rows[FACTS].append(facts_of(document, text))
-        for name, measure in found.items():
-            rows[name].append(measure(text))
-    return {name: partial(_write, name, part) for name, part in rows.items()}
+        row = facts_of(document, text)
+        for name, measure in measures.items():
+            measured = measure(text)
+            if taken := [column for column in measured if column in row or column in LATER]:
+                raise UserError(
+                    f"clean.filters: {name.partition(' ')[0]} measures `{taken[0]}`, a column that the ledger has "
+                    "already"
+                )
+            row |= measured
+        rows.append(row)
+    _require_alike(rows)
+    columns = {}
+    for name in rows[0] if rows else ():
+        try:
+            columns[name] = pa.array([row[name] for row in rows])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise UserError(
+                f"clean.filters: `{name}` has values of several types ({first_line(error)}): {REMEDY}"
+            ) from None
+    # Not Parquet, which takes several times as long for so little; the cache has checksums of its own.
+    feather.write_feather(pa.table(columns), folder / FEATURES, compression="uncompressed")
 
 
 def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
@@ -136,13 +120,6 @@ def _without_space(text: DocumentText) -> bytes:
     if text.is_ascii or not SPACE[text.beyond_ascii].any():
         return text.data.translate(None, ASCII_SPACE)
     return "".join(text.text.split()).encode("utf-8")
-
-
-def _write(name: str, rows: list[dict[str, Feature]], folder: Path) -> None:
-    with one_kind_of_row(name, rows):
-        table = pa.Table.from_pylist(rows)
-    # Not Parquet, which takes several times as long for so little; the cache has checksums of its own.
-    feather.write_feather(table, folder / FEATURES, compression="uncompressed")
 
 
 def write_ledger(folder: Path, ledger: pd.DataFrame) -> None:

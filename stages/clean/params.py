@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from stages.clean import filters
 from stages.clean.filtering import Count, Filter, Measure, Share
-from stages.runtime.code import code_key
 from stages.runtime.section import Section, require_distinct, subclasses_in
 
 
@@ -30,14 +29,12 @@ class Filters(*filter_classes()):  # type: ignore[misc]
     """The parameters of every module in `stages/clean/filters/`."""
 
     def measures(self) -> dict[str, Measure]:
-        """Filter, with what it depends on, -> how it measures one document; without those that measure nothing."""
+        """Filter, with the arguments that its measure is given -> how it measures one document."""
         found = {}
         for kind in filter_classes():
             if (measure := kind.measurement(self)) is not None:
                 given = (*measure.args, *measure.keywords.items()) if isinstance(measure, partial) else ()
-                # The filter's own code counts too: what measures may be of its base class, in another module.
-                facts = (f"{kind.__module__}.{kind.__qualname__}", code_key(kind), *map(str, given))
-                found[" ".join(facts)] = measure
+                found[" ".join((f"{kind.__module__}.{kind.__qualname__}", *map(str, given)))] = measure
         return found
 
 

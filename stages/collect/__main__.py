@@ -9,8 +9,8 @@ from typing import Any
 from stages.collect.find import NOT_HASHED, before_wildcards
 from stages.collect.gather import NOT_UTF8, Taken, gather
 from stages.collect.params import CollectParams
+from stages.collect.shards import CACHE_NAME, write_documents
 from stages.collect.sources.files import ARCHIVE
-from stages.collect.trie import CACHE_NAME, write_documents
 from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write

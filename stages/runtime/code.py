@@ -2,30 +2,20 @@
 
 The code of a module is its import closure within the project: the module, every module that it imports, and so on.
 Two versions of a file are equal where their syntax trees without docstrings are, so that a comment, a docstring or a
-formatter changes nothing. Three things ask:
-
-    the DVC stage `code`   stages/runtime/stage_code.py: the files and libraries of each stage, which it depends on
-    the cache of stages    `code_key`: the code of the function that computes a result, with its libraries
-    the checkpoints        `code_sha256`: the code of the training
+formatter changes nothing. `stages.runtime.stage_code` says so of each stage.
 """
 
 import ast
 import hashlib
-import json
-import os
-import platform
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from importlib.util import find_spec, resolve_name
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any
 
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.entry import UserError
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the packages `stages` and `flows`."""
@@ -38,9 +28,6 @@ PACKAGES = ("stages", "flows")
 """What is ours; any other module is a library or Python's own."""
 
 HASH_DIGITS = 32
-
-KEPT = STATE_DIR / "cache" / "modules"
-"""What was read last of each file of code."""
 
 _MODULE_NAME = re.compile(r"stages(\.\w+)+")
 
@@ -64,24 +51,19 @@ class Sources:
                 raise UserError(f"{file}:{line} {getattr(error, 'msg', error)}; correct it first") from None
         return self._modules[file]
 
-    def closure_of(self, module: str, without: tuple[str, ...] = ()) -> list[str]:
+    def closure_of(self, module: str) -> list[str]:
         """The files of `module` (of a package its `__main__`) and of all it imports within the project, sorted.
 
         Paths are relative to the root. A package's `__init__.py` counts unless it is empty. A module that is only
         named in a string (`"stages.train.worker"`, started as a process) counts as imported, and of
-        `import_module(f"stages.clean.filters.{name}")` every module of the package. `without`: beginnings of paths that
-        do not count, nor does what only they import.
+        `import_module(f"stages.clean.filters.{name}")` every module of the package.
         """
         command = f"{module}.__main__"
-        return self.closure(self._files_of(command if self._file_of(command) else module), without)
-
-    def closure(self, files: Iterable[str], without: tuple[str, ...] = ()) -> list[str]:
-        """These files and all that they import within the project, sorted; without those whose paths begin so."""
         found: set[str] = set()
-        todo = list(files)
+        todo = self._files_of(command if self._file_of(command) else module)
         while todo:
             file = todo.pop()
-            if file not in found and not file.startswith(without):
+            if file not in found:
                 found.add(file)
                 todo += self._imported_by(file)
         return sorted(found)
@@ -90,10 +72,6 @@ class Sources:
         """The modules outside the project that the files import, those of `stages/runtime` excepted: `yaml`, ..."""
         names = {name.partition(".")[0] for file in computing(files) for name in self.module(file).imports}
         return names - {"", *PACKAGES}
-
-    def sha256(self, files: Iterable[str]) -> str:
-        """The hash of the code in the files, those of `stages/runtime` excepted."""
-        return _sha256(f"{file} {self.module(file).sha256}" for file in computing(files))
 
     def _imported_by(self, file: str) -> list[str]:
         if file not in self._imported:
@@ -130,56 +108,12 @@ def computing(files: Iterable[str]) -> list[str]:
     return [file for file in files if not file.startswith(RUNTIME)]
 
 
-@cache
-def code_sha256(module: str, root: Path = ROOT, without: tuple[str, ...] = ()) -> str:
-    """The sha256 of the code of a module, read once in a process.
-
-    `without`: beginnings of paths that do not count, nor does what only they import.
-    """
-    sources = Sources(root)
-    return sources.sha256(sources.closure_of(module, without))
-
-
-def code_key(function: Callable[..., Any]) -> str:
-    """Changes with anything but its arguments that the result of `function` depends on, as far as code goes.
-
-    That is the code of its module, the versions of the libraries which that imports, and Python's version.
-    """
-    while isinstance(function, partial):
-        function = function.func
-    return _key_of_file(Path(str(sys.modules[function.__module__].__file__)))
-
-
-@cache
-def _key_of_file(file: Path) -> str:
-    root = ROOT if file.is_relative_to(ROOT) else Path.cwd()
-    sources = Sources(root)
-    files = sources.closure([file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)])
-    libraries = sorted(sources.libraries(files) - sys.stdlib_module_names)
-    versions = [f"{name} {_installed_with(name)}" for name in libraries]
-    return _sha256([sources.sha256(files), *versions, platform.python_version()])
-
-
-def _sha256(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def installed(library: str) -> str | None:
     """The version that is installed; None where none is."""
     try:
         return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
     except PackageNotFoundError:
         return None
-
-
-def _installed_with(module: str) -> str:
-    """The version of the library that a module belongs to."""
-    if found := installed(module):
-        return found
-    if find_spec(module) is None:
-        return "not installed"
-    # Slow, and needed only where the library has another name than its module (PyYAML).
-    return " ".join(version(library) for library in packages_distributions().get(module, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,34 +130,7 @@ class Module:
 
 @cache
 def read_module(text: bytes, file: str) -> Module:
-    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python.
-
-    What was read is kept in `.parrotflow` until the file changes: to parse all of ours takes half a second.
-    """
-    own = _sha256([_reader(), file, hashlib.sha256(text).hexdigest()])
-    kept = KEPT / f"{file.replace('/', '.')}.json"
-    with suppress(OSError, ValueError, TypeError):
-        of, check, *parts = json.loads(kept.read_bytes())
-        if (of, check) == (own, _sha256([own, str(parts)])):
-            return Module(parts[0], frozenset(parts[1]), frozenset(parts[2]))
-    module = _parsed(text, file)
-    if STATE_DIR.is_dir():
-        parts = [module.sha256, sorted(module.imports), sorted(module.required)]
-        partial_file = kept.with_name(f".{kept.name}.{os.getpid()}.partial")
-        with suppress(OSError):  # of another user, or on a full disk: the next one parses it too
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            partial_file.write_text(json.dumps([own, _sha256([own, str(parts)]), *parts]), encoding="utf-8")
-            partial_file.replace(kept)
-    return module
-
-
-@cache
-def _reader() -> str:
-    """What reads: this module, by Python's parser."""
-    return f"{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()} {platform.python_version()}"
-
-
-def _parsed(text: bytes, file: str) -> Module:
+    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python."""
     reader = _Reader(".".join(Path(file).with_suffix("").parts[:-1]))
     try:
         reader.read(ast.parse(text))

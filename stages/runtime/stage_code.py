@@ -4,10 +4,12 @@ It names the files of the stage's import closure with the hashes of their syntax
 versions in requirements.lock. So an edit or an upgrade reruns exactly the stages that use it, and a comment none.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from packaging.markers import Marker
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import Sources, computing, installed
+from stages.runtime.code import ROOT, RUNTIME, Sources, computing, installed
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
@@ -119,6 +121,23 @@ def stage_codes(root: Path = Path()) -> dict[Path, StageCode]:
 def code_of(module: str, root: Path = Path()) -> StageCode:
     """The code of one stage as it is now. Raises UserError where a file is not Python."""
     return _code_of(module, Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
+
+
+@cache
+def computing_sha256(module: str, root: Path = ROOT) -> str:
+    """The hash of what the stage that a module belongs to computes with, read once in a process: its code without
+    `stages/runtime`, and its libraries. Shards, checkpoints and stored answers of another one are not used.
+
+    A module of no stage, as tests have, has an empty one.
+    """
+    parts = module.split(".")
+    packages = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
+    stage = next((name for name in packages if root.joinpath(*name.split("."), "__main__.py").is_file()), None)
+    if stage is None:
+        return ""
+    code = code_of(stage, root)
+    computing = {file: digest for file, digest in code.files.items() if not file.startswith(RUNTIME)}
+    return hashlib.sha256(StageCode(computing, code.libraries).text.encode()).hexdigest()
 
 
 def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:

@@ -28,8 +28,10 @@ from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, whole_number
 from stages.runtime.launch import LaunchConfig, command, device_count, environment, require_devices
 from stages.runtime.section import read_section
-from stages.train.checkpoint.resume import WORKER
 from stages.train.params import TrainParams
+
+WORKER = "stages.train.worker"
+"""The module that each process of a training runs."""
 
 RESTARTS = "PARROTFLOW_RESTARTS"
 GRACE = "PARROTFLOW_GRACE_SECONDS"

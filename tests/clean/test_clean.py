@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,44 +91,30 @@ def forget_cache() -> None:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
-    """(shard, names of the filters) for each measuring; its list fills while the test runs."""
-    passes: list[tuple[str, tuple[str, ...]]] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shards that are measured; its list fills while the test runs."""
+    passes: list[str] = []
     measure_shard = ledger._measure_shard
 
-    def noting(measures: Mapping[str, Measure], shard: Path, parts: Sequence[str]) -> Any:
-        passes.append((shard.name, tuple(name.partition(" ")[0].rpartition(".")[2] for name in parts)))
-        return measure_shard(measures, shard, parts)
+    def noting(measures: Mapping[str, Measure], shard: Path, folder: Path) -> None:
+        passes.append(shard.name)
+        measure_shard(measures, shard, folder)
 
     monkeypatch.setattr(ledger, "_measure_shard", noting)
     return passes
 
 
-Passes = list[tuple[str, tuple[str, ...]]]
-
-
-def test_another_threshold_measures_nothing_again(measured: Passes) -> None:
+def test_another_threshold_measures_nothing_again_and_another_filter_each_shard_once(measured: list[str]) -> None:
     clean()
-    measured.clear()
-    report = clean(clean__filters__line_length_maximum=3000, clean__filters__line_length_mean_maximum=None)
-
-    assert measured == []
-    assert "line_length_maximum_above" not in report["dropped"]
-
-
-def test_another_filter_measures_its_own_columns_alone_in_one_pass_over_each_shard(measured: Passes) -> None:
-    clean()
-    shards = [shard for shard, _ in measured]
-    assert {names for _, names in measured} == {("facts", "Characters", "Comments", "PythonCode")}
+    shards = list(measured)
     assert len(shards) == len(set(shards)) > 3
 
-    measured.clear()
-    clean(clean__filters__prose={"minimum": {"words": 2}, "maximum": {}})
-    assert measured == [(shard, ("Prose",)) for shard in shards]
+    report = clean(clean__filters__line_length_maximum=3000, clean__filters__line_length_mean_maximum=None)
+    assert measured == shards
+    assert "line_length_maximum_above" not in report["dropped"]
 
-    measured.clear()
-    clean(clean__filters__prose={"minimum": {"words": 3}, "maximum": {"symbols_per_word": 5.0}})
-    assert measured == []
+    clean(clean__filters__prose={"minimum": {"words": 2}, "maximum": {}})
+    assert measured == shards * 2
 
 
 def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
@@ -139,7 +125,7 @@ def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
     assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == before
 
 
-def test_an_edited_document_changes_one_shard_and_measures_one(measured: Passes) -> None:
+def test_an_edited_document_changes_one_shard_and_measures_one(measured: list[str]) -> None:
     clean()
     before = folder_bytes(CLEAN)
     measured.clear()
@@ -151,7 +137,7 @@ def test_an_edited_document_changes_one_shard_and_measures_one(measured: Passes)
     changed = {name.split("/")[1] for name in after if "/" in name and after[name] != before.get(name)}
     assert len(before) > 9
     assert len(changed) == 1
-    assert {shard for shard, _ in measured} == changed
+    assert set(measured) == changed
 
 
 def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +299,7 @@ def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.
     assert f"note: {len(held_out)} of {report['validation']['documents']} held-out" in capsys.readouterr().out
 
 
-def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(measured: Passes) -> None:
+def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(measured: list[str]) -> None:
     with pytest.raises(
         UserError, match=r"clean\.split\.validation_sources: no source `mien` in the corpus; it has mine"
     ):

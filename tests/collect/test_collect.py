@@ -184,7 +184,7 @@ def test_sources_mix_and_a_limit_binds_the_later_ones() -> None:
 
 
 def test_half_a_folder_that_a_kill_left_is_not_taken_over() -> None:
-    left = Path("data/.documents.partial")
+    left = Path("data/.documents.1.partial")
     left.mkdir(parents=True)
     (left / "b0.parquet").write_bytes(b"half")
     collect()

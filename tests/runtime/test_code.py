@@ -1,18 +1,14 @@
 """What the code is: closures, keys, and hashes of syntax trees."""
 
 import subprocess
-from collections.abc import Iterator
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from stages.clean import ledger, masking, words
-from stages.collect import trie
-from stages.runtime import code
-from stages.runtime.code import Sources, code_key, code_sha256, read_module
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.clean import ledger, words
+from stages.collect import shards
+from stages.runtime.code import Sources, read_module
+from stages.runtime.entry import UserError
 from stages.tokenize import encode
 
 
@@ -79,53 +75,8 @@ def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Pa
     assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
 
 
-def test_the_code_of_a_module_changes_with_all_that_it_imports_and_not_with_remarks(tmp_path: Path) -> None:
-    def sha256() -> str:
-        code_sha256.cache_clear()
-        return code_sha256("stages.toy", tmp_path)
-
-    write(tmp_path, toy____main__="from stages.toy.one import x\n", toy__one="x = 1\n")
-    before = sha256()
-    write(tmp_path, toy__one='"""About x."""\n\nx = 1  # one\n')
-    assert sha256() == before
-    write(tmp_path, toy__one="x = 2\n")
-    assert sha256() != before
-
-
-@pytest.mark.parametrize(
-    ("compute", "library"),
-    [
-        (ledger._measure_shard, "pyarrow"),
-        (partial(masking._mask_shard, None), "detect-secrets"),  # whose patterns mask credentials
-        (partial(words._compute, 256), "rensa"),
-        (trie._write_shard, "pyarrow"),
-        (partial(encode.encode_shard, None), "fastokens"),
-        (ledger._write_shard_splits, "python"),
-    ],
-)
-def test_what_a_shard_is_computed_with_changes_its_key(
-    compute: object, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def key() -> str:
-        code._key_of_file.cache_clear()
-        return code_key(compute)  # type: ignore[arg-type]
-
-    def upgraded(name: str) -> str:
-        return "99.0" if name.replace("_", "-") == library else version(name)
-
-    before = key()
-    assert key() == before
-    monkeypatch.setattr(code, "version", upgraded)
-    if library == "python":
-        monkeypatch.setattr(code.platform, "python_version", lambda: "3.99.0")
-    after = key()
-    code._key_of_file.cache_clear()
-
-    assert after != before
-
-
 def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
-    for module in (ledger, words, trie, encode):
+    for module in (ledger, words, shards, encode):
         name = str(module.__name__)
         assert "stages/formats/documents.py" in Sources().closure_of(name), name
 
@@ -250,69 +201,3 @@ def test_a_module_says_what_it_imports_and_which_libraries_it_requires() -> None
         *("detect_secrets.plugins.", "stages.toy.seven", "stages.toy.seven.__main__"),
     }
     assert found.required == {"torch", "ray"}
-
-
-IMPORTING = b"import numpy\nfrom stages.toy import one\n\nrequire_locked('torch')\n"
-
-
-@pytest.fixture
-def parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The files that are parsed in a project, in order."""
-    files: list[str] = []
-
-    def parse(text: bytes, file: str) -> code.Module:
-        files.append(file)
-        return really_parsed(text, file)
-
-    really_parsed = code._parsed
-    monkeypatch.setattr(code, "_parsed", parse)
-    monkeypatch.chdir(tmp_path)
-    yield files
-    read_module.cache_clear()
-
-
-def read_in_a_new_process(text: bytes, file: str) -> code.Module:
-    read_module.cache_clear()
-    return read_module(text, file)
-
-
-def test_a_file_is_parsed_again_only_where_it_has_changed(parsed: list[str]) -> None:
-    STATE_DIR.mkdir()
-    first = read_in_a_new_process(IMPORTING, "stages/toy/two.py")
-
-    assert read_in_a_new_process(IMPORTING, "stages/toy/two.py") == first
-    assert parsed == ["stages/toy/two.py"]
-    assert read_in_a_new_process(IMPORTING, "stages/other/two.py") == first
-    assert read_in_a_new_process(b"import numpy\n", "stages/toy/two.py") != first
-    assert read_in_a_new_process(IMPORTING, "stages/toy/two.py") == first
-    assert parsed == ["stages/toy/two.py", "stages/other/two.py", "stages/toy/two.py", "stages/toy/two.py"]
-
-
-def test_by_another_reader_each_file_is_parsed_again(parsed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    STATE_DIR.mkdir()
-    read_in_a_new_process(IMPORTING, "stages/toy/two.py")
-    monkeypatch.setattr(code, "_reader", lambda: "a later version")
-    read_in_a_new_process(IMPORTING, "stages/toy/two.py")
-
-    assert parsed == ["stages/toy/two.py"] * 2
-
-
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 0.9])
-@pytest.mark.parametrize("damage", [b"", b"0", b"null", b"{}", b"[]"])
-def test_a_damaged_note_of_what_was_parsed_says_nothing(parsed: list[str], damage: bytes, place: float) -> None:
-    STATE_DIR.mkdir()
-    expected = read_in_a_new_process(IMPORTING, "stages/toy/two.py")
-    (note,) = code.KEPT.iterdir()
-    whole = note.read_bytes()
-    at = int(place * len(whole))
-    note.write_bytes(damage if place == 0 else whole[:at] + damage + whole[at + 1 :])
-
-    assert read_in_a_new_process(IMPORTING, "stages/toy/two.py") == expected
-    assert len(parsed) == 2
-    assert note.read_bytes() == whole
-
-
-def test_outside_a_project_that_was_run_nothing_is_written(parsed: list[str], tmp_path: Path) -> None:
-    read_in_a_new_process(IMPORTING, "stages/toy/two.py")
-
-    assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ from stages.runtime.stage_code import (
     StageCode,
     code_of,
     code_path,
+    computing_sha256,
     normalised,
     read_stage_code,
     require_locked,
@@ -127,3 +128,26 @@ def test_a_library_that_is_missing_or_not_locked_is_refused(tmp_path: Path) -> N
         require_locked("no-such-library", lock_file=locked(tmp_path, **{"no-such-library": "0.1.0"}))
     with pytest.raises(UserError, match=r"pandas: not in .*requirements\.lock, so an upgrade would go unnoticed"):
         require_locked("pandas", lock_file=locked(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "changes"),
+    [
+        ("stages/formats/table.py", "X = 1\n", True),
+        ("requirements.lock", "numpy==99\n", True),
+        ("stages/toy/commands/look.py", "X = 1\n", False),
+        ("stages/toy/__main__.py", "# as before\nimport numpy.linalg\nfrom stages.formats import table\n", False),
+        ("stages/runtime/entry.py", "X = 1\n", False),
+    ],
+)
+def test_results_are_kept_by_the_code_of_their_stage_without_what_runs_it(
+    project: Path, file: str, text: str, changes: bool
+) -> None:
+    (project / "stages/toy/__main__.py").write_text("import numpy.linalg\nfrom stages.formats import table\n")
+    before = computing_sha256("stages.toy.one.two", project)
+    assert before == computing_sha256("stages.toy", project) != computing_sha256("stages.toy.deep.one", project)
+    (project / file).write_text(text)
+    computing_sha256.cache_clear()
+
+    assert (computing_sha256("stages.toy", project) != before) is changes
+    assert computing_sha256("tests.toy", project) == ""

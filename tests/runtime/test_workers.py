@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime import workers
-from stages.runtime.cache import cache_key, map_cached, map_cached_parts
+from stages.runtime.cache import map_cached
 from stages.runtime.entry import UserError
 from stages.runtime.workers import Progress, counted, map_shards, worker_count
 
@@ -172,19 +172,3 @@ def test_the_shards_that_the_cache_does_not_know_are_counted(
 
     lines = [line.partition(", ")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == ["toy: 1 of 1 shards", "toy: 1 of 2 shards", "toy: 2 of 2 shards"]
-
-
-def test_results_that_are_computed_in_parts_are_counted_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
-    monkeypatch.setattr(workers, "LINE_SECONDS", 0.0)
-
-    map_cached_parts("features", list("abc"), cache_key, {"part": write_name}, lambda item, names: {"part": write_name})
-
-    assert "features: 3 of 3 shards" in capsys.readouterr().out
-
-
-def write_name(folder: Path) -> None:
-    (folder / "name").write_text(folder.name)

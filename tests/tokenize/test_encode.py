@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from stages.collect.trie import write_documents
+from stages.collect.shards import write_documents
 from stages.formats.documents import Document, document_id, read_documents, shard_paths
 from stages.formats.tokens import Positions, TokenStore
 from stages.runtime.entry import UserError

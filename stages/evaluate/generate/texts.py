@@ -22,10 +22,10 @@ from stages.formats.evaluation.generation import Completion, Ended, Sample
 from stages.formats.evaluation.problems import Problem, as_problem, problems_sha256, read_problems, require_unique
 from stages.formats.model_folder import MODEL
 from stages.runtime.cache import ResultLog, cache_key
-from stages.runtime.code import code_key
 from stages.runtime.entry import first_line
 from stages.runtime.hub import data_set_error
 from stages.runtime.inputs import read_besides
+from stages.runtime.stage_code import computing_sha256
 
 TEXTS = "generate"
 """Their kind in the cache, until the stage's outputs are written."""
@@ -165,7 +165,7 @@ def written_texts(
     prompts = [repr((request.prompt, request.seed, request.sampling)) for request in requests]
     # Where a text ends follows from the parameters, the problems, the headers and from this code.
     ends = [params.model_dump_json(), problems_sha256(problem for one in sets for problem in one.problems)]
-    ends += [*(header.signature for header in headers), code_key(problem_requests)]
+    ends += [*(header.signature for header in headers), computing_sha256(__name__)]
     log = ResultLog(TEXTS, cache_key(answers_key(MODEL), *prompts, *ends))
     finished = log.read()
     missing = [number for number in range(len(requests)) if str(number) not in finished]

@@ -21,9 +21,9 @@ from stages.evaluate.model import answers_key, open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases
 from stages.runtime.cache import cache_folder, cache_key, drop_unused
-from stages.runtime.code import code_sha256
 from stages.runtime.entry import UnavailableError, UserError, first_line, whole_number
 from stages.runtime.hub import data_set_error
+from stages.runtime.stage_code import computing_sha256
 
 TASK_FILES = Path("evaluation/tasks")
 """The project's own task files, with the data and the Python files that they name."""
@@ -67,7 +67,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
     """
     manager, own = _managers(params)
     lm = open_language_model(folder)
-    key = cache_key(answers_key(folder), code_sha256("stages.evaluate.harness"), str(releases(LIBRARIES)))
+    key = cache_key(answers_key(folder), computing_sha256(__name__), str(releases(LIBRARIES)))
     results, failed = [], []
     for name in params.tasks:
         try:

@@ -25,8 +25,8 @@ from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
 from stages.runtime.cache import ResultLog, cache_key, drop_unused
-from stages.runtime.code import code_sha256
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import computing_sha256
 from stages.runtime.workers import worker_count
 
 DEPENDS_ON_THE_MACHINE = ("timeout", "lost")
@@ -82,7 +82,7 @@ def judged(
     """
     programs = programs_of(problems, completions)
     keys = [cache_key(program) for program in programs]
-    depends_on = (completions_text(completions), limits.model_dump_json(), code_sha256("stages.evaluate.score"))
+    depends_on = (completions_text(completions), limits.model_dump_json(), computing_sha256(__name__))
     known = ResultLog(kind, cache_key(*depends_on, platform.python_version()))
     outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
     drop_unused(kind)

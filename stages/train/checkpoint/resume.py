@@ -1,8 +1,8 @@
 """What a run of training is, and where it starts: at its newest checkpoint that fits, or at step 0.
 
 Checkpoints of one fingerprint continue each other, and no others. It covers the parameters, the data, the tokenizer,
-the libraries and the code of a worker (`stages.runtime.code`, so that a comment or a docstring does not throw away a
-night's work) without what only launches and shows a run, and nothing of the machine. Where the schedule's plateau does
+the libraries and the code of the stage (by its syntax, so that a comment does not throw away a night's work) without
+`stages/runtime`, and nothing of the machine. Where the schedule's plateau does
 not depend on how many steps follow (constant, wsd), the number of steps is left out: a run can be made longer. How
 often points of the curves are written is left out too: a run can continue with fewer of them.
 
@@ -24,10 +24,9 @@ from typing import Any
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_folder, atomic_write, file_sha256
-from stages.runtime.code import ROOT, code_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.section import flatten
-from stages.runtime.stage_code import pinned
+from stages.runtime.stage_code import computing_sha256, pinned
 from stages.train.checkpoint.checkpoints import CONTINUE, Checkpoints
 from stages.train.checkpoint.manifest import IDENTITY, CheckpointManifest, TrainingProgress
 from stages.train.checkpoint.mirror import Mirror
@@ -38,21 +37,10 @@ from stages.train.parallel import on_main
 from stages.train.params import TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
-WORKER = "stages.train.worker"
-
 KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
 KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
 """Parameters that change what is kept or shown, not what is computed. Resuming makes sure that the curves are those of
 an undisturbed run."""
-
-
-WITHOUT_NUMBERS = ("stages/train/launcher.py", "stages/train/monitoring/", "stages/formats/reports.py")
-"""Code of a worker that starts, shows and records a run, and computes nothing of it."""
-
-
-def training_code(root: Path = ROOT) -> str:
-    """The sha256 of the code that the weights depend on."""
-    return code_sha256(WORKER, root, WITHOUT_NUMBERS)
 
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
@@ -68,7 +56,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
         "train": values,
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "library": {name: pins[name][1] for name in LIBRARIES},
-        "code": training_code(),
+        "code": computing_sha256("stages.train"),
     }
 
 

@@ -312,9 +312,8 @@ def test_only_verdicts_that_a_busy_machine_can_cause_are_judged_again_by_the_nex
     right = VERDICTS.read_bytes()
     (folder,) = KNOWN.glob("*/*")
     known = ResultLog(OUTCOMES, folder.name)
-    known.replace(
-        {key: [stored if result == "passed" else result, name] for key, (result, name) in known.read().items()}
-    )
+    for key, (result, name) in known.read().items():
+        known.append(key, [stored if result == "passed" else result, name])
 
     main()
 

@@ -3,7 +3,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.collect import trie
-from stages.collect.trie import write_documents
+from stages.collect import shards
+from stages.collect.shards import write_documents
 from stages.formats.documents import (
     document_id,
     id_bits,
     read_documents,
     shard_paths,
 )
+from stages.runtime.entry import UserError
 from tests.small_project import ROOT, document, folder_bytes, write_corpus, write_project
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=40)
@@ -102,9 +102,7 @@ def test_the_spool_gives_the_same_shards_however_little_it_holds_in_memory(
 ) -> None:
     texts = [f"text number {number}" * (number % 7 + 1) for number in range(300)]
     expected = folder_bytes(write(tmp_path / "in_memory", texts, 100))
-    monkeypatch.setattr(trie, "SPOOL_BUFFER_BYTES", 50)
-    monkeypatch.setattr(trie, "SPOOL_BITS", 1)
-    monkeypatch.setattr(trie, "SPOOL_SHARDS", 1)
+    monkeypatch.setattr(shards, "BUFFER_BYTES", 50)
 
     assert folder_bytes(write(tmp_path / "spooled", texts, 100)) == expected
 
@@ -116,22 +114,13 @@ def test_copies_of_one_text_stay_together_whatever_their_size(tmp_path: Path) ->
     assert [item.path for item in read_documents(folder)] == [f"{number}.py" for number in range(9)]
 
 
-def test_no_worker_is_asked_for_shards_that_were_written_before(
+def test_a_bucket_with_more_text_than_a_shard_can_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = [f"text number {number}" * 9 for number in range(60)]
-    expected = folder_bytes(write(tmp_path / "first", texts, 500))
-    asked: list[int] = []
+    monkeypatch.setattr(shards, "LARGEST_COLUMN_BYTES", 100)
 
-    def counted(function: Callable[[object], None], leaves: Sequence[object]) -> Iterator[None]:
-        asked.append(len(leaves))
-        return map(function, leaves)
-
-    monkeypatch.setattr(trie, "map_shards", counted)
-
-    assert folder_bytes(write(tmp_path / "again", texts, 500)) == expected
-    write(tmp_path / "more", [*texts, "one more"], 500)
-    assert asked == [0, 1]
+    with pytest.raises(UserError, match=r"112 bytes of text are too much for one shard: raise collect\.shard_"):
+        write(tmp_path / "d", ["the same text!"] * 8, 50)
 
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]

@@ -1,4 +1,4 @@
-"""What each stage depends on of the code: `code/NAME.json`, which the DVC stage `code` writes.
+"""What each stage depends on of the code: `data/code/NAME.json`, which the DVC stage `code` writes.
 
 It names the files of the stage's import closure with the hashes of their syntax trees, and the libraries with their
 versions in requirements.lock. So an edit or an upgrade reruns exactly the stages that use it, and a comment none.
@@ -21,9 +21,9 @@ from stages.runtime.code import ROOT, RUNTIME, Sources, computing, installed
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
-FOLDER = Path("code")
+FOLDER = Path("data/code")
 
-WRITER = f"stages.{FOLDER}"
+WRITER = f"stages.{FOLDER.name}"
 """The module whose DVC stage writes the folder. It has no file there itself."""
 
 REQUIREMENTS_LOCK = Path("requirements.lock")
@@ -97,7 +97,7 @@ def code_in(file: Path) -> StageCode | None:
 
 
 def code_path(module: str) -> Path:
-    """The file of a stage: `stages.evaluate.score` -> `code/evaluate.score.json`."""
+    """The file of a stage: `stages.evaluate.score` -> `data/code/evaluate.score.json`."""
     return FOLDER / f"{module.removeprefix('stages.')}.json"
 
 

@@ -28,7 +28,7 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     stages["card"]["params"].remove("train")  # which this project does not have
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": {name: stages[name] for name in ("card", "publish")}}))
-    Path("code").mkdir()
+    Path("data/code").mkdir(parents=True)
     for name in ("card", "publish", "train"):
         code_path(f"stages.{name}").write_text(code_of(f"stages.{name}").text)  # none of it is in this project
     (template,) = (Path(dep) for dep in stages["card"]["deps"] if dep.endswith(".jinja"))

@@ -21,12 +21,12 @@ train:
 publish:
   name: tiny
 """
-PIPELINE = "stages:\n  train: {cmd: python -m stages.train, deps: [code/train.json]}\n"
+PIPELINE = "stages:\n  train: {cmd: python -m stages.train, deps: [data/code/train.json]}\n"
 
 
 def entry(train: dict[str, Any], name: str = "train", **versions: str) -> dict[str, Any]:
     """Of a stage that has just run with these parameters and these versions of libraries."""
-    file = f"code/{name}.json"
+    file = f"data/code/{name}.json"
     write({file: StageCode({"stages/train/__main__.py": "f" * 32}, versions).text})
     return {
         "cmd": "python -m stages.train",
@@ -52,7 +52,7 @@ def test_files_that_say_what_ran_are_kept_byte_for_byte() -> None:
     assert found.pop("record/dvc.lock")
     assert found == {
         f"record/{name}": Path(name).read_bytes()
-        for name in ("params.yaml", "code/train.json", "requirements.lock", "dvc.yaml")
+        for name in ("params.yaml", "data/code/train.json", "requirements.lock", "dvc.yaml")
     }
 
 
@@ -86,7 +86,7 @@ def test_a_file_of_code_that_is_another_by_now_is_not_kept() -> None:
 
     found = settings(stages)
 
-    assert "record/code/train.json" not in found
+    assert "record/data/code/train.json" not in found
     assert found["record/requirements.lock"] == Path("requirements.lock").read_bytes()
 
 

@@ -50,7 +50,7 @@ def lock(**train: Any) -> None:
         "train": stage(["data/tokens/train"], ["model", "reports/train.json"]) | train,
         "other": stage(["model"], ["data/other"]),
         "tokenize": stage(["data/clean/train"], ["data/tokens"]),
-        "clean": stage(["corpus", "launch/cpu.yaml"], ["data/clean", "reports/clean.json"], params),
+        "clean": stage(["corpus", "deploy/launch/cpu.yaml"], ["data/clean", "reports/clean.json"], params),
     }
     write_lock(stages)
 
@@ -117,15 +117,15 @@ def test_a_revision_is_complete_in_itself(locked: Path) -> None:
 
 def test_of_a_tree_that_differs_from_its_commit_the_code_is_kept(locked: Path) -> None:
     pretend_to_push()
-    write({"launch/cpu.yaml": "num_machines: 1\n", "secret-customer.txt": ""})
+    write({"deploy/launch/cpu.yaml": "num_machines: 1\n", "secret-customer.txt": ""})
     lock()
 
     provenance = observed()
 
-    assert provenance["git"]["changed"] == ["launch/cpu.yaml"]
+    assert provenance["git"]["changed"] == ["deploy/launch/cpu.yaml"]
     assert provenance["git"]["untracked"] == 1
     with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
-        assert archive.getnames() == ["launch/cpu.yaml"]
+        assert archive.getnames() == ["deploy/launch/cpu.yaml"]
     assert provenance["source"]["sha256"] == file_sha256(REVISION / SOURCE_ARCHIVE)
     assert "secret-customer" not in every_text()
 
@@ -179,16 +179,16 @@ def test_the_data_is_listed_and_inside_only_by_choice(locked: Path) -> None:
     listing = InputListing.find(REVISION / INPUTS)
     assert listing is not None
     [corpus, launch] = listing.dependencies
-    assert (corpus.path, launch.path) == ("corpus", "launch/cpu.yaml")
+    assert (corpus.path, launch.path) == ("corpus", "deploy/launch/cpu.yaml")
     assert corpus.files == {path.as_posix(): file_sha256(path) for path in sorted(Path("corpus").rglob("*.py"))}
     assert [place.kind for place in (*corpus.places, *launch.places)] == ["local", "source archive"]
-    assert not (REVISION / "record/data").exists()
+    assert not (REVISION / "record/included").exists()
 
     shutil.rmtree("published")
     write_sections(locked, publish__include_data=True)
     main()
 
-    assert {path: file_sha256(REVISION / "record/data" / path) for path in corpus.files} == corpus.files
+    assert {path: file_sha256(REVISION / "record/included" / path) for path in corpus.files} == corpus.files
     assert verify_files(REVISION) == []
 
 
@@ -244,12 +244,12 @@ def test_a_password_or_a_signature_in_a_url_is_not_published(locked: Path, name:
 
 def test_neither_a_token_nor_a_path_of_this_machine_is_published(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "not-of-any-known-form")
-    write({"launch/cpu.yaml": "# not-of-any-known-form\n"})
+    write({"deploy/launch/cpu.yaml": "# not-of-any-known-form\n"})
     lock()
 
     provenance = observed()
 
-    assert [left["path"] for left in provenance["left_out"]] == ["launch/cpu.yaml"]
+    assert [left["path"] for left in provenance["left_out"]] == ["deploy/launch/cpu.yaml"]
     for private in ("not-of-any-known-form", str(locked), str(Path.home()) + "/"):
         assert private not in every_text()
 

@@ -22,10 +22,10 @@ stages:
   code:
     cmd: python -m stages.code
     deps: [stages, requirements.lock]
-    outs: [code]
+    outs: [data/code]
   toy:
     cmd: python -m stages.toy
-    deps: [source.txt, folder, code/toy.json]
+    deps: [source.txt, folder, data/code/toy.json]
     params: [toy]
     outs: [out.txt]
   other:
@@ -77,7 +77,7 @@ def project(tmp_path: Path) -> Path:
 
 def record_code(project: Path) -> None:
     """What the stage `code` does."""
-    (project / "code").mkdir(exist_ok=True)
+    (project / "data/code").mkdir(parents=True, exist_ok=True)
     for path, code in stage_codes(project).items():
         (project / path).write_text(code.text)
 
@@ -208,12 +208,15 @@ def test_code_that_is_not_as_recorded_stops_the_stage_before_it_computes(project
 
     assert started(project) == (
         2,
-        "error: toy: code/toy.json does not have the code as it is now (stages/toy/hidden.py is new, "
+        "error: toy: data/code/toy.json does not have the code as it is now (stages/toy/hidden.py is new, "
         "stages/toy/used.py modified): run `dvc repro`, which brings it up to date first\n",
     )
     assert not (project / "out.txt").exists()
-    shutil.rmtree(project / "code")
-    assert started(project) == (2, "error: toy: there is no code/toy.json: run `dvc repro`, which writes it first\n")
+    shutil.rmtree(project / "data/code")
+    assert started(project) == (
+        2,
+        "error: toy: there is no data/code/toy.json: run `dvc repro`, which writes it first\n",
+    )
 
 
 def test_a_locked_version_that_is_not_recorded_or_not_installed_stops_it_too(project: Path) -> None:
@@ -232,12 +235,12 @@ def test_a_locked_version_that_is_not_recorded_or_not_installed_stops_it_too(pro
 
 
 def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> None:
-    replace(project / "dvc.yaml", ", code/toy.json]", "]")
+    replace(project / "dvc.yaml", ", data/code/toy.json]", "]")
 
     code, said = started(project)
 
     assert code == 2
-    assert said.startswith("error: toy: dvc.yaml does not list code/toy.json among its deps")
+    assert said.startswith("error: toy: dvc.yaml does not list data/code/toy.json among its deps")
 
 
 def test_the_stage_alone_fails_after_an_edit_and_dvc_repro_brings_its_code_up_to_date_first(project: Path) -> None:
@@ -288,7 +291,7 @@ def test_code_that_no_import_names_is_found_at_the_end(project: Path) -> None:
     code, said = started(project)
 
     assert code == 2
-    assert "imports stages/toy/late.py, which code/toy.json does not name" in said
+    assert "imports stages/toy/late.py, which data/code/toy.json does not name" in said
 
 
 def test_a_module_beside_the_code_is_refused_unless_the_stage_lists_it(project: Path) -> None:
@@ -302,7 +305,7 @@ def test_a_module_beside_the_code_is_refused_unless_the_stage_lists_it(project: 
 
     assert code == 2
     assert said.startswith("error: toy: imports helper.py, of which no change would be noticed: move it to")
-    replace(project / "dvc.yaml", "deps: [source.txt, folder, code", "deps: [source.txt, folder, helper.py, code")
+    replace(project / "dvc.yaml", "deps: [source.txt, folder", "deps: [source.txt, folder, helper.py")
     assert started(project) == (0, "")
 
 

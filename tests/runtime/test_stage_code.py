@@ -46,7 +46,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_each_package_that_can_be_run_is_a_stage_but_the_one_that_records_them(project: Path) -> None:
     assert stage_modules(project) == ["stages.toy", "stages.toy.deep"]
-    assert list(stage_codes(project)) == [Path("code/toy.json"), Path("code/toy.deep.json")]
+    assert list(stage_codes(project)) == [Path("data/code/toy.json"), Path("data/code/toy.deep.json")]
 
 
 def test_the_libraries_are_those_that_the_code_imports_or_names_as_they_are_locked(project: Path) -> None:
@@ -100,9 +100,9 @@ def test_the_stages_of_dvc_yaml_depend_on_their_code() -> None:
 
     assert modules.pop("code") == "stages.code"
     assert set(modules.values()) <= {*stage_modules(ROOT)}
-    also = {"card": ["code/train.json"]}  # the card names the libraries that trained the model
+    also = {"card": ["data/code/train.json"]}  # the card names the libraries that trained the model
     for name, module in modules.items():
-        read = [dep for dep in stages[name]["deps"] if dep.startswith("code/")]
+        read = [dep for dep in stages[name]["deps"] if dep.startswith("data/code/")]
         assert read == [*also.get(name, []), code_path(module).as_posix()]
 
 

@@ -3,12 +3,12 @@
     model.safetensors, config.json, tokenizer.json, ...   as in the model folder
     README.md, curves.png                          the model card and its picture
     record/                                        what made the revision: `record_path` of a file of the project, and
-        params.yaml, dvc.yaml, dvc.lock, code/..., requirements.lock, accepted.yaml, reports/...
+        params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, accepted.yaml, reports/...
         execution.json                             `Execution`: how the training was executed
         train_speed.json                           how fast it was, and how much of its time was useful
         inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, where the commit alone does not have it
-        data/...                                   inputs, only where `publish.include_data` asks for them
+        included/...                               inputs, only where `publish.include_data` asks for them
     provenance.json                                `Provenance`: the index, with the sha256 of every file above
     provenance.json.sig                            the signature of the index, only if a key is named
 
@@ -49,8 +49,7 @@ RECORDED_PARAMS = "record/params.yaml"
 RECORDED_PIPELINE = "record/dvc.yaml"
 RECORDED_LOCK = "record/dvc.lock"
 RECORDED_REQUIREMENTS = "record/requirements.lock"
-RECORDED_CODE = "record/code"
-RECORDED_DATA = "record/data"
+RECORDED_DATA = "record/included"
 EXECUTION = "record/execution.json"
 SPEED = "record/train_speed.json"
 INPUTS = "record/inputs.json"
@@ -197,7 +196,7 @@ class Place(BaseModel, frozen=True):
     """Where bytes can be had from."""
 
     kind: Literal["commit", "source archive", "record", "dvc remote", "package", "hub", "url", "local"]
-    """`commit`: the git commit of the provenance. `record`: below `record/data/` of the revision. `local`: only the
+    """`commit`: the git commit of the provenance. `record`: below `record/included/` of the revision. `local`: only the
     project itself is known to have it."""
     address: str | None = None
     """Of a DVC remote or URL, without credentials; `name==version` of a package; `repository@commit` on the Hub."""

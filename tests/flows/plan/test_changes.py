@@ -16,10 +16,10 @@ from tests.small_project import ROOT
 
 DVC_YAML = """\
 stages:
-  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}
-  make: {cmd: python -m stages.make, deps: [code/make.json], outs: [made.txt]}
-  use: {cmd: python -m stages.use, deps: [made.txt, code/use.json], outs: [used.txt]}
-  alone: {cmd: python -m stages.alone, deps: [code/alone.json], outs: [alone.txt]}
+  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [data/code]}
+  make: {cmd: python -m stages.make, deps: [data/code/make.json], outs: [made.txt]}
+  use: {cmd: python -m stages.use, deps: [made.txt, data/code/use.json], outs: [used.txt]}
+  alone: {cmd: python -m stages.alone, deps: [data/code/alone.json], outs: [alone.txt]}
 """
 
 MAIN = "import stages.{0}.own\nopen('{1}.txt', 'w').write('1')\n"
@@ -88,7 +88,7 @@ def test_an_edit_that_is_taken_back_is_restored(project: Path) -> None:
 
 
 def test_a_clone_without_records_finds_that_the_code_is_the_same(project: Path) -> None:
-    shutil.rmtree(project / "code")
+    shutil.rmtree(project / "data/code")
 
     assert states() == {"code": "restore"}
 
@@ -111,10 +111,10 @@ def test_dvc_commit_declares_a_stage_up_to_date_after_an_edit_without_effect(pro
 
 def test_a_stage_that_does_not_depend_on_its_code_is_a_warning(project: Path) -> None:
     assert make_plan().warnings == []
-    (project / "dvc.yaml").write_text(DVC_YAML.replace("deps: [made.txt, code/use.json]", "deps: [made.txt]"))
+    (project / "dvc.yaml").write_text(DVC_YAML.replace("deps: [made.txt, data/code/use.json]", "deps: [made.txt]"))
 
     assert make_plan().warnings == [
-        "use: code/use.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+        "use: data/code/use.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
     ]
 
 

@@ -76,7 +76,7 @@ def test_a_stage_that_does_not_depend_on_its_code_is_a_fault(tmp_path: Path, mon
     )
 
     assert doctor.dependencies().found == (
-        "toy: code/toy.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
+        "toy: data/code/toy.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
     )
 
 
@@ -89,7 +89,7 @@ def test_a_stage_of_a_foreach_that_does_not_depend_on_its_code_is_a_fault_too(
     many = "{foreach: [a, b], do: {cmd: 'python -m stages.toy ${item}'}}"
     (tmp_path / "dvc.yaml").write_text(f"stages: {{code: {{cmd: python -m stages.code}}, toy: {many}}}\n")
 
-    assert doctor.dependencies().found.startswith("toy: code/toy.json is not among its deps")
+    assert doctor.dependencies().found.startswith("toy: data/code/toy.json is not among its deps")
 
 
 @pytest.mark.parametrize("stages", ["[one]", "{one: }", "{one: python one.py}", "{one: {foreach: [a], do: }}"])

@@ -48,8 +48,8 @@ def write_revision(project: Path, folder: Path, source: SourceArchive | None = N
     lock = YAML(typ="safe", pure=True).load(project / "dvc.lock")
     for name in ("publish", "code"):
         lock["stages"].pop(name, None)
-    if (project / "code").is_dir():
-        shutil.copytree(project / "code", folder / "record/code")
+    if (project / "data/code").is_dir():
+        shutil.copytree(project / "data/code", folder / "record/data/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
     InputListing(sources=[], dependencies=[]).write(folder / INPUTS)
     commit = run(["git", "rev-parse", "HEAD"], project).strip()
@@ -61,7 +61,7 @@ def pin_only(revision: Path, pins: str) -> None:
     """Let the record say that only these libraries were locked, of which no stage uses any."""
     lock = revision / RECORDED_LOCK
     (revision / RECORDED_REQUIREMENTS).write_text(pins)
-    for file in (revision / "record/code").glob("*.json"):
+    for file in (revision / "record/data/code").glob("*.json"):
         before, code = file_md5(file), read_stage_code(file.read_bytes())
         assert code is not None
         file.write_text(StageCode(code.files, {}).text)

@@ -14,14 +14,14 @@ stages:
   code:
     cmd: python -m stages.code
     deps: [stages, requirements.lock]
-    outs: [code]
+    outs: [data/code]
   data:
     cmd: python data.py
     deps: [corpus.txt, data.py]
     outs: [data/numbers.txt]
   train:
     cmd: python -m stages.train
-    deps: [data/numbers.txt, code/train.json]
+    deps: [data/numbers.txt, data/code/train.json]
     params: [steps]
     outs: [model]
     plots: [reports/curves: {cache: false}]

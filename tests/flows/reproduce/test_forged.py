@@ -101,13 +101,13 @@ def test_results_that_a_commit_carries_are_removed_and_links_not_followed(checko
 
 
 def test_what_a_commit_has_in_the_folder_of_code_is_compared_with_nothing(tmp_path: Path, checkout: Path) -> None:
-    stages = {"train": {"cmd": "python -m stages.train", "deps": [{"path": "code/train.json", "md5": "0" * 32}]}}
-    (checkout / "code").mkdir()
-    (checkout / "code/train.json").write_text(StageCode({}, {}).text)
+    stages = {"train": {"cmd": "python -m stages.train", "deps": [{"path": "data/code/train.json", "md5": "0" * 32}]}}
+    (checkout / "data/code").mkdir(parents=True)
+    (checkout / "data/code/train.json").write_text(StageCode({}, {}).text)
 
     write_code(replace(make_revision(tmp_path), stages=stages), checkout)
 
-    assert not (checkout / "code/train.json").exists()
+    assert not (checkout / "data/code/train.json").exists()
 
 
 def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mine: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
 
 def record_other_numpy(revision: Path) -> None:
     """Let the record say that the training had numpy 1.0.1."""
-    code, lock = revision / "record/code/train.json", revision / RECORDED_LOCK
+    code, lock = revision / "record/data/code/train.json", revision / RECORDED_LOCK
     before = file_md5(code)
     for path in (code, revision / RECORDED_REQUIREMENTS):
         text = path.read_text()
@@ -261,7 +261,7 @@ def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revis
 
 def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
     lock = (revision / RECORDED_LOCK).read_text()
-    code = revision / "record/code/train.json"
+    code = revision / "record/data/code/train.json"
     before = read_stage_code(code.read_bytes())
     assert before is not None
     other = StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries)
@@ -271,9 +271,9 @@ def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> N
 
     with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
         reproduce(ReproduceOptions(str(revision), yes=True, source=str(project)))
-    shutil.rmtree(code.parent)
-    seal(revision, git_state(revision), left_out=[LeftOut(path="code/train.json", reason="was edited")])
-    with pytest.raises(UserError, match=r"code/train\.json is modified: it is not as stage train read it"):
+    shutil.rmtree(code.parents[1])
+    seal(revision, git_state(revision), left_out=[LeftOut(path="data/code/train.json", reason="was edited")])
+    with pytest.raises(UserError, match=r"data/code/train\.json is modified: it is not as stage train read it"):
         reproduce(ReproduceOptions(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
 
 

@@ -71,10 +71,10 @@ def test_what_dvc_tracks_comes_from_its_cache(project: Path) -> None:
     assert (folder / "corpus/mine/b.txt").read_text() == "mine/b.txt\n"
 
 
-WITH_CODE = DVC_YAML.replace("deps: [train.py,", "deps: [train.py, code/make.json,").replace(
-    "deps: [scores.json]", "deps: [scores.json, code/publish.json]"
+WITH_CODE = DVC_YAML.replace("deps: [train.py,", "deps: [train.py, data/code/make.json,").replace(
+    "deps: [scores.json]", "deps: [scores.json, data/code/publish.json]"
 )
-CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}\n"
+CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [data/code]}\n"
 OWN = Path("stages/make/own.py")
 GATE = Path("stages/publish/revision.py")
 

@@ -155,13 +155,13 @@ class LmEvalWindows(ScoringPlan):
 def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of lm-eval's windows, by our scorer."""
     plan = LmEvalWindows(stored_tokens(store), SAME_WINDOWS, windows_at_once(SAME_WINDOWS))
-    return float(plan.document_nats(score_batches(model, plan)).sum())
+    return float(score_batches(model, plan).documents.sum())
 
 
 def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
     """The nats of the stage's own windows."""
     plan = ScoringPlan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
-    return float(plan.document_nats(score_batches(model, plan)).sum())
+    return float(score_batches(model, plan).documents.sum())
 
 
 def score_by_lm_eval(lm: HFLM, batch_size: int) -> float:

@@ -114,8 +114,8 @@ VARIABLES = {
     "PARROTFLOW_PROFILE": ("none", "training steps, such as `10-12`, of which each process writes a trace"),
     "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
     "PARROTFLOW_EVALUATE_BATCH": (
-        "16 on a GPU, 1,024 tokens on a core",
-        "windows of full length that the evaluation scores at once",
+        "32,768 tokens on a GPU, 1,024 on a CPU",
+        "windows of full length that `evaluate` scores at once",
     ),
     "PARROTFLOW_EVALUATE_PROCESSES": (
         "one for each GPU, else 1",

@@ -1,7 +1,6 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
-`PARROTFLOW_EVALUATE_PROCESSES` is the number of processes (default: one for each GPU, else one), and
-`PARROTFLOW_EVALUATE_BATCH` how many windows a GPU or a core scores at once: they change time and memory, not the
+`PARROTFLOW_EVALUATE_BATCH` is the number of windows that are scored at once: it changes time and memory, not the
 result.
 """
 

@@ -1,13 +1,8 @@
 """The loss of each model on every token of each held-out set."""
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import groupby
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -20,17 +15,8 @@ from transformers import PreTrainedModel
 from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, lost_share
 from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
-from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowLosses, WindowSizes
+from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowSizes, scored_per_bucket
 from stages.evaluate.model import open_model, open_tokenizer, products_in
-from stages.evaluate.side_by_side import (
-    cores_each,
-    cores_for,
-    cores_of,
-    merge_side_by_side,
-    next_of,
-    run_in_processes,
-    twin,
-)
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
@@ -41,14 +27,10 @@ WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 GPU_TOKENS = 2**15
 """That a GPU reads at once. Not measured."""
 
-CORE_TOKENS = 1024
-"""That a core reads at once. What a layer computes for more of them leaves the core's cache, and its memory is handed
-out by the kernel again and again. Two cores of an AMD EPYC with 1, 4 and 8 windows: the default model (windows of 256)
-took 1.20, 1.01 and 1.13 s for 160 kB of text, a GPT-2 of 124M (windows of 1,024) 15.0, 17.1 and 27.1 s for 30 kB.
+CPU_TOKENS = 1024
+"""That a CPU reads at once. What a layer computes for more of them leaves the cache, and its memory is handed out by
+the kernel again and again.
 """
-
-ACTIVATIONS = 32
-"""Of the model's width, for each position: the four of the MLP, several times, and those of attention."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
@@ -90,6 +72,16 @@ class Scores:
         return [f"{first:0{digits}d}-{2 * first - 1:0{digits}d}" for first in lower]
 
 
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Negative log-likelihoods in nats."""
+
+    documents: Floats
+    """Shape (documents,)."""
+    positions: Floats
+    """Of all windows together, by bucket of positions; shape (buckets,)."""
+
+
 @dataclass(frozen=True)
 class ScoredSet:
     """One set scored by one model."""
@@ -97,12 +89,12 @@ class ScoredSet:
     held_out: HeldOutSet
     model: ScoredModel
     plan: ScoringPlan
-    losses: WindowLosses
+    losses: Losses
 
     @cached_property
     def scores(self) -> Scores:
         """The loss and size of each document. Raises UserError if a loss is not a finite number."""
-        nats = self.plan.document_nats(self.losses)
+        nats = self.losses.documents
         require_finite(nats, self.model)
         facts = self.held_out.facts
         return Scores(nats, self.plan.tokens.lengths, facts["bytes"].to_numpy(), facts["source"].tolist())
@@ -121,51 +113,29 @@ class ScoredSet:
     @property
     def by_position(self) -> list[tuple[int, int, float]]:
         """First position, scored tokens and nats per token of each bucket of positions in which a token was scored."""
-        nats, tokens = self.plan.position_losses(self.losses)
-        rows = zip(self.plan.sizes.buckets.tolist(), tokens.tolist(), nats.tolist(), strict=True)
+        tokens = scored_per_bucket(self.plan)
+        rows = zip(self.plan.sizes.buckets.tolist(), tokens.tolist(), self.losses.positions.tolist(), strict=True)
         return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
 
 
 def score_sets(
     models: Sequence[ScoredModel], sets: Sequence[HeldOutSet], precision: Literal["fp32", "tf32"] = "fp32"
 ) -> list[ScoredSet]:
-    """All sets of the first model, then those of the next; the processes share the batches of each."""
-    pairs = [(held_out, model) for model in models for held_out in sets]
-    plans = [
-        ScoringPlan(model.tokens(held_out), model.sizes, windows_at_once(model.sizes)) for held_out, model in pairs
-    ]
-    work = [
-        (number, model.folder, plan, f"scoring {held_out.name} by {model.name}")
-        for number, ((held_out, model), plan) in enumerate(zip(pairs, plans, strict=True))
-    ]
-    with TemporaryDirectory(prefix="parrotflow-") as temporary:
-        folder = Path(temporary)
-        run_in_processes(partial(_score_share, work, folder, precision))
-        return [
-            ScoredSet(*pair, plan, WindowLosses.read(plan, sorted(folder.glob(f"{number}.*.npz"))))
-            for number, (pair, plan) in enumerate(zip(pairs, plans, strict=True))
-        ]
-
-
-def _score_share(
-    work: Sequence[tuple[int, Path, ScoringPlan, str]],
-    folder: Path,
-    precision: Literal["fp32", "tf32"],
-    rank: int,
-    processes: int,
-) -> None:
-    """Write what one process scores of each set. Each model is opened once."""
-    for model_folder, group in groupby(work, lambda one: one[1]):
-        model = open_model(model_folder)
-        for number, _, plan, description in group:
+    """All sets of the first model, then those of the next. Each model is opened once."""
+    scored = []
+    for named in models:
+        model = open_model(named.folder)
+        for held_out in sets:
+            plan = ScoringPlan(named.tokens(held_out), named.sizes, windows_at_once(named.sizes))
             with products_in(precision):
-                losses = score_batches(model, plan, rank, processes, description)
-            losses.write(folder / f"{number}.{rank}.npz")
+                losses = score_batches(model, plan, f"scoring {held_out.name} by {named.name}")
+            scored.append(ScoredSet(held_out, named, plan, losses))
+    return scored
 
 
 def windows_at_once(sizes: WindowSizes) -> int:
-    """How many full windows a GPU or a core scores at once, unless the environment says it."""
-    tokens = GPU_TOKENS if torch.cuda.is_available() else CORE_TOKENS
+    """How many full windows are scored at once, unless the environment says it."""
+    tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_TOKENS
     return whole_number(WINDOWS_VARIABLE, max(1, tokens // sizes.context_length))
 
 
@@ -181,45 +151,17 @@ def require_finite(nats: Floats, model: ScoredModel) -> None:
         )
 
 
-def score_batches(
-    model: PreTrainedModel, plan: ScoringPlan, rank: int = 0, processes: int = 1, description: str = "scoring"
-) -> WindowLosses:
-    """The losses of every `processes`-th batch, from batch `rank` on; on a CPU each core scores batches of its own."""
-    losses = WindowLosses.of_nothing(plan)
-    waiting = deque(range(rank, len(plan.batches), processes))
-    cores = cores_for(model, _bytes_in_use(model, plan))
-    threads = max(1, min(cores_of(model) // cores, len(waiting)))
-    scorers = [Scorer(one) for one in (model, *(twin(model) for _ in range(threads - 1)))]
-    total = len(waiting)
-    with (
-        cores_each(cores),
-        closing(merge_side_by_side([_scored(one, plan, waiting, losses) for one in scorers])) as done,
-    ):
-        for _ in track(done, total=total, description=description, disable=rank > 0):
-            pass
-    return losses
-
-
-def _scored(scorer: "Scorer", plan: ScoringPlan, waiting: deque[int], losses: WindowLosses) -> Iterator[int]:
-    """Score batches that no thread has begun: fill their rows of the losses, and yield each batch's number."""
-    while (number := next_of(waiting)) is not None:
-        batch = plan.batches[number]
+def score_batches(model: PreTrainedModel, plan: ScoringPlan, description: str = "scoring") -> Losses:
+    """Score every window of the plan."""
+    scorer = Scorer(model)
+    documents = np.zeros(len(plan.tokens.lengths), dtype=np.float64)
+    positions = np.zeros(plan.sizes.context_length, dtype=np.float64)
+    for batch in track(plan.batches, description=description):
         nats = scorer.token_losses(plan.tokens, batch)
-        losses.windows[number, : len(batch)] = nats.sum(dim=1).cpu()
+        np.add.at(documents, [window.document for window in batch], nats.sum(dim=1).cpu().numpy())
         context = min(window.context for window in batch)
-        positions = np.zeros(plan.sizes.context_length)
-        positions[context : context + nats.shape[1]] = nats.sum(dim=0).cpu()
-        losses.positions[number] = np.add.reduceat(positions, plan.sizes.buckets)
-        yield number
-
-
-def _bytes_in_use(model: PreTrainedModel, plan: ScoringPlan) -> int:
-    """About what scoring a batch holds at once: some activations, or the logits where they are not taken in parts."""
-    config = model.config.get_text_config()
-    width = ACTIVATIONS * int(config.hidden_size)
-    if not has_plain_head(model):
-        width = max(width, 3 * int(config.vocab_size))
-    return 4 * plan.batch_size * plan.sizes.context_length * width
+        positions[context : context + nats.shape[1]] += nats.sum(dim=0).cpu().numpy()
+    return Losses(documents, np.add.reduceat(positions, plan.sizes.buckets))
 
 
 class Scorer:

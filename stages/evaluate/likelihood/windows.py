@@ -14,12 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import Tokens
 
 SHORT_WINDOWS = 8
@@ -92,33 +90,19 @@ def batches(windows: Iterable[Window], tokens: int, most: int) -> list[list[Wind
     return grouped
 
 
-def scored_per_position(windows: Iterable[Window], context_length: int) -> npt.NDArray[np.int64]:
-    """How many windows score each position of the context; shape (context_length,)."""
-    changes = np.zeros(context_length + 1, dtype=np.int64)
-    for window in windows:
-        changes[window.context] += 1
-        changes[window.length] -= 1
-    return np.cumsum(changes)[:-1]
-
-
 @dataclass(frozen=True)
 class ScoringPlan:
-    """Which windows of a set are scored together. Who scores a batch changes nothing, so batches can be shared."""
+    """Which windows of a set are scored together."""
 
     tokens: Tokens
     sizes: WindowSizes
     batch_size: int
     """Windows that the model reads at once where they are as long as the context; of shorter ones it reads more."""
 
-    @property
-    def most_windows(self) -> int:
-        """Of a batch."""
-        return SHORT_WINDOWS * self.batch_size
-
     @cached_property
     def batches(self) -> list[list[Window]]:
         """Windows that the model reads at once."""
-        return batches(self.windows(), self.batch_size * self.sizes.context_length, self.most_windows)
+        return batches(self.windows(), self.batch_size * self.sizes.context_length, SHORT_WINDOWS * self.batch_size)
 
     def windows(self) -> Iterator[Window]:
         """Those of all documents."""
@@ -126,49 +110,11 @@ class ScoringPlan:
         cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
         return chain.from_iterable(cut)
 
-    def document_nats(self, losses: "WindowLosses") -> Floats:
-        """The negative log-likelihood of each document in nats; shape (documents,)."""
-        nats = np.zeros(len(self.tokens.lengths), dtype=np.float64)
-        for batch, row in zip(self.batches, losses.windows, strict=True):
-            for window, loss in zip(batch, row.tolist(), strict=False):
-                nats[window.document] += loss
-        return nats
 
-    def position_losses(self, losses: "WindowLosses") -> tuple[Floats, npt.NDArray[np.int64]]:
-        """Nats and number of the tokens that were scored in each bucket of positions; both of shape (buckets,)."""
-        scored = scored_per_position(chain.from_iterable(self.batches), self.sizes.context_length)
-        return losses.positions.sum(axis=0), np.add.reduceat(scored, self.sizes.buckets)
-
-
-@dataclass(frozen=True)
-class WindowLosses:
-    """The negative log-likelihood in nats of each batch of a plan; of batches that were not scored 0.
-
-    Sums over batches are added later, in the order of the batches, so that they have the same bits however many threads
-    and processes have shared the batches.
-    """
-
-    windows: Floats
-    """Of each window of the batch, in its order; shape (batches, most_windows)."""
-    positions: Floats
-    """Of all its windows together, by bucket of positions; shape (batches, buckets)."""
-
-    @staticmethod
-    def of_nothing(plan: ScoringPlan) -> "WindowLosses":
-        """Before any batch is scored."""
-        batches = len(plan.batches)
-        return WindowLosses(np.zeros((batches, plan.most_windows)), np.zeros((batches, len(plan.sizes.buckets))))
-
-    @staticmethod
-    def read(plan: ScoringPlan, shares: Iterable[Path]) -> "WindowLosses":
-        """Those of processes that have shared the batches: each has written a file with its own."""
-        losses = WindowLosses.of_nothing(plan)
-        for path in shares:
-            with np.load(path) as share:
-                np.add(losses.windows, share["windows"], out=losses.windows)
-                np.add(losses.positions, share["positions"], out=losses.positions)
-        return losses
-
-    def write(self, path: Path) -> None:
-        """Write what `read` reads."""
-        np.savez(path, windows=self.windows, positions=self.positions)
+def scored_per_bucket(plan: ScoringPlan) -> npt.NDArray[np.int64]:
+    """How many tokens are scored in each bucket of positions; shape (buckets,)."""
+    changes = np.zeros(plan.sizes.context_length + 1, dtype=np.int64)
+    for window in plan.windows():
+        changes[window.context] += 1
+        changes[window.length] -= 1
+    return np.add.reduceat(np.cumsum(changes)[:-1], plan.sizes.buckets)

@@ -4,11 +4,8 @@ import gzip
 import itertools
 import lzma
 import math
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import current_thread
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,13 +23,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from stages.evaluate import side_by_side
-from stages.evaluate.bootstrap import Floats
-from stages.evaluate.likelihood import score
 from stages.evaluate.likelihood.documents import Tokens, stored_tokens
 from stages.evaluate.likelihood.report import Bootstrap, compare, compress, held_out_metrics
-from stages.evaluate.likelihood.score import Scorer, Scores, score_batches
-from stages.evaluate.likelihood.windows import ScoringPlan, WindowSizes
+from stages.evaluate.likelihood.score import Scores, score_batches
+from stages.evaluate.likelihood.windows import ScoringPlan, WindowSizes, scored_per_bucket
 from stages.evaluate.model import open_model
 from stages.formats.tokens import TokenStore
 
@@ -98,70 +92,22 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
 
     assert lengths.max() > 32
     defined = [list(one_token_at_a_time(model, store, number, context_length, stride)) for number in chosen]
-    assert plan.document_nats(losses) == pytest.approx([sum(nats for _, nats in found) for found in defined], rel=1e-5)
+    assert losses.documents == pytest.approx([sum(nats for _, nats in found) for found in defined], rel=1e-5)
     at_position = np.zeros((2, context_length))  # of so small a context each position is a bucket
     for position, nats in itertools.chain.from_iterable(defined):
         at_position[:, position] += (nats, 1)
-    found_nats, found_tokens = plan.position_losses(losses)
-    np.testing.assert_allclose(found_nats, at_position[0], rtol=1e-5)
-    np.testing.assert_array_equal(found_tokens, at_position[1])
+    np.testing.assert_allclose(losses.positions, at_position[0], rtol=1e-5)
+    np.testing.assert_array_equal(scored_per_bucket(plan), at_position[1])
 
 
-def document_nats(model: PreTrainedModel, plan: ScoringPlan) -> Floats:
-    return plan.document_nats(score_batches(model, plan))
-
-
-def test_the_result_does_not_hang_on_the_batch_size(project: Path) -> None:
+def test_the_result_does_not_depend_on_the_batch_size(project: Path) -> None:
     store = TokenStore(project / "data/tokens/validation")
     model = open_model(project / "model")
 
-    alone = document_nats(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1))
-    together = document_nats(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1000))
+    alone = score_batches(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1))
+    together = score_batches(model, ScoringPlan(stored_tokens(store), WindowSizes(32, 24), 1000))
 
-    np.testing.assert_allclose(alone, together, rtol=1e-6)
-
-
-def test_the_result_is_the_same_to_the_bit_for_any_number_of_threads(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = ScoringPlan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
-    model = open_model(project / "model")
-    scored_by: set[str] = set()
-    scored = Scorer.token_losses
-
-    def seen(*of: Any) -> torch.Tensor:
-        scored_by.add(current_thread().name)
-        time.sleep(0.005)  # so that one thread does not score all these small batches
-        return scored(*of)
-
-    monkeypatch.setattr(Scorer, "token_losses", seen)
-    found = {}
-    for threads in (1, 3):
-        for module in (score, side_by_side):
-            monkeypatch.setattr(module, "cores_of", lambda _, threads=threads: threads)
-        scored_by.clear()
-        found[threads] = score_batches(model, plan)
-        assert (len(scored_by) > 1) == (threads > 1)
-
-    assert len(plan.batches) > 5
-    np.testing.assert_array_equal(found[1].windows, found[3].windows)
-    np.testing.assert_array_equal(found[1].positions, found[3].positions)
-
-
-def test_cores_share_a_product_where_memory_has_no_room_for_a_batch_of_each(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = ScoringPlan(stored_tokens(TokenStore(project / "data/tokens/validation")), WindowSizes(32, 24), 2)
-    seen: set[int] = set()
-    scored = Scorer.token_losses
-    monkeypatch.setattr(Scorer, "token_losses", lambda *of: seen.add(torch.get_num_threads()) or scored(*of))
-    for module in (score, side_by_side):
-        monkeypatch.setattr(module, "cores_of", lambda _: 4)
-    monkeypatch.setattr(side_by_side.psutil, "virtual_memory", lambda: SimpleNamespace(total=1000))
-
-    score_batches(open_model(project / "model"), plan)
-
-    assert seen == {4}
+    np.testing.assert_allclose(alone.documents, together.documents, rtol=1e-6)
 
 
 BOOTSTRAP = Bootstrap(resamples=500, seed=0)

@@ -21,7 +21,7 @@ from stages.formats.splits import SPLITS, TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage, visible
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import require_listed
 from stages.runtime.section import read_section
 
 LOUD_SHARE = 0.5
@@ -31,7 +31,7 @@ LOUD_SHARE = 0.5
 def main() -> None:
     params = read_section("clean", CleanParams)
     for file in params.decontamination.files if params.decontamination else ():
-        read_besides("clean.decontamination.files", Path(file))
+        require_listed("clean.decontamination.files", Path(file))
     shards = require_documents(DOCUMENTS)
     judged = judge(shards, params)
     ledger = judged.ledger

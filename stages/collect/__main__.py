@@ -16,7 +16,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import UserError, run_stage, visible
-from stages.runtime.inputs import Inputs, inputs_of_this_stage
+from stages.runtime.inputs import require_listed
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 
@@ -32,9 +32,9 @@ NOTES_SHOWN = 10
 def main() -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
-    if inputs := inputs_of_this_stage():
-        for line in unnoticed([place for source in params.sources for place in source.places], inputs):
-            print(line, flush=True)
+    for place in (place for source in params.sources for place in source.places):
+        if "://" not in place:
+            require_listed("collect.sources", before_wildcards(place))
     taken = Taken()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken), params.shard_bytes)
@@ -46,20 +46,6 @@ def main() -> None:
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     print(f"collected {counts}; left out {taken.reasons.total():,}", *remarks(taken, notes), sep="\n")
-
-
-def unnoticed(places: Sequence[str], inputs: Inputs) -> list[str]:
-    """A line about the URLs, files and folders of sources that are not among the deps of the stage."""
-    urls = [place for place in places if "://" in place and place not in inputs.deps]
-    paths = [before_wildcards(place) for place in places if "://" not in place]
-    missing = [*urls, *dict.fromkeys(str(path) for path in paths if not inputs.lists(path))]
-    if not missing:
-        return []
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return [
-        f"note: params.yaml: collect.sources: {missing[0]}{more}: not among the deps of {inputs.stage} in dvc.yaml, "
-        "so DVC will not notice a change: add it there (not a URL with wildcards), or run the stage with --force"
-    ]
 
 
 def summary(taken: Taken, identity: str) -> dict[str, Any]:

@@ -98,13 +98,10 @@ def run_stage(main: Callable[[], None]) -> None:
         if DVC_FILE.is_file() or STATE_DIR.is_dir():
             private_state_dir()
         if inputs is not None:
-            inputs.require_unedited_code()
             inputs.require_recorded_code()
-            inputs.require_listed()
         main()
         if inputs is not None:
             inputs.require_unchanged()
-            inputs.require_listed()
     except UserError as error:
         fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -6,13 +6,12 @@ its start what dvc.yaml lists for it, compares at its end, and fails where somet
 and the next run computes the stage again.
 
 Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). A stage starts only if that file says
-what the code is now, and a module that the file does not name must not be loaded: its changes would not be noticed.
+what the code is now. Files that parameters name have to be listed too (`require_listed`).
 """
 
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import PACKAGES, installed
+from stages.runtime.code import installed
 from stages.runtime.entry import InputsChangedError, UserError
 from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
@@ -38,13 +37,7 @@ that was taken back may have been loaded meanwhile by a worker that started then
 
 NAMED_CHANGES = 5
 
-START_SLACK_NS = 20_000_000
-"""The kernel counts a process's start in steps of 10 ms."""
-
 FileState = tuple[object, ...]
-
-_read_besides: dict[Path, dict[str, FileState]] = {}
-"""The files and folders given to `read_besides`, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +79,6 @@ class Inputs:
         """Raise InputsChangedError that names what differs from now."""
         now = _observed(self.stage, self.module, self.deps, self.params, self.code)
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
-        changes += [name for path, old in _read_besides.items() for name in _changed_files(old, dict(_states(path)))]
         if changes:
             raise InputsChangedError(
                 f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result is not "
@@ -96,30 +88,6 @@ class Inputs:
     def lists(self, path: Path) -> bool:
         """Whether DVC notices a change of a file or folder: it is a dep, or in a folder that is."""
         return any(_as_dvc_finds(path).is_relative_to(_as_dvc_finds(Path(dep))) for dep in self.deps)
-
-    def require_listed(self) -> None:
-        """Raise UserError where a module is loaded that the stage's file of code should name and does not."""
-        missing = sorted(set(_loaded_code()) - self.code.files.keys()) if self.code else []
-        if missing:
-            raise UserError(
-                f"{self.stage}: imports {', '.join(missing)}, which {code_path(self.module)} does not name, so a "
-                "change would go unnoticed: import it by an `import` statement, or by its whole name in a string"
-            )
-        if beside := sorted({file.name for file in _loaded_beside() if not self.lists(file)}):
-            raise UserError(
-                f"{self.stage}: imports {', '.join(beside)}, of which no change would be noticed: move it to "
-                f"stages/, or add it to the deps of the stage in {DVC_FILE}"
-            )
-
-    def require_unedited_code(self) -> None:
-        """Raise InputsChangedError where a module was saved between this process's start and now.
-
-        It may have been loaded before that, so what runs need not be what the file holds.
-        """
-        start = _process_start_ns()
-        for file in _loaded_code():
-            if start + START_SLACK_NS < Path(file).stat().st_mtime_ns <= time.time_ns():
-                raise InputsChangedError(f"{self.stage}: {file} changed while it started: run the same command again")
 
     def _changed_params(self, now: "Inputs") -> Iterator[str]:
         for file, keys in self.params.items():
@@ -138,20 +106,14 @@ class Inputs:
                     yield f"{name} {before} → {after}"
 
 
-def read_besides(parameter: str, path: Path) -> None:
-    """Watch a file or folder that a parameter names: if it changes while the stage runs, the stage fails.
-
-    Prints a line where dvc.yaml does not list it, since DVC then does not notice a change between two runs.
-    """
-    if path in _read_besides:
-        return
-    _read_besides[path] = dict(_states(path))
+def require_listed(parameter: str, path: Path) -> None:
+    """Raise UserError for a file or folder named by a parameter that dvc.yaml does not list for this stage: DVC would
+    not notice its changes."""
     inputs = inputs_of_this_stage()
     if inputs is not None and not inputs.lists(path):
-        print(
-            f"note: params.yaml: {parameter}: {path} is not among the deps of {inputs.stage} in {DVC_FILE}, so DVC "
-            "will not notice when it changes: add it there",
-            flush=True,
+        raise UserError(
+            f"params.yaml: {parameter}: {path} is not among the deps of {inputs.stage} in {DVC_FILE}, so a change "
+            "would go unnoticed: add it there"
         )
 
 
@@ -235,34 +197,3 @@ def _changed_files(before: dict[str, FileState], now: dict[str, FileState]) -> I
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             yield name + ("" if name in before and name in now else " (new)" if name in now else " (gone)")
-
-
-def _loaded_code() -> Iterator[str]:
-    """The files of the modules of ours that this process has loaded, relative to this folder."""
-    here = Path.cwd()
-    for name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "")
-        ours = name.partition(".")[0] == "stages" or name == "__main__"
-        if ours and file.is_relative_to(here / "stages") and file.stat().st_size:
-            yield file.relative_to(here).as_posix()
-
-
-def _loaded_beside() -> Iterator[Path]:
-    """The modules and packages at the top of this folder, besides ours, that this process has loaded."""
-    here = f"{Path.cwd()}{os.sep}"
-    for name, module in list(sys.modules.items()):
-        file, top = getattr(module, "__file__", None) or "", name.partition(".")[0]
-        if file.startswith(here) and top not in PACKAGES:
-            first = file.removeprefix(here).partition(os.sep)[0]
-            if first in (top, f"{top}.py"):
-                yield Path(first)
-
-
-def _process_start_ns() -> int:
-    """When this process began, nanoseconds since 1970 (proc(5): field 22, in clock ticks since boot)."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-        boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    except (OSError, AttributeError):
-        return time.time_ns()  # not Linux: what was saved before this line counts as loaded
-    return boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import TRAIN
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import run_stage
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import require_listed
 from stages.runtime.section import read_section
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, parts, save_trained, take_over, train_on_documents
@@ -21,7 +21,7 @@ TRAINING_DOCUMENTS = CLEAN / TRAIN
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
     if params.folder is not None:
-        read_besides("tokenizer.folder", Path(params.folder))
+        require_listed("tokenizer.folder", Path(params.folder))
     require_documents(TRAINING_DOCUMENTS)
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, folder)

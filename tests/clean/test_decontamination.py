@@ -97,9 +97,9 @@ def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:
     assert "corpus/leak.py" not in clean(files=["lines.jsonl"])
 
 
-def test_an_evaluation_set_that_changes_while_the_stage_runs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_set_has_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.clean.__main__.read_besides", lambda *named: watched.append(named))
+    monkeypatch.setattr("stages.clean.__main__.require_listed", lambda *named: watched.append(named))
 
     clean()
 

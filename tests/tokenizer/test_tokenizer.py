@@ -187,9 +187,9 @@ def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_p
     assert read_json(tmp_path / "first" / "tokenizer_config.json")["eos_token"] == "<|endoftext|>"
 
 
-def test_an_existing_tokenizer_that_changes_while_the_stage_runs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_tokenizer_has_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.tokenizer.__main__.read_besides", lambda *named: watched.append(named))
+    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *named: watched.append(named))
     make()
     shutil.copytree(TOKENIZER, "own")
 

@@ -24,7 +24,7 @@ from stages.formats.model_folder import MODEL
 from stages.runtime.cache import ResultLog, cache_key
 from stages.runtime.entry import first_line
 from stages.runtime.hub import data_set_error
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import require_listed
 from stages.runtime.stage_code import computing_sha256
 
 TEXTS = "generate"
@@ -65,7 +65,7 @@ def _read_hub(one: HubSet) -> list[Problem]:
     name = f"data set `{one.repository}`"
     own = Path(one.repository).is_dir()
     if own:
-        read_besides("generate.problems.sets", Path(one.repository))
+        require_listed("generate.problems.sets", Path(one.repository))
     try:
         # For files of one's own the cache of `datasets` trusts a file's time, not its content: they get an empty one.
         with TemporaryDirectory() if own else nullcontext() as cache:

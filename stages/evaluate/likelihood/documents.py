@@ -21,7 +21,7 @@ from stages.formats.rows import COMPRESSED, ending, looks_like_rows
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import Positions, TokenIds, TokenStore
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import require_listed
 
 ROWS_AT_ONCE = 1000
 """Documents in memory at once."""
@@ -73,7 +73,7 @@ def named_sets(sets: Mapping[str, str]) -> list[HeldOutSet]:
     for name, place in sets.items():
         if not Path(place).exists():
             raise UserError(f"params.yaml: evaluate.sets.{name} = {place!r}: no such file or folder")
-        read_besides(f"evaluate.sets.{name}", Path(place))
+        require_listed(f"evaluate.sets.{name}", Path(place))
     return [named_set(name, Path(place)) for name, place in sets.items()]
 
 

@@ -19,7 +19,7 @@ from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hub import NotFoundError, explained, snapshot
-from stages.runtime.inputs import read_besides
+from stages.runtime.inputs import require_listed
 
 HELD_OUT_TOKENS = TOKENS / VALIDATION
 
@@ -134,7 +134,7 @@ def _model(name: str, parameter: str, sizes: WindowSizes, may_move: bool = False
         if may_move:
             folder = folder.resolve()  # a link that moves while this runs changes nothing
         else:
-            read_besides(parameter, folder)
+            require_listed(parameter, folder)
         revision = folder.name if Path(name).is_symlink() else None
     elif named := HUB_REVISION.fullmatch(name):
         revision = _commit(what, named["repository"], named["revision"], may_move)

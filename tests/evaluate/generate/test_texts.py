@@ -158,9 +158,9 @@ def test_a_folder_that_was_changed_is_read_anew_although_its_time_is_the_same(da
     assert read == ["A/1", "A/2"]
 
 
-def test_a_folder_that_changes_while_the_stage_runs_is_noticed(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_problems_has_to_be_listed(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.evaluate.generate.texts.read_besides", lambda *named: watched.append(named))
+    monkeypatch.setattr("stages.evaluate.generate.texts.require_listed", lambda *named: watched.append(named))
 
     open_sets([hub_set(data_set)])
 

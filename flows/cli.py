@@ -3,7 +3,6 @@
 import ast
 import gc
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -224,13 +223,14 @@ def sweep(
     name: str,
     *,
     retry: bool = False,
-    pool: str | None = None,
+    at_once: int = 1,
+    pool: bool = False,
     check: bool = False,
     dry: bool = False,
     wait: bool = False,
     new: bool = False,
 ) -> None:
-    """Run the cells of an experiment that have no current result, side by side, and make its tables and figures.
+    """Run the cells of an experiment that have no current result, and make its tables and figures.
 
     Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill; a level or a seed that is
     added runs only the new cells.
@@ -241,8 +241,10 @@ def sweep(
         Of a file in experiments/, or its path.
     retry
         Also run the cells that failed.
+    at_once
+        Run so many cells at a time, each with its share of the GPUs, or else of the cores.
     pool
-        Run the cells on the workers of this work pool of Prefect, which PREFECT_API_URL leads to, not here.
+        Run the cells on the workers of a Prefect work pool, not here: that of the deployment `sweep-cell`.
     check
         Compute every cell again, from the data on, and compare each number with the stored one. Exits with 1 if one
         differs by more than the interval stored with it.
@@ -260,14 +262,14 @@ def sweep(
         print(write_new(experiment_path(name)))
         return
     if dry:
-        print_planned(sweeps.planned(name, commit_of_cells(pool)), retry=retry)
+        print_planned(sweeps.planned(name, commit_of_cells(pool=pool)), retry=retry)
         return
     if check:
         if pool:
             raise UserError("--check computes on this machine; leave out --pool")
-        raise SystemExit(0 if is_computed_again(name, wait=wait) else 1)
-    options = f" --pool {pool}" if pool else ""
-    runner = runner_of_cells("sweep", {"experiment": name, "retry": retry}, pool)
+        raise SystemExit(0 if is_computed_again(name, at_once, wait=wait) else 1)
+    options = " --pool" if pool else ""
+    runner = runner_of_cells(at_once, pool=pool)
     missing = sweeps.sweep(name, retry=retry, runner=runner, options=options, wait=wait)
     print_results(name)
     if missing:
@@ -285,14 +287,13 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
     print(f"{wanted} of {len(cells)} cells would run{waiting}")
 
 
-def is_computed_again(name: str, *, wait: bool) -> bool:
+def is_computed_again(name: str, at_once: int, *, wait: bool) -> bool:
     """Compute every cell again, and print how its numbers compare with the stored ones; whether all agree."""
     from flows.experiments import results as made
     from flows.sweep import run_cells as sweeps
 
     made.stored_rows(name)  # there are runs to compare with, before hours of work
-    runner = runner_of_cells("sweep", {"experiment": name, "check": True})
-    runs = sweeps.compute_again(name, runner=runner, wait=wait)
+    runs = sweeps.compute_again(name, runner=runner_of_cells(at_once), wait=wait)
     lines, same = made.check(name, made.compute(name, runs))
     print("\n".join(lines))
     if all(run.state == "finished" for run in runs):
@@ -300,10 +301,9 @@ def is_computed_again(name: str, *, wait: bool) -> bool:
     return same
 
 
-def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell]], str]":
+def commit_of_cells(*, pool: bool) -> "Callable[[Sequence[str], Sequence[Cell]], str]":
     """What finds the commit of cells that run on this machine, or on the workers of a pool."""
     if pool:
-        use_configured_server()
         from flows.sweep.pool import commit_for_workers
 
         return commit_for_workers
@@ -312,24 +312,17 @@ def commit_of_cells(pool: str | None) -> "Callable[[Sequence[str], Sequence[Cell
     return head_commit
 
 
-def runner_of_cells(flow: str, parameters: "Mapping[str, Any]", pool: str | None = None) -> "RunCells":
-    """What runs cells: this machine, in flow runs of this name, or the workers of a pool."""
+def runner_of_cells(at_once: int, *, pool: bool = False) -> "RunCells":
+    """What runs cells: this machine, or the workers of a pool."""
+    if at_once < 1 or (pool and at_once > 1):
+        raise UserError("--at-once: expected a number from 1; it is of this machine's cells, not of --pool")
     if pool:
-        use_configured_server()
         from flows.sweep.pool import run_cells_on_pool
 
-        return partial(run_cells_on_pool, pool=pool)
+        return run_cells_on_pool
     from flows.sweep.run_cells import run_cells
 
-    return partial(run_cells, carry_out=in_own_flow_run(flow, parameters))
-
-
-def use_configured_server() -> None:
-    """Let Prefect, which is not imported yet, find the server that is up, if one is."""
-    from flows.run.server import configured_server
-
-    if server := configured_server():
-        os.environ.update(server.environment())
+    return partial(run_cells, at_once=at_once)
 
 
 def print_results(name: str) -> None:

@@ -32,7 +32,6 @@ from flows.dvc_repo.cache import experiment_ref, push_results
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import RECORD, Batch
-from flows.pipeline import chain
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
@@ -71,7 +70,7 @@ def sweep_cell(
                 raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
                 alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, reports, (), Path(record) / RECORD)
-                (run,) = run_cells(alone, carry_out=chain, on_worker=True, wait=True)
+                (run,) = run_cells(alone, on_worker=True, wait=True)
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)
             made = clone.CLONES.absolute() / cell.id

@@ -47,7 +47,7 @@ class RunMetric(Measured):
     decimals: Annotated[int, Field(ge=0, le=12)] | None = None
     """Digits after the point; null: enough to show four digits of the largest number."""
     source: ReportKey
-    """FILE:KEY of a JSON report; of cell.json also times, such as `cell.json:seconds.train` (`rows.py`)."""
+    """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """How many of the report's units are one of `unit`: 1e12 for FLOP shown as TFLOP."""
     interval: ReportKey | None = None

@@ -16,7 +16,7 @@ from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import results_folder
 from flows.experiments.forms import write_figure, write_forms
-from flows.experiments.rows import CELL_REPORT, Tidy, headings, lacking, rows_csv, tidy
+from flows.experiments.rows import Tidy, headings, lacking, rows_csv, tidy
 from flows.experiments.runs import RECORD, Run, runs_that_count
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.tables import Table, differences_table, means_table
@@ -49,7 +49,7 @@ def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
     reached, values = reach(experiment.targets), read_params_file()
     # What no stage of a run writes is in its commit as it was in the one from which the run was started.
     curves = {source.partition(":")[0] for source in experiment.curve_sources}
-    reached.require_written(experiment_path(name), experiment.reports - {CELL_REPORT} | curves)
+    reached.require_written(experiment_path(name), experiment.reports | curves)
     if runs is None:
         runs = runs_that_count(results_folder(name) / RECORD, cells, values, reached.params).values()
     data = tidy(bare_name(name), experiment, cells, runs, values, reached.params)
@@ -117,15 +117,11 @@ def check(name: str, results: Results) -> tuple[list[str], bool]:
     """Compare the runs of the stored runs.csv with those now, number by number.
 
     Returns a line for each number that is not equal, and whether every one is within the interval stored with its own
-    run. Times, which no two runs share, are left out.
+    run.
     """
     stored, data, lines, differ, count = stored_rows(name), results.data, [], False, 0
     now = pd.DataFrame(data.frame).set_index("cell")
-    metrics = {
-        name: heading
-        for name, heading in headings(data.experiment).items()
-        if name in data.experiment.metrics and not data.experiment.metrics[name].source.startswith(f"{CELL_REPORT}:")
-    }
+    metrics = {name: heading for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
     labels = dict(zip(data.frame["cell"], data.labels, strict=True))
     for cell in [*stored.index, *(cell for cell in now.index if cell not in stored.index)]:
         label = labels.get(cell, cell)

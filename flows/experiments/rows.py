@@ -36,10 +36,6 @@ COLUMNS = ("cell", "seed", "state", *SOURCES)
 
 SIDES = ("low", "high")
 
-CELL_REPORT = "cell.json"
-"""What a sweep itself says of a run, which metrics read as any report: `machine`, and by stage `seconds` and
-`cpu_seconds` of its starts together, but for those that a SIGKILL ended. What was only restored is not in it."""
-
 LEVELS = "all levels"
 """A cell's levels for people; a name has no space, so no axis or metric is called so."""
 
@@ -146,9 +142,6 @@ def tidy(
     baselines = sorted({run.baseline[:7] for run in counted if run.baseline})
     if len(baselines) > 1:
         notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
-    of_cells = [run.reports.get(CELL_REPORT, {}) for run in counted]
-    machines = sorted({report["machine"] for report in of_cells if report.get("seconds")})
-    notes += [f"Times are of {'; '.join(machines)}."] if machines else []
     return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, tuple(notes))
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_tem
 from flows.dvc_repo.internals import open_repo, own_environment
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.environment import dvc_state_within
-from flows.experiments.rows import CELL_REPORT
 from flows.plan.changes import writes_code
 from flows.project.compose import dump_yaml, load_yaml
 from flows.sweep.committed import (
@@ -83,7 +83,6 @@ def prepare(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None,
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
-        (folder / CELL_REPORT).unlink(missing_ok=True)  # the times of other code, or of another cell's experiment
     repair_after_kill(folder)
     if own_cache:
         _forget_results(folder)
@@ -295,6 +294,15 @@ def require_same_bytes(folder: Path, targets: Iterable[str]) -> None:
                 f"because {setting} converts line ends; write `{name.partition('/')[0]}/** -text` to .gitattributes "
                 "(`corpus/** -text` for a corpus), run `git add --renormalize .` and commit"
             )
+
+
+def texts_of(folder: Path, files: Iterable[str]) -> dict[str, str]:
+    """The texts of a clone's files; one that is not there is left out."""
+    texts = {}
+    for file in files:
+        with suppress(OSError):
+            texts[file] = (folder / file).read_text(encoding="utf-8", errors="replace")
+    return texts
 
 
 def save_experiment(folder: Path, name: str, targets: Collection[str]) -> str:

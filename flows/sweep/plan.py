@@ -1,37 +1,18 @@
-"""Which cells have no current result; and one plan of those, in which what several share is computed by the first.
-
-A stage of a cell is named `CELL_ID/STAGE`. Two stages compute the same if they and all stages before them have the same
-command and read the same values of params.yaml: code and data are those of one commit. The first one runs; the others
-wait for it, and DVC then restores its result from the cache that all clones share. Sent to the workers of a pool is a
-job for each cell, and before it one for the stages that it shares.
-"""
+"""Which cells of a sweep have no current result, and why."""
 
 import contextlib
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from dvc.dependency.param import ParamsDependency
 
 from flows.dvc_repo.cache import reach
-from flows.dvc_repo.internals import open_repo
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
-from flows.experiments.rows import CELL_REPORT
 from flows.experiments.runs import Batch, Run, runs_that_count
-from flows.plan.graph import Plan, PlannedStage, make_plan
 from flows.sweep import clone
 from flows.sweep.committed import sources_of
-from stages.formats.reports import read_json, write_json
-from stages.runtime.entry import STATE_DIR
 from stages.runtime.section import read_params_file
-
-TIMED = STATE_DIR / "timed.json"
-"""In a clone: what each stage computes of which CELL_REPORT has the time."""
 
 
 def known_and_to_run(batch: Batch) -> tuple[dict[str, Run], dict[str, Cell]]:
@@ -81,6 +62,7 @@ def standings(batch: Batch) -> dict[str, Standing]:
     return found
 
 
+<<<<<<< HEAD
 def plan_of_all(folders: Mapping[str, Path], targets: Sequence[str]) -> Plan:
     """The plan of all cells, whose project folders are given by their ids, in the order in which they are to start."""
     stages: list[PlannedStage] = []
@@ -137,6 +119,8 @@ def computed_contents(targets: Sequence[str]) -> dict[str, str]:
         return contents
 
 
+=======
+>>>>>>> 13d8bbe6 (x)
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
     """While within, the clone `folder` is the working directory; for the only thread of a process."""
@@ -150,61 +134,3 @@ def working_in(folder: Path) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-
-
-@dataclass(frozen=True)
-class Job:
-    """Stages of one cell, brought up to date by one worker."""
-
-    key: str
-    """Equal for equal work at the same commit: by it another call finds what this one has started."""
-    cells: tuple[str, ...]
-    """Ids of the cells that need it; it works with the params.yaml of the first."""
-    targets: tuple[str, ...]
-    waits_for: tuple[str, ...] = ()
-    """Keys of jobs whose results it takes from the DVC remote."""
-    shared: bool = False
-
-    @property
-    def folder(self) -> str:
-        """Of its clone on the worker."""
-        return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
-
-
-def jobs_of(
-    contents: Mapping[str, Mapping[str, str]],
-    cell_names: Mapping[str, str],
-    targets: Sequence[str],
-    commit: str,
-    reports: Iterable[str] = (),
-) -> list[Job]:
-    """The jobs of cells, whose stages are given with hashes of what they compute; each stands after those it waits for.
-
-    A cell's own job has in its key its name and the wanted reports: the DVC experiment that comes of it has both.
-
-    Stages that the same cells share are one job. What a stage needs, all cells that share it share too; so a job waits
-    for those that more cells share.
-    """
-    users: dict[str, list[str]] = {}
-    names: dict[str, str] = {}
-    for cell, stages in contents.items():
-        for name, content in stages.items():
-            users.setdefault(content, []).append(cell)
-            names[content] = name
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for content, cells in users.items():
-        if len(cells) > 1:
-            groups.setdefault(tuple(cells), []).append(content)
-    jobs: list[Job] = []
-    for sharing, group in sorted(groups.items(), key=lambda item: -len(item[0])):
-        before = tuple(job.key for job in jobs if set(sharing) < set(job.cells))
-        stages_here = tuple(names[content] for content in group)
-        jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
-    for cell in contents:
-        before = tuple(job.key for job in jobs if job.shared and cell in job.cells)
-        jobs.append(Job(_key(commit, [cell_names[cell], *targets, *sorted(reports)]), (cell,), tuple(targets), before))
-    return jobs
-
-
-def _key(commit: str, parts: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps([commit, *parts]).encode()).hexdigest()[:16]

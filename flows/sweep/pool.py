@@ -1,85 +1,109 @@
-"""`parrotflow sweep NAME --pool POOL`: the cells run on the workers of a Prefect work pool; here they are collected.
+"""`parrotflow sweep NAME --pool`: jobs run on the workers of a Prefect work pool; their results are collected here.
 
-For each job (flows/sweep/plan.py) a flow run of flows/sweep_cell.py is started. A worker fetches the commit from git's
-remote, takes results from the DVC remote and leaves its own there; a cell's DVC experiment comes back by git's remote.
-Prefect's server knows what was started and how it ended, so nothing is lost with this process: the same command finds
-the flow runs of a job at a commit by their tag.
+Each job is a flow run of the deployment `sweep-cell` (flows/sweep_cell.py). A worker fetches the commit from git's
+remote, takes results from the DVC remote and pushes its own there; a cell's DVC experiment comes back by git's remote.
+Prefect's server knows what was started and how it ended, so the same command continues after a kill: it finds the flow
+runs of a job by their tag.
 """
 
 import json
-import threading
+import os
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from configparser import ConfigParser
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import FlowRun, StateType, WorkPoolStatus
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Cancelling
 
 from flows.dvc_repo.cache import experiment_ref, require_remote_answers, texts_at
-from flows.experiments.runs import Batch, Run, RunState, last_runs
+from flows.experiments.runs import Batch, Run, last_runs
 from flows.run.locks import run_lock
-from flows.run.outcome import StoppedError
-from flows.run.process import stopped_by_signals
 from flows.sweep import clone
-from flows.sweep.cell_runner import Live
 from flows.sweep.committed import git
-from flows.sweep.flow_runs import FlowRuns
-from flows.sweep.plan import Job, computed_contents, jobs_of, known_and_to_run, working_in
+from flows.sweep.jobs import Ended, Job, carry_out, computed_contents, jobs_of
+from flows.sweep.plan import known_and_to_run, working_in
+from flows.sweep.progress import Progress
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
 
+DEPLOYMENT = "sweep-cell/sweep-cell"
+
 POLL_SECONDS = 2.0
-
-SILENT_SECONDS = 300.0
-"""After which a flow run without a heartbeat is lost; it sends one every 30 s (prefect.yaml), else every 180 s."""
-
-ASK_SECONDS = 30.0
-"""Between two looks for flow runs that are lost."""
-
-COLLECT_TRIES = 5
-"""How often a remote that does not answer is asked for a cell's results."""
+"""Between two questions about one flow run."""
 
 PLANNING = clone.CLONES / "plan"
 """The clone in which the stages of each cell are looked up."""
 
 
-def run_cells_on_pool(batch: Batch, *, pool: str, wait: bool = False) -> list[Run]:
+def run_cells_on_pool(batch: Batch, *, wait: bool = False) -> list[Run]:
     """As `run_cells`, on the workers of a pool.
 
-    Raises UserError before anything runs where the workers could not get the commit or share results, StoppedError
-    after Ctrl-C: the flow runs are then cancelled.
+    Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
+    Ctrl-C: the flow runs are then cancelled.
     """
-    with run_lock(batch.title, wait=wait):
+    if not os.environ.get("PREFECT_API_URL"):
+        raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
+    with run_lock(batch.title, wait=wait), get_client(sync_client=True) as client:
         head, values = commit_for_workers(batch.targets, batch.cells), read_params_file()
-        flow_runs = FlowRuns(pool)
+        deployment = deployment_of_cells(client)
         known, to_run = known_and_to_run(batch)
+        contents, cache = {}, clone.project_cache()
+        for id_, cell in to_run.items():
+            with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
+                contents[id_] = computed_contents(batch.targets)
         if to_run:
-            names = {id_: cell.name for id_, cell in to_run.items()}
-            contents, cache = {}, clone.project_cache()
-            for id_, cell in to_run.items():
-                with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
-                    contents[id_] = computed_contents(batch.targets)
             clone.discard(PLANNING.absolute())
-            jobs = jobs_of(contents, names, batch.targets, head, batch.reports)
-            last = last_runs(batch.record)
-            again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
-            live = Live(batch.title, to_run, (), len(known))
-            on_pool = OnPool(flow_runs, head, values, to_run, jobs, again, batch, live)
-            with stopped_by_signals(on_pool.stopping.set), live:
-                known |= on_pool.run()
-    return [known[cell.id] for cell in batch.cells]
+        names = {id_: cell.name for id_, cell in to_run.items()}
+        jobs = jobs_of(contents, names, batch.targets, head, batch.reports)
+        last = last_runs(batch.record)
+        again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
+        with Progress(batch.title, to_run, len(known)) as progress:
+            on_pool = OnPool(client, deployment, head, values, to_run, again, batch, progress)
+            carry_out(jobs, on_pool.start, on_pool.record, title=batch.title)
+    all_runs = known | on_pool.runs
+    return [all_runs[cell.id] for cell in batch.cells]
+
+
+def deployment_of_cells(client: SyncPrefectClient) -> DeploymentResponse:
+    """The deployment. Raises UserError that names the command which starts, makes or corrects what is missing."""
+    server = client.api_url
+    try:
+        deployment = client.read_deployment_by_name(DEPLOYMENT)
+        pool = client.read_work_pool(deployment.work_pool_name or "")
+    except ObjectNotFound:
+        raise UserError(f"{server}: no deployment {DEPLOYMENT}; `prefect deploy --name sweep-cell` makes it") from None
+    except httpx.HTTPError as error:
+        raise UserError(
+            f"Prefect's server at {server} does not answer ({first_line(error)}); start it, or correct "
+            "PREFECT_API_URL (http://HOST:4200/api)"
+        ) from None
+    if pool.status == WorkPoolStatus.NOT_READY:
+        start = f"prefect worker start --pool {pool.name} --limit 1"
+        print(f"work pool {pool.name} has no worker; on each machine: {start}", flush=True)
+    return deployment
 
 
 def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
-    """HEAD. Raises UserError where workers could not get all that the cells read, or results not come back."""
+    """HEAD. Raises UserError if workers could not get all that the cells read, or results not come back."""
     head = clone.head_commit(targets, cells, with_params=True)
     require_reachable(head)
     require_remote_answers()
@@ -111,64 +135,40 @@ def require_reachable(head: str) -> None:
 
 @dataclass
 class OnPool:
-    """The jobs of one sweep, from their submission to the record of their cells."""
+    """Starts jobs as flow runs, and records their cells."""
 
-    flow_runs: FlowRuns
+    client: SyncPrefectClient
+    deployment: DeploymentResponse
     head: str
     values: Mapping[str, Any]
     """Of params.yaml in this commit."""
     cells: Mapping[str, "Cell"]
     """By their ids."""
-    jobs: Sequence[Job]
     again: Collection[str]
     """Cells whose failure at this commit is recorded, and which are to be tried again."""
     batch: Batch
-    live: Live
-    stopping: threading.Event = field(default_factory=threading.Event)
-    runs: dict[str, Run] = field(default_factory=dict)
-    _waiting: dict[str, Job] = field(default_factory=dict)
-    _watched: dict[UUID, tuple[Job, FlowRun]] = field(default_factory=dict)
-    """By the ids of the flow runs."""
-    _tries: Counter[UUID] = field(default_factory=Counter)
+    progress: Progress
 
-    def run(self) -> dict[str, Run]:
-        """The run of each cell, by its id. Raises StoppedError once `stopping` is set."""
-        self._waiting = {job.key: job for job in self.jobs}
-        asked = time.monotonic()
+    def __post_init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def start(self, job: Job) -> "OneFlowRun | None":
+        """Take over what an earlier call has started, else start an attempt after it; None if no server answers."""
         try:
-            self._start_what_can()
-            if not self.flow_runs.has_worker():
-                start = f"prefect worker start --pool {self.flow_runs.pool} --limit 1"
-                self.live.say(f"work pool {self.flow_runs.pool} has no worker; on each machine: {start}")
-            while self._waiting or self._watched:
-                if self.stopping.wait(POLL_SECONDS):
-                    self._cancel()
-                self._poll()
-                if time.monotonic() - asked > ASK_SECONDS:
-                    asked = time.monotonic()
-                    for _, run in self._watched.values():
-                        self._give_up_if_silent(run)
-                self._start_what_can()
-        except httpx.HTTPError as error:
-            raise UserError(
-                f"Prefect's server: {first_line(error)}; the flow runs continue there, and the same command collects "
-                "them"
-            ) from None
-        return self.runs
+            run = self._taken_over_or_submitted(job)
+        except httpx.TransportError:
+            return None
+        self.progress.started(job)
+        return OneFlowRun(self.client, run.id, job, self.progress)
 
-    def _start_what_can(self) -> None:
-        busy = {*self._waiting, *(job.key for job, _ in self._watched.values())}
-        for job in [job for job in self._waiting.values() if not busy & set(job.waits_for)]:
-            attempts = self.flow_runs.of_job(job.key)
-            if attempts and attempts[-1].state_type == StateType.CANCELLING:
-                self._give_up_if_silent(attempts[-1])
-                continue
-            if not (attempts and self._counts(job, attempts[-1])):
-                attempts = [self._submit(job, attempts[-1].id if attempts else None)]
-            self._watched[attempts[-1].id] = (job, attempts[-1])
-            del self._waiting[job.key]
-        at_work = sum(run.state_type == StateType.RUNNING for _, run in self._watched.values())
-        self.live.note = f"{at_work} flow runs at work, {len(self._watched) - at_work} wait for a worker"
+    def _taken_over_or_submitted(self, job: Job) -> FlowRun:
+        ours = FlowRunFilter(
+            tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment.id])
+        )
+        # Attempts are not counted: once an old one is deleted on the server, a number would be that of another.
+        attempts = self.client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+        newest = attempts[-1] if attempts else None
+        return newest if newest and self._counts(job, newest) else self._submit(job, newest.id if newest else None)
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
@@ -178,7 +178,7 @@ class OnPool:
                 return job.shared or bool(git(Path(), "ls-remote", "origin", ref))
             case StateType.FAILED:
                 return not set(job.cells) & set(self.again)
-            case StateType.CRASHED | StateType.CANCELLED:
+            case StateType.CRASHED | StateType.CANCELLED | StateType.CANCELLING:
                 return False
         return True
 
@@ -192,39 +192,34 @@ class OnPool:
             "reports": sorted(self.batch.reports),
             "shared": job.shared,
         }
-        name = f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name
-        return self.flow_runs.submit(job.key, after, name, parameters)
+        return run_deployment(  # type: ignore[return-value]
+            self.deployment.id,
+            parameters=parameters,
+            flow_run_name=f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name,
+            timeout=0,
+            tags=[job.key],
+            idempotency_key=f"{job.key}-{after}",
+            as_subflow=False,
+        )
 
-    def _poll(self) -> None:
-        for id_, found in list(self.flow_runs.read(list(self._watched))):
-            job, last = self._watched[id_]
-            if found is not None:
-                self._watched[id_] = (job, found)
-            if self._has_ended(job, found or last, deleted=found is None):
-                del self._watched[id_]
-
-    def _has_ended(self, job: Job, run: FlowRun, *, deleted: bool) -> bool:
-        """Record the cells of a job that has ended; False while it works, or if a remote is to be asked once more."""
-        if deleted:
-            self._without_result(job, "cancelled", "its flow run was deleted on the server")
-        elif run.state is None or not run.state.is_final():
-            return False
-        elif not run.state.is_completed():
-            state: RunState = "failed" if run.state.is_failed() else "cancelled"
-            self._without_result(job, state, run.state.message or f"its flow run was {(run.state.name or '').lower()}")
-        elif not job.shared:
+    def record(self, job: Job, ended: Ended) -> Ended:
+        """Fetch the DVC experiment of a cell that has finished, and record the cell."""
+        if job.shared:
+            return ended
+        cell, commit, texts = self.cells[job.cells[0]], "", dict[str, str]()
+        if ended.state == "finished":
             try:
-                self._finished(job.cells[0])
-            except UserError as error:
-                self._tries[run.id] += 1
-                if self._tries[run.id] < COLLECT_TRIES:
-                    return False
-                self._without_result(job, "cancelled", str(error))
-        return True
+                commit, texts = self._collected(cell.name)
+            except UserError as error:  # collected by the same command once the remote answers
+                commit, ended = "", Ended("cancelled", str(error))
+        params = cell.params(self.values)
+        run = self.batch.end(cell, ended.state, self.head, params, commit=commit, texts=texts, message=ended.message)
+        self.runs[cell.id] = run
+        self.progress.recorded(run)
+        return ended
 
-    def _finished(self, cell: str) -> None:
-        """Fetch a cell's DVC experiment and record it. Raises UserError where a remote does not give it."""
-        name = self.cells[cell].name
+    def _collected(self, name: str) -> tuple[str, dict[str, str]]:
+        """The commit of an experiment and the texts of its files. Raises UserError if a remote does not give them."""
         commit = clone.fetch_experiment("origin", experiment_ref(self.head, name))
         try:
             texts = texts_at(commit, self.batch.files)
@@ -233,30 +228,47 @@ class OnPool:
             raise UserError(f"the results of {name} cannot be read from the DVC remote: {problem}") from error
         if absent := sorted({*self.batch.reports} - texts.keys()):
             raise UserError(f"the results of {name}: neither git nor the DVC remote has {', '.join(absent)}")
-        self._append(cell, "finished", commit=commit, texts=texts)
+        return commit, texts
 
-    def _without_result(self, job: Job, state: RunState, message: str) -> None:
-        """No cell of a job has a result: they failed, which is recorded, or their flow run is gone."""
-        for cell in job.cells:
-            if cell not in self.runs:
-                self._append(cell, state, message=message)
-        ended = set(self.runs)
-        self._waiting = {key: job for key, job in self._waiting.items() if not set(job.cells) <= ended}
 
-    def _append(self, cell: str, state: RunState, **found: Any) -> None:
-        params = self.cells[cell].params(self.values)
-        self.runs[cell] = self.batch.end(self.cells[cell], state, self.head, params, **found)
-        self.live.on_ended(self.runs[cell])
+@dataclass
+class OneFlowRun:
+    """A job at work on some worker."""
 
-    def _give_up_if_silent(self, run: FlowRun) -> None:
-        if self.flow_runs.is_silent(run, SILENT_SECONDS):
-            self.flow_runs.give_up(run, f"its worker was not heard of for {SILENT_SECONDS:.0f} s")
+    client: SyncPrefectClient
+    id: UUID
+    job: Job
+    progress: Progress
+    next_question: float = 0.0
+    stopped: bool = False
 
-    def _cancel(self) -> None:
-        """Cancel what was started; raises StoppedError."""
-        for _, run in self._watched.values():
-            self.flow_runs.cancel(run)
-        raise StoppedError(
-            f"stopped; {len(self.runs)} of {len(self.cells)} cells are done, {len(self._watched)} flow runs are "
-            "cancelled; the same command continues"
-        )
+    def poll(self) -> Ended | None:
+        """How it ended; None while it works, and while the server does not answer."""
+        if self.stopped:
+            return Ended("cancelled", "the sweep was stopped")
+        if time.monotonic() < self.next_question:
+            return None
+        self.next_question = time.monotonic() + POLL_SECONDS
+        try:
+            state = self.client.read_flow_run(self.id).state
+        except ObjectNotFound:
+            ended = Ended("cancelled", "its flow run was deleted on the server")
+        except httpx.HTTPError:
+            return None
+        else:
+            if state is None or not state.is_final():
+                return None
+            said = state.message or f"its flow run is {state.name}"
+            ended = Ended("failed" if state.is_failed() else "cancelled", said)
+            if state.is_completed():
+                ended = Ended("finished")
+        self.progress.ended(self.job, ended)
+        return ended
+
+    def stop(self) -> None:
+        """Cancel it; the worker that runs it, if one does, ends what it has started."""
+        self.stopped = True
+        with suppress(httpx.HTTPError):
+            state = self.client.read_flow_run(self.id).state
+            wanted = Cancelling if state and state.is_running() else Cancelled
+            self.client.set_flow_run_state(self.id, wanted(message="the sweep was stopped"))

@@ -1,34 +1,28 @@
 """`parrotflow sweep NAME`: which cells of an experiment have no current result; run here, and recorded.
 
-The stages of all cells are tasks of one flow run, which share its slots and resources. The project stays locked, so no
-other run of it takes the same cores.
+The project stays locked, so no other run of it takes the same cores.
 """
 
-import contextlib
 import shutil
-import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.experiments.cells import Cell, cells_of, read_experiment
 from flows.experiments.experiment import results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Batch, Run, RunCells, last_runs
 from flows.experiments.yaml_file import bare_name
-from flows.plan.graph import Plan, make_plan
+from flows.plan.graph import make_plan
 from flows.plan.settings import check_params
-from flows.run.attempt import Attempts
-from flows.run.dvc_server import DvcServer
 from flows.run.locks import run_lock
-from flows.run.outcome import GOOD, TRANSIENT, Artifact, Event, RunOptions, StageEnded, StoppedError
 from flows.sweep import clone
-from flows.sweep.cell_runner import CellRunner, Live
-from flows.sweep.plan import Standing, known_and_to_run, plan_of_all, standings
-
-if TYPE_CHECKING:
-    from flows.pipeline_run import CarryOut
+from flows.sweep.jobs import Ended, Job, carry_out, computed_contents, jobs_of
+from flows.sweep.plan import Standing, known_and_to_run, standings, working_in
+from flows.sweep.processes import Processes, cores, gpus, shares_of
+from flows.sweep.progress import Progress
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
@@ -102,7 +96,7 @@ def _checked(name: str) -> Path:
 def run_cells(
     batch: Batch,
     *,
-    carry_out: "CarryOut",
+    at_once: int = 1,
     clones: Path = clone.CLONES,
     alone: bool = False,
     on_worker: bool = False,
@@ -110,14 +104,14 @@ def run_cells(
 ) -> list[Run]:
     """Run the cells that the record has no current result of; the runs of all cells, in their order.
 
-    A cell is recorded as soon as it has ended, a failed one with its message; its clone then stays in `clones`. With
-    `alone` nothing comes from the project's caches, and no DVC experiment is made. With `on_worker` missing results
-    come from the DVC remote, no DVC experiment is made, and the clones stay: the worker's flow sends off what they
-    hold. `carry_out` runs their stages, where there are any.
+    `at_once` cells run at a time, each with its share of the GPUs, or else of the cores. A cell is recorded as soon as
+    it has ended, a failed one with its message; its clone then stays in `clones`. With `alone` nothing comes from the
+    project's caches, and no DVC experiment is made. With `on_worker` missing results come from the DVC remote, no DVC
+    experiment is made, and the clones stay: the worker's flow sends off what they hold.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
-    with run_lock(batch.title, wait=wait), contextlib.closing(DvcServer()) as server:
+    with run_lock(batch.title, wait=wait):
         head = clone.head_commit(batch.targets, batch.cells)
         known, to_run = known_and_to_run(batch)
         finished = {cell for cell, run in last_runs(batch.record).items() if run.state == "finished"}
@@ -125,77 +119,41 @@ def run_cells(
         if not to_run:
             return [known[cell.id] for cell in batch.cells]
         print(f"{batch.title}: preparing a clone for each of {len(to_run)} cells ...", flush=True)
-        cache, own_cache, folders = clone.project_cache(), clones.absolute() / "cache" if alone else None, {}
+        cache, own_cache = clone.project_cache(), clones.absolute() / "cache" if alone else None
+        folders: dict[str, Path] = {}
+        contents: dict[str, dict[str, str]] = {}
         for number, (name, cell) in enumerate(to_run.items(), start=1):
             print(f"{batch.title}: clone {number} of {len(to_run)}: {cell.label}", flush=True)
             folders[name] = clone.prepare(cell, head, clones / name, own_cache, cache=cache)
+            with working_in(folders[name]):
+                contents[name] = computed_contents(batch.targets)
         clone.require_same_bytes(next(iter(folders.values())), batch.targets)
-        print(f"{batch.title}: looking for what cells share", flush=True)
-        plan = plan_of_all(folders, batch.targets)
-        live = Live(batch.title, to_run, [stage.name for stage in plan.to_do], len(known))
-        runner = CellRunner(
-            server,
-            cells=to_run,
-            folders=folders,
-            batch=batch,
-            head=head,
-            save_experiment=(lambda *_: "") if alone or on_worker else clone.save_experiment,
-            discard=(lambda _: None) if on_worker else lambda cell: clone.discard(clones.absolute() / cell),
-            on_ended=live.on_ended,
-        )
-        options = RunOptions(tuple(batch.targets), keep_going=True, pull=on_worker, wait=wait)
-        run = run_stages(plan, options, runner, live, carry_out)
-    if run.cancelled:
-        raise StoppedError(f"stopped; {len(runner.runs)} of {len(to_run)} cells are done, the same command continues")
-    all_runs = known | runner.runs
+        names = {name: cell.name for name, cell in to_run.items()}
+        jobs, runs = jobs_of(contents, names, batch.targets, head), dict[str, Run]()
+
+        def record(job: Job, ended: Ended) -> Ended:
+            """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
+            if job.shared:
+                return ended
+            (name,), commit, texts = job.cells, "", dict[str, str]()
+            if ended.state == "finished":
+                try:
+                    if not (alone or on_worker):
+                        commit = clone.save_experiment(folders[name], to_run[name].name, batch.targets)
+                except UserError as error:
+                    ended = Ended("cancelled", str(error))
+                else:
+                    texts = clone.texts_of(folders[name], batch.files)
+            params = read_params_file(folders[name] / PARAMS_FILE)
+            run = batch.end(to_run[name], ended.state, head, params, commit=commit, texts=texts, message=ended.message)
+            runs[name] = run
+            progress.recorded(run)
+            if ended.state == "finished" and not on_worker:
+                clone.discard(clones.absolute() / name)
+            return ended
+
+        with Progress(batch.title, to_run, len(known)) as progress:
+            processes = Processes(folders, shares_of(at_once, gpus(), cores()), progress, pull=on_worker)
+            carry_out(jobs, processes.start, record, title=batch.title)
+    all_runs = known | runs
     return [all_runs[cell.id] for cell in batch.cells]
-
-
-def run_stages(plan: Plan, options: RunOptions, runner: CellRunner, live: Live, carry_out: "CarryOut") -> Attempts:
-    """Run the stages of all cells; every cell has then ended, or the run was stopped."""
-
-    def on_event(event: Event) -> None:
-        live.on_event(event)
-        if not isinstance(event, StageEnded) or event.outcome.result in GOOD or run.cancelled:
-            return
-        if event.retry_in_seconds is None and not passes(event.outcome.exit_code):  # recorded at once: a kill may come
-            cell, _, stage = event.stage.partition("/")
-            runner.end_without_result(cell, f"{stage}: {event.outcome.message}", record=True)
-
-    def finish() -> Iterable[Artifact]:
-        if not run.cancelled:
-            end_the_rest(run, runner)
-        live.stop()
-        ended = [(runner.cells[cell].label, one) for cell, one in runner.runs.items()]
-        rows = [{"cell": label, "state": one.state, "message": one.message} for label, one in ended]
-        yield Artifact("cells", "table", rows, "What became of the cells")
-
-    run = Attempts(plan, options, runner, on_event)
-    with live:
-        runner.expect(plan.to_do)
-        if plan.to_do:
-            carry_out(run, finish)
-        else:
-            list(finish())
-    return run
-
-
-def end_the_rest(run: Attempts, runner: CellRunner) -> None:
-    """End each cell that has no result yet, for a failure of its own or of another cell's stage that it waits for."""
-    bad = {name: outcome for name, outcome in run.outcomes.items() if outcome.result not in GOOD}
-    for stage in run.plan.to_do:
-        cell, _, own = stage.name.partition("/")
-        if cell in runner.runs or (stage.name in run.outcomes and stage.name not in bad):
-            continue
-        cause = next((name for name in (stage.name, *stage.upstream) if name in bad), None)
-        if cause is None:
-            runner.end_without_result(cell, f"{own} was not started", record=False)
-            continue
-        waits = "" if cause == stage.name else f" waits for {cause}"
-        message, code = f"{own}{waits}: {bad[cause].message}", bad[cause].exit_code
-        runner.end_without_result(cell, message, record=not passes(code))
-
-
-def passes(exit_code: int) -> bool:
-    """Whether a stage's failure may pass by itself: it was killed, or what it needed did not answer."""
-    return exit_code in (*TRANSIENT, -signal.SIGKILL, 128 + signal.SIGKILL)

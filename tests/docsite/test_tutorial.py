@@ -44,7 +44,7 @@ def test_each_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     (folder / "experiments/rates.yaml").write_text(experiment, encoding="utf-8")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "a question")
-    variables = environment(folder, PARROTFLOW_RESOURCES="accelerator=2", **IDENTITY)
+    variables = environment(folder, **IDENTITY)
 
     for command, shown in sessions():
         done = subprocess.run(

@@ -23,8 +23,7 @@ from prefect.client.schemas.objects import FlowRun
 
 from flows.deployments import drop_missed_runs, work_pools
 from flows.scheduled import scheduled
-from flows.sweep.flow_runs import DEPLOYMENT as CELL
-from flows.sweep.flow_runs import FLOW
+from flows.sweep.pool import DEPLOYMENT
 from flows.sweep_cell import sweep_cell
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, free_port, operated, wait_until
@@ -42,7 +41,7 @@ def test_every_deployment_starts_the_flow_with_parameters_that_it_has() -> None:
     flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled,)}
 
     for deployment in deployments():
-        if deployment["name"] == CELL:
+        if deployment["name"] == "sweep-cell":
             continue
         parameters = inspect.signature(flows[deployment["entrypoint"]].fn).parameters
         assert set(deployment["parameters"]) <= set(parameters)
@@ -112,7 +111,7 @@ def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -
     *_, cell = deployments()
     path, _, name = cell["entrypoint"].partition(":")
 
-    assert (cell["name"], sweep_cell.name, name) == (CELL, FLOW, sweep_cell.fn.__name__)
+    assert (f"{sweep_cell.name}/{cell['name']}", name) == (DEPLOYMENT, sweep_cell.fn.__name__)
     assert (ROOT / path).samefile(inspect.getfile(sweep_cell.fn))
     assert "concurrency_limit" not in cell
     assert {one["work_pool"]["job_variables"]["working_dir"] for one in deployments()} == {"."}

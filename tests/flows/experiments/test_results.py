@@ -144,33 +144,6 @@ def test_a_table_or_figure_that_the_file_no_longer_has_is_removed(cells: list[Ce
     assert not [*RECORD.parent.glob("figures/*")]
 
 
-def test_times_have_their_machine_in_the_footnotes_and_no_check_compares_them(
-    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    time = {"label": "time", "unit": "min", "better": None, "source": "cell.json:cpu_seconds.train", "scale": 60}
-    tables = {"times": {"caption": "Times.", "rows": ["size", "recipe"], "metrics": ["time", "loss"]}}
-    small_experiment(tmp_path, metrics=EXPERIMENT["metrics"] | {"time": time}, tables=tables)
-
-    def record(minutes: float) -> None:
-        for number, cell in enumerate(cells):
-            took = {"train": 60 * minutes} if number else {}  # restored
-            run = finished(cell)
-            run.reports["cell.json"] = {"machine": "a CPU, 2 cores", "seconds": took, "cpu_seconds": took}
-            append_run(RECORD, run)
-
-    record(2.0)
-    parrotflow("table", "toy")
-    table = (RECORD.parent / "tables/times.md").read_text()
-    assert "| large | a | 2.000 | 3.80" in table
-    assert "Times are of a CPU, 2 cores." in table
-    assert "Runs that are missing: small, a, seed 0 (no time)." in table
-
-    record(3.0)
-    capsys.readouterr()
-    assert parrotflow("table", "toy", "--check") == 0
-    assert "time" not in capsys.readouterr().out
-
-
 def four_widths(folder: Path, runs_lost: int = 0) -> None:
     """Let the project have the small experiment with enough sizes for its power law, some runs of it missing."""
     _, cells = small_experiment(folder, axes=small_axes(), claims=[], comparisons={}, figures=figures())

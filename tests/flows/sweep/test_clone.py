@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
+from flows.plan.graph import make_plan
 from flows.sweep import clone
-from flows.sweep.plan import plan_of_all
+from flows.sweep.plan import working_in
 from stages.runtime.entry import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 from tests.flows.toy import dvc, repro
@@ -50,15 +51,11 @@ def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path
     (folder / ".parrotflow/checkpoints").mkdir()
     (folder / "params.yaml").write_text("")
     (clone.CLONES / ".0123abcd.partial").mkdir()
-    (folder / "cell.json").write_text("{}")
-    made()
-    assert (folder / "cell.json").exists()
     (project / "train.py").write_text("print('new')\n")
     commit(project)
 
     assert made() == folder
 
-    assert not (folder / "cell.json").exists(), "times of other code would be added to those of this"
     assert (folder / "train.py").read_text() == "print('new')\n"
     assert (folder / ".parrotflow/checkpoints").is_dir()
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["width"] == 7
@@ -86,7 +83,8 @@ def test_with_a_cache_of_its_own_no_stage_counts_as_done_though_git_has_its_outp
     folder = made(own_cache=tmp_path / "cache")
 
     def states() -> dict[str, str]:
-        return {stage.name.partition("/")[2]: stage.state for stage in plan_of_all({CELL.id: folder}, ["train"])}
+        with working_in(folder):
+            return {stage.name: stage.state for stage in make_plan(["train"])}
 
     assert states() == {"collect": "run", "tokenize": "run", "train": "run"}
     repro(folder, "collect", "tokenize")

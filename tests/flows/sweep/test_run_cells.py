@@ -59,10 +59,7 @@ def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_th
     for name in (CELL.id, f".{CELL.id}.partial", "failed"):
         (CLONES / name).mkdir(parents=True)
 
-    def nothing(*_: object) -> None:
-        raise AssertionError("there is nothing to do")
-
-    assert run_cells(Batch("search", [], ["collect"], (), (), RECORD), carry_out=nothing) == []
+    assert run_cells(Batch("sweep", [], ["collect"], (), (), RECORD)) == []
 
     assert [path.name for path in CLONES.iterdir()] == ["failed"]
 

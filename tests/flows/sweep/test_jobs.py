@@ -1,11 +1,11 @@
-"""The plan of all cells: what several of them share is computed once, here or by one job of a pool before theirs."""
+"""What several cells share is computed once, by a job before theirs."""
 
 import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.sweep.plan import Job, jobs_of
+from flows.sweep.jobs import Job, jobs_of
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
 NAMES = {cell: f"cell-{cell}" for cell in "abcdefgh"}
@@ -58,7 +58,7 @@ def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_ha
 def test_a_cell_that_is_asked_for_another_report_is_another_job_and_what_it_shares_is_not() -> None:
     cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
     shared, *own = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00"))
-    still_shared, *asked = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00", {"cell.json"}))
+    still_shared, *asked = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00", {"other.json"}))
 
     assert still_shared == shared
     assert not set(own) & set(asked)

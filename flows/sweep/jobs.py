@@ -1,0 +1,171 @@
+"""The jobs of a sweep: one for the stages that several cells share, then one for each cell.
+
+Two stages compute the same if they and all stages before them have the same command and read the same values of
+params.yaml: code and data are those of one commit. What is shared is computed once, and the cells restore it from DVC's
+cache. A job runs as a process of this machine (processes.py) or as a flow run on a work pool (pool.py).
+"""
+
+import hashlib
+import json
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dvc.dependency.param import ParamsDependency
+
+from flows.dvc_repo.internals import open_repo
+from flows.experiments.runs import RunState
+from flows.run.outcome import StoppedError
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """Stages of one cell, brought up to date together."""
+
+    key: str
+    """Equal for equal work at the same commit: by it another call finds what this one has started on a pool."""
+    cells: tuple[str, ...]
+    """Ids of the cells that need it; it works with the params.yaml of the first."""
+    targets: tuple[str, ...]
+    waits_for: tuple[str, ...] = ()
+    """Keys of jobs whose results it restores."""
+    shared: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Of its clone on a worker."""
+        return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended. A cancelled one is not recorded: the same may succeed later."""
+
+    state: RunState
+    message: str = ""
+
+
+class Work(Protocol):
+    """A job at work."""
+
+    def poll(self) -> Ended | None:
+        """How it ended; None while it works."""
+
+    def stop(self) -> None:
+        """Ask for its end."""
+
+
+def carry_out(
+    jobs: Sequence[Job], start: Callable[[Job], Work | None], record: Callable[[Job, Ended], Ended], *, title: str
+) -> None:
+    """Run each job once those that it waits for have finished; if one has not, it ends as that one did.
+
+    `start` returns None if there is no room yet. `record` is called for each job that ended, and returns how it ended.
+    Raises StoppedError after Ctrl-C, SIGTERM or a closed terminal, once everything has ended.
+    """
+    waiting, at_work, ended = list(jobs), list[tuple[Job, Work]](), dict[str, Ended]()
+    with signals() as received:
+        try:
+            while waiting or at_work:
+                for job in list(waiting):
+                    before = [ended.get(key) for key in job.waits_for]
+                    bad = next((one for one in before if one and one.state != "finished"), None)
+                    if bad:
+                        ended[job.key] = record(job, bad)
+                        waiting.remove(job)
+                    elif None not in before and (work := start(job)):
+                        at_work.append((job, work))
+                        waiting.remove(job)
+                for job, work in list(at_work):
+                    if found := work.poll():
+                        at_work.remove((job, work))
+                        ended[job.key] = record(job, found)
+                if received:
+                    left = len({cell for job in [*waiting, *(job for job, _ in at_work)] for cell in job.cells})
+                    raise StoppedError(f"{title}: stopped; {left} cells are left, the same command continues")
+                if at_work:
+                    time.sleep(POLL_SECONDS)
+        finally:
+            for _, work in at_work:
+                work.stop()
+            while [work for _, work in at_work if not work.poll()]:
+                time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP, instead of ending by them. `nohup` ignores SIGHUP on purpose."""
+    received: list[int] = []
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    wanted = (signal.SIGINT, signal.SIGTERM, *hangup)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def computed_contents(targets: Sequence[str]) -> dict[str, str]:
+    """For each stage a hash that is equal for equal computations: of its command and values, and of those before it."""
+    with open_repo() as repo:
+        wanted = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
+        graph = repo.index.graph
+        contents: dict[str, str] = {}
+
+        def content(stage: Any) -> str:
+            name = stage.addressing
+            if name not in contents:
+                values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
+                before = sorted(map(content, graph.successors(stage)))
+                text = json.dumps([name, stage.cmd, values, before], sort_keys=True, default=str)
+                contents[name] = hashlib.sha256(text.encode()).hexdigest()
+            return contents[name]
+
+        for stage in wanted:
+            content(stage)
+        return contents
+
+
+def jobs_of(
+    contents: Mapping[str, Mapping[str, str]],
+    cell_names: Mapping[str, str],
+    targets: Sequence[str],
+    commit: str,
+    reports: Iterable[str] = (),
+) -> list[Job]:
+    """The jobs of cells, whose stages are given with hashes of what they compute; each stands after those it waits for.
+
+    A cell's own job has in its key its name and the wanted reports: the DVC experiment that comes of it has both.
+
+    Stages that the same cells share are one job. What a stage needs, all cells that share it share too; so a job waits
+    for those that more cells share.
+    """
+    users: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for cell, stages in contents.items():
+        for name, content in stages.items():
+            users.setdefault(content, []).append(cell)
+            names[content] = name
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for content, cells in users.items():
+        if len(cells) > 1:
+            groups.setdefault(tuple(cells), []).append(content)
+    jobs: list[Job] = []
+    for sharing, group in sorted(groups.items(), key=lambda item: -len(item[0])):
+        before = tuple(job.key for job in jobs if set(sharing) < set(job.cells))
+        stages_here = tuple(names[content] for content in group)
+        jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
+    for cell in contents:
+        before = tuple(job.key for job in jobs if job.shared and cell in job.cells)
+        jobs.append(Job(_key(commit, [cell_names[cell], *targets, *sorted(reports)]), (cell,), tuple(targets), before))
+    return jobs
+
+
+def _key(commit: str, parts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps([commit, *parts]).encode()).hexdigest()[:16]

@@ -1,0 +1,173 @@
+"""Jobs as processes of this machine: each is `dvc repro` in a clone, and sees its share of the GPUs or cores."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+
+from flows.dvc_repo.internals import own_environment
+from flows.environment import dvc_state_within
+from flows.run.outcome import TRANSIENT
+from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
+from flows.sweep import repro
+from flows.sweep.jobs import Ended, Job
+from flows.sweep.progress import Progress
+from stages.runtime.entry import STATE_DIR
+
+LOG = STATE_DIR / "sweep.log"
+"""In a clone: what its stages printed."""
+
+LINES_KEPT = 200
+"""Of a stage's output, to say why it failed."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"
+
+_RUNNING = re.compile(r"Running stage '(.+)':")
+_COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
+_FAILED = re.compile(r"ERROR: failed to reproduce '(.+?)'")
+_EXIT = re.compile(r"exited with (-?\d+)\s*$")
+_GPU = re.compile(r"\d+|(GPU|MIG)-.+")
+
+
+@dataclass
+class Processes:
+    """Starts jobs, as many at once as there are shares, and in a clone one at a time."""
+
+    folders: Mapping[str, Path]
+    """The project folder in each cell's clone."""
+    shares: list[dict[str, str]]
+    progress: Progress
+    pull: bool = False
+    """Whether missing results come from the DVC remote."""
+    at_work: list["Process"] = field(default_factory=list)
+
+    def start(self, job: Job) -> "Process | None":
+        """Start a job; None if its clone is in use or no share is free."""
+        folder = self.folders[job.cells[0]]
+        self.at_work = [work for work in self.at_work if not work.has_ended]
+        if any(work.folder == folder for work in self.at_work) or not self.shares:
+            return None
+        work = Process(job, folder, self.shares.pop(0), self)
+        self.at_work.append(work)
+        return work
+
+
+class Process:
+    """A job at work. It leads a process group, which `stop` ends as a whole."""
+
+    def __init__(self, job: Job, folder: Path, share: dict[str, str], owner: Processes) -> None:
+        self.job, self.folder, self.share, self.owner = job, folder, share, owner
+        self.has_ended = False
+        self._kill_at: float | None = None
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._rest = b""
+        variables = own_environment() | dvc_state_within(folder) | share
+        variables.pop(SERVER_KEY, None)
+        # -P: modules beside the file must not be taken for those that DVC imports.
+        command = [sys.executable, "-P", repro.__file__, *(["--pull"] if owner.pull else []), *job.targets]
+        with (folder / LOG).open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._log = (folder / LOG).open("rb")
+        owner.progress.started(job)
+
+    def poll(self) -> Ended | None:
+        """How it ended; None while it works."""
+        code = self._process.poll()
+        self._follow()
+        if self._kill_at is not None:
+            if time.monotonic() > self._kill_at:
+                signal_group(self._process.pid, signal.SIGKILL)
+            if code is not None and group_lives(self._process.pid):
+                return None
+        if code is None:
+            return None
+        self._log.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.owner.shares.append(self.share)
+        self.has_ended = True
+        found = Ended("finished") if code == 0 else why_it_failed(list(self._lines), code)
+        self.owner.progress.ended(self.job, found)
+        return found
+
+    def stop(self) -> None:
+        """Ask for its end: training saves. What is left after `GRACE_SECONDS` is killed."""
+        self._kill_at = time.monotonic() + repro.GRACE_SECONDS
+        signal_group(self._process.pid, signal.SIGTERM)
+
+    def _follow(self) -> None:
+        """Take the lines that were printed since; of a progress bar each state is one."""
+        *whole, self._rest = re.split(rb"[\r\n]+", self._rest + self._log.read())
+        for line in whole:
+            text = line.decode("utf-8", "replace")
+            self._lines.append(text)
+            if found := _RUNNING.fullmatch(text):
+                self.owner.progress.stage(self.job, found.group(1))
+            elif text.startswith("warning: "):
+                self.owner.progress.say(self.job, text)
+            elif count := _COUNT.search(text):
+                self.owner.progress.counted(self.job, f"{count.group(1)} of {count.group(2)}")
+
+
+def why_it_failed(lines: Sequence[str], code: int) -> Ended:
+    """Why `dvc repro` failed, from what it printed last: the stage's own last error, else DVC's.
+
+    DVC tells a stage's exit code in words alone. A failure is cancelled if it may pass: the stage was killed, or what
+    it needed did not answer.
+    """
+    at = next((number for number in reversed(range(len(lines))) if lines[number].startswith("ERROR: ")), len(lines))
+    said = "\n".join(lines[at:]).partition("\n\n")[0]
+    stage, exited = _FAILED.search(said), _EXIT.search(said)
+    stage_code = int(exited.group(1)) if exited else code
+    own = [line for line in lines[:at] if line.strip()]
+    message = last_error(own) if stage and exited else said.removeprefix("ERROR: ") or f"dvc exited with {code}"
+    if stage_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        message = "was killed (SIGKILL); if the memory ran out, run fewer cells at once"
+    may_pass = stage_code in (*TRANSIENT, -signal.SIGKILL, 128 + signal.SIGKILL)
+    text = redactor()(f"{stage.group(1)}: {message}" if stage else message)
+    return Ended("cancelled" if may_pass else "failed", text)
+
+
+def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, str]]:
+    """What each of the jobs that run at once sees; nothing is set for one that has the machine for itself."""
+    if at_once == 1:
+        return [{}]
+    if not devices:
+        return [{THREADS: str(max(1, cores // at_once))} for _ in range(at_once)]
+    each = max(1, len(devices) // at_once)
+    starts = [number * each % len(devices) for number in range(at_once)]
+    return [{VISIBLE: ",".join(devices[start : start + each])} for start in starts]
+
+
+def cores() -> int:
+    """The cores that jobs may use: those of this process, or fewer where OMP_NUM_THREADS says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # OpenMP also takes a list, a number for each level of nesting.
+    asked = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return min(usable, int(asked)) if asked.isdecimal() and int(asked) else usable
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds.
+
+    As for CUDA, the list ends at the first name that is no GPU's: `-1`, or nothing, means none.
+    """
+    if VISIBLE in os.environ:
+        return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]

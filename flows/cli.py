@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flows.run.attempt import Attempts
     from flows.run.outcome import Artifact
     from flows.run.server import Server
-    from flows.sweep.plan import Standing
+    from flows.sweep.keys import Standing
 
 app = cyclopts.App(
     name="parrotflow",
@@ -262,7 +262,7 @@ def sweep(
         print(write_new(experiment_path(name)))
         return
     if dry:
-        print_planned(sweeps.planned(name, commit_of_cells(pool=pool)), retry=retry)
+        print_planned(sweeps.planned(name), retry=retry)
         return
     if check:
         if pool:
@@ -299,17 +299,6 @@ def is_computed_again(name: str, at_once: int, *, wait: bool) -> bool:
     if all(run.state == "finished" for run in runs):
         sweeps.forget_check(name)
     return same
-
-
-def commit_of_cells(*, pool: bool) -> "Callable[[Sequence[str], Sequence[Cell]], str]":
-    """What finds the commit of cells that run on this machine, or on the workers of a pool."""
-    if pool:
-        from flows.sweep.pool import commit_for_workers
-
-        return commit_for_workers
-    from flows.sweep.clone import head_commit
-
-    return head_commit
 
 
 def runner_of_cells(at_once: int, *, pool: bool = False) -> "RunCells":

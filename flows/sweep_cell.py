@@ -32,11 +32,11 @@ from flows.dvc_repo.cache import experiment_ref, push_results
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import RECORD, Batch
+from flows.git import git
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.sweep import clone
-from flows.sweep.committed import git
-from flows.sweep.plan import working_in
+from flows.sweep.keys import working_in
 from flows.sweep.run_cells import run_cells
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import UnavailableError, UserError
@@ -69,8 +69,8 @@ def sweep_cell(
                 shown = without_credentials(source)
                 raise UserError(f"{shown}: this commit names no default DVC remote, by which results are shared")
             with tempfile.TemporaryDirectory() as record:
-                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, reports, (), Path(record) / RECORD)
-                (run,) = run_cells(alone, on_worker=True, wait=True)
+                alone = Batch(f"sweep-cell {flow_run.name}", [cell], targets, reports, (), (), Path(record) / RECORD)
+                (run,) = run_cells(alone, commit, {cell.id: {}}, on_worker=True).values()
             if run.state != "finished":
                 return Failed(message=run.message) if run.state == "failed" else Crashed(message=run.message)
             made = clone.CLONES.absolute() / cell.id

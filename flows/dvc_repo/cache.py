@@ -5,25 +5,15 @@ Entries that do not have the hash that is their name are dropped: then DVC pulls
 
 Only what is about to be restored is read: nothing for a stage that is up to date, or whose inputs the run-cache does
 not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
-
-Here is too what stages read and write, as data. DVC's templating (`${section.key}` in dvc.yaml) counts, which need not
-be listed under `params`. It is read from the text of dvc.yaml: DVC's own list, `stage.tracked_vars`, lacks sections
-that a command unpacks.
 """
 
-import json
-import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
@@ -31,7 +21,6 @@ from dvc.stage import PipelineStage, Stage
 from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, own_environment, run_cache_entry
 from flows.dvc_repo.lock_file import recorded_all
 from stages.runtime.entry import UnavailableError, UserError, first_line
-from stages.runtime.section import PARAMS_FILE
 
 
 def require_writable_cache() -> Path:
@@ -148,12 +137,6 @@ def _entries(out: Output) -> Iterator[str]:
         yield from (entry.value for _, _, entry in tree or ())
 
 
-_KEY = re.compile(r"\$\{\s*([\w.-]+)")
-
-CHANGES_NO_RESULT = ("meta", "desc")
-"""Of a stage in dvc.yaml."""
-
-
 def experiment_ref(baseline: str, name: str) -> str:
     """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
@@ -176,66 +159,3 @@ def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
         with suppress(FileNotFoundError):  # `exists` would also say no where a remote does not answer
             texts[path] = files.read_text(path, encoding="utf-8", errors="replace")
     return texts
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What a run up to some stages reads and writes."""
-
-    params: set[str]
-    """Dotted keys of params.yaml, also of `${key}` in dvc.yaml; empty text where a stage reads all of it."""
-    outs: set[Path]
-    targets: tuple[str, ...] = ()
-
-    def require_written(self, place: Path, files: Iterable[str]) -> None:
-        """Raise UserError, for the file at `place`, if one of these files is written by no stage of such a run."""
-        for file in map(Path, sorted(files)):
-            if not any(file == out or out in file.parents for out in self.outs):
-                raise UserError(
-                    f"{place}: {file}: {', '.join(self.targets)} and the stages before do not write it; there are "
-                    f"{', '.join(sorted(map(str, self.outs)))}"
-                )
-
-
-def reach(targets: Collection[str]) -> Reach:
-    """That of the target stages and those that they need. Raises UserError on an unknown stage."""
-    with open_repo() as repo:
-        try:
-            stages = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
-        except DvcException as error:
-            raise UserError(f"targets: {error}") from None
-        own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
-        tracked = [dep.params or [""] for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE)]
-        tracked.append(keys_in_templates(stages))
-        outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
-        return Reach({key for keys in tracked for key in keys}, outs, tuple(targets))
-
-
-def keys_in_templates(stages: Iterable[Any]) -> set[str]:
-    """The dotted keys that stages have as `${key}`, of params.yaml or of another file of their `vars`."""
-    return {key for stage in _of_pipelines(stages) for key in _KEY.findall(json.dumps(_definition(stage)))}
-
-
-def files_of_templates(stages: Iterable[Any]) -> set[Path]:
-    """The files that stages, or their whole dvc.yaml, name under `vars`."""
-    found: set[Path] = set()
-    for stage in _of_pipelines(stages):
-        whole = _content(stage).get("vars") or ()
-        definition = _definition(stage)
-        own = definition.get("do", definition).get("vars") or ()
-        for folder, entries in ((Path(stage.path).parent, whole), (Path(stage.wdir), own)):
-            found |= {folder / entry.partition(":")[0] for entry in entries if isinstance(entry, str)}
-    return found
-
-
-def _of_pipelines(stages: Iterable[Any]) -> Iterator[PipelineStage]:
-    return (stage for stage in stages if isinstance(stage, PipelineStage))
-
-
-def _definition(stage: PipelineStage) -> dict[str, Any]:
-    written = _content(stage)["stages"][str(stage.name).partition("@")[0]]
-    return {key: value for key, value in written.items() if key not in CHANGES_NO_RESULT}
-
-
-def _content(stage: PipelineStage) -> dict[str, Any]:
-    return yaml.safe_load(Path(stage.path).read_text(encoding="utf-8")) or {}

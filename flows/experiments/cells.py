@@ -7,14 +7,12 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, get_args, get_origin
-
-from pydantic import BaseModel
+from typing import Any, Literal
 
 from flows.experiments.drawn import NOT_ALL_ENDED, Draw, levels_of
 from flows.experiments.experiment import Experiment, results_folder
@@ -24,7 +22,7 @@ from flows.experiments.yaml_file import Overrides, bare_name, experiment_path, r
 from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE, check_section, differences, flatten, read_params_file, value_at
+from stages.runtime.section import PARAMS_FILE, check_section, value_at
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -58,52 +56,6 @@ class Cell:
                 raise UserError(f"{key}: {PARAMS_FILE} has no `{section}`")
             within[last] = deepcopy(value)
         return changed
-
-    def sets(self, key: str) -> bool:
-        """Whether a leaf of params.yaml, by its dotted key, is what this cell says."""
-        return any(f"{key}.".startswith(f"{own}.") for own in self.overrides)
-
-    def moved(self, ran: Mapping[str, Any], today: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
-        """What a run of this cell had otherwise than it would have it today: the run's values by dotted key.
-
-        `ran` and `today` are params.yaml of the run and of now, `read` the keys that its stages read. A parameter that
-        the code of the run did not have was a constant then, and is no difference unless the cell sets it.
-        """
-        within = tuple(f"{key}." if key else "" for key in read)
-        old, new = flatten(ran), flatten(self.params(today))
-        differ = [key for key, *_ in differences("", old, new) if f"{key}.".startswith(within)]
-        models = section_models() if differ else {}
-        return {
-            key: old.get(key) for key in differ if key in old or self.sets(key) or not _was_constant(key, ran, models)
-        }
-
-
-def _was_constant(key: str, ran: Mapping[str, Any], models: Mapping[str, type[BaseModel]]) -> bool:
-    """Whether a run lacks a key as a parameter that its code did not have.
-
-    Not so are the keys of what was null then, and those that params.yaml makes up, as the names in `evaluate.sets`.
-    """
-    section, *names = key.split(".")
-    if section not in ran or section not in models:
-        return True
-    values, possible = ran[section], [models[section]]
-    for name in names:
-        if not isinstance(values, Mapping):
-            return False
-        fields = [model.model_fields[name] for model in possible if name in model.model_fields]
-        if name not in values:
-            return bool(fields)
-        values, possible = values[name], [model for field in fields for model in _models_in(field.annotation)]
-    return False
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a parameter of this type may be, such as that of `Model | None`; a dict is none."""
-    if get_origin(annotation) is dict:
-        return []
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
 def read_experiment(name: str) -> Experiment:
@@ -146,15 +98,11 @@ def read_experiment(name: str) -> Experiment:
 
 
 def cells_of(name: str, experiment: Experiment) -> list[Cell]:
-    """The cells, in the order of the file, seeds last, each checked against the sections of params.yaml.
-
-    Raises UserError that names the file, the cell, the key, its value and what is allowed.
-    """
+    """The cells, in the order of the file, seeds last. Raises UserError if conf/ has no such choice, or two are one."""
     path = experiment_path(name)
     axes = experiment.axes
     try:
         base = resolved(experiment.base)
-        values = read_params_file()
         cells = []
         for names in itertools.product(*axes.values()):  # the last axis fastest
             levels = dict(zip(axes, names, strict=True))
@@ -163,7 +111,7 @@ def cells_of(name: str, experiment: Experiment) -> list[Cell]:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    check_cells(path, cells, values)
+    require_distinct(path, cells)
     return cells
 
 
@@ -206,9 +154,30 @@ def _cell(name: str, levels: dict[str, str], seed: int, overrides: Overrides) ->
 
 
 def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None:
-    """Raise UserError if two cells are the same run, or if a section of params.yaml refuses one."""
+    """Raise UserError if params.yaml, whose values are given, or one of its sections refuses a cell.
+
+    It names the file, the cell, the key, its value and what is allowed.
+    """
     models = section_models()
     checked: set[tuple[str, str]] = set()
+    for cell in cells:
+        where = f"{path}: cell {cell.label}"
+        try:
+            changed = cell.params(values)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        for section, model in models.items():
+            content = json.dumps(changed.get(section), sort_keys=True)
+            if section in {key.split(".")[0] for key in cell.overrides} and (section, content) not in checked:
+                checked.add((section, content))
+                try:
+                    check_section(section, changed[section], model, path)
+                except UserError as error:
+                    raise UserError(f"{error} (cell {cell.label})") from None
+
+
+def require_distinct(path: Path, cells: Iterable[Cell]) -> None:
+    """Raise UserError if two cells are the same run or read the same, or if one overrides a key twice."""
     names: dict[str, str] = {}
     labels: dict[str, str] = {}
     for cell in cells:
@@ -222,15 +191,3 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
         for place, key in enumerate(keys):
             if replaced := [earlier for earlier in keys[:place] if earlier.startswith(f"{key}.")]:
                 raise UserError(f"{where}: {key} replaces {', '.join(replaced)}, set before it; set {key} first")
-        try:
-            changed = cell.params(values)
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        for section, model in models.items():
-            content = json.dumps(changed.get(section), sort_keys=True)
-            if section in {key.split(".")[0] for key in cell.overrides} and (section, content) not in checked:
-                checked.add((section, content))
-                try:
-                    check_section(section, changed[section], model, path)
-                except UserError as error:
-                    raise UserError(f"{error} (cell {cell.label})") from None

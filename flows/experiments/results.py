@@ -11,20 +11,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from flows.dvc_repo.cache import reach
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.claims import CheckedClaim, check_claims, fit_of
 from flows.experiments.experiment import results_folder
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.rows import Tidy, headings, lacking, rows_csv, tidy
-from flows.experiments.runs import RECORD, Run, runs_that_count
+from flows.experiments.runs import RECORD, Run, last_runs
 from flows.experiments.statistics import PowerLaw
 from flows.experiments.tables import Table, differences_table, means_table
 from flows.experiments.yaml_file import bare_name, experiment_path
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_params_file
 
 RUNS, TABLES, FIGURES, FITS, CLAIMS = "runs.csv", "tables", "figures", "fits.json", "claims.json"
 """In the folder of an experiment's results. All but the first are made of the first, and never read."""
@@ -46,16 +44,12 @@ def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
     """Tables, fits and claims of the recorded runs, or of those given. Raises UserError on faults of the file."""
     experiment = read_experiment(name)
     cells = cells_of(name, experiment)
-    reached, values = reach(experiment.targets), read_params_file()
-    # What no stage of a run writes is in its commit as it was in the one from which the run was started.
-    curves = {source.partition(":")[0] for source in experiment.curve_sources}
-    reached.require_written(experiment_path(name), experiment.reports | curves)
     if runs is None:
-        runs = runs_that_count(results_folder(name) / RECORD, cells, values, reached.params).values()
-    data = tidy(bare_name(name), experiment, cells, runs, values, reached.params)
+        runs = last_runs(results_folder(name) / RECORD).values()
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
     try:
+        data = tidy(bare_name(name), experiment, cells, runs)
         for fit in experiment.fits:
             try:
                 fits[fit] = fit_of(data, fit)

@@ -5,7 +5,7 @@ The data frame has the columns of runs.csv, of which metrics are called by their
     cell                                 its id
     AXIS, ...                            the cell's level of each axis, a categorical in the order of the grid
     seed
-    state                                `finished`; else why there is no number: `not run`, `failed`, `other params`
+    state                                `finished`; else why there is no number: `not run`, `failed`
     METRIC, ...                          NaN where the run has no such number
     METRIC low, METRIC high, ...         the run's own 95 % interval, of the metrics that have one
     experiment, commit, baseline, params_sha256, message
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from stages.runtime.entry import UserError
-from stages.runtime.section import PARAMS_FILE, value_at
+from stages.runtime.section import PARAMS_FILE, flatten, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -38,8 +38,6 @@ SIDES = ("low", "high")
 
 LEVELS = "all levels"
 """A cell's levels for people; a name has no space, so no axis or metric is called so."""
-
-_TODAYS = object()
 
 
 @dataclass(frozen=True)
@@ -106,61 +104,42 @@ def paired_by_seed(own: pd.DataFrame, base: pd.DataFrame, metric: str) -> tuple[
     return both.iloc[:, 0].tolist(), both.iloc[:, 1].tolist()
 
 
-def tidy(
-    name: str,
-    experiment: "Experiment",
-    cells: Sequence["Cell"],
-    runs: Iterable["Run"],
-    params: Mapping[str, Any],
-    read: Collection[str] = ("",),
-) -> Tidy:
+def tidy(name: str, experiment: "Experiment", cells: Sequence["Cell"], runs: Iterable["Run"]) -> Tidy:
     """Each cell with its run.
 
-    `read` are the dotted keys of params.yaml that the stages of a run read; empty text is all of it.
-    A run counts only if it was made with the cell's params. Those that the cell sets are compared one by one; all
-    others that its stages read have to be the same in every run that does not set them. If params.yaml changed after
-    all the runs were made, they count, and a note says what differs; if it changed between them, only those made with
-    today's params count.
+    Raises UserError if finished runs differ in a parameter that no cell sets: one table would mix two experiments.
     """
     by_cell = {run.cell: run for run in runs}
-    finished = [cell for cell in cells if cell.id in by_cell and by_cell[cell.id].state == "finished"]
-    moved = {cell.id: cell.moved(by_cell[cell.id].params, params, read) for cell in finished}
-    others = {cell.id: {k: value for k, value in moved[cell.id].items() if not cell.sets(k)} for cell in finished}
-    mixed = _are_mixed(finished, others)
-    wrong = {cell: [key for key in keys if mixed or key not in others[cell]] for cell, keys in moved.items()}
-    rows = [_row(experiment, cell, by_cell.get(cell.id), wrong.get(cell.id, [])) for cell in cells]
-    counted = [by_cell[cell.id] for cell in finished if not wrong[cell.id]]
+    finished = [run for cell in cells if (run := by_cell.get(cell.id)) and run.state == "finished"]
+    require_same_params(finished, {key for cell in cells for key in cell.overrides})
+    rows = [_row(experiment, cell, by_cell.get(cell.id)) for cell in cells]
     curves = {
         run.cell: {
             name: points for name, curve in experiment.curves.items() if (points := run.curves.get(curve.source))
         }
-        for run in counted
+        for run in finished
     }
-    notes = []
-    if not mixed and (keys := sorted({key for found in others.values() for key in found})):
-        notes.append(f"The runs were made with another {PARAMS_FILE} than today's: {', '.join(keys)}.")
-    baselines = sorted({run.baseline[:7] for run in counted if run.baseline})
-    if len(baselines) > 1:
-        notes.append(f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.")
-    return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, tuple(notes))
+    baselines = sorted({run.baseline[:7] for run in finished if run.baseline})
+    notes = (f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.",) if baselines[1:] else ()
+    return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, notes)
 
 
-def _are_mixed(cells: Sequence["Cell"], moved: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the runs of cells differ in a key that these do not set; `moved` has what is not today's, by cell."""
-    for key in {key for found in moved.values() for key in found}:
-        values = [moved[cell.id].get(key, _TODAYS) for cell in cells if not cell.sets(key)]
-        if any(value != values[0] for value in values):
-            return True
-    return False
+def require_same_params(runs: Sequence["Run"], set_by_cells: Collection[str]) -> None:
+    """Raise UserError that names the parameters in which runs differ although no cell sets them."""
+    flat = [flatten(run.params) for run in runs]
+    within = tuple(f"{key}." for key in set_by_cells)
+    keys = {key for values in flat for key in values if not f"{key}.".startswith(within)}
+    mixed = sorted(key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat))
+    if mixed:
+        raise UserError(
+            f"the runs differ in {', '.join(mixed[:5])}, which no cell sets, because {PARAMS_FILE} changed "
+            "between them; `parrotflow sweep` runs the older ones again"
+        )
 
 
-def _row(experiment: "Experiment", cell: "Cell", run: "Run | None", wrong: Sequence[str]) -> dict[str, Any]:
-    """`wrong` are the keys of params.yaml for which a finished run does not count."""
+def _row(experiment: "Experiment", cell: "Cell", run: "Run | None") -> dict[str, Any]:
     row: dict[str, Any] = {"cell": cell.id, **cell.levels, "seed": cell.seed, "state": run.state if run else "not run"}
     known = {source: getattr(run, source, "") for source in SOURCES}
-    if wrong:
-        row["state"] = "other params"
-        known["message"] = f"{', '.join(wrong)} differ from {PARAMS_FILE} and the experiment"
     reports = run.reports if run and row["state"] == "finished" else {}
     bounds: dict[str, Any] = {}
     for name, metric in experiment.metrics.items():

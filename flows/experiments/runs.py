@@ -1,22 +1,21 @@
 """The record of an experiment's runs, `experiments/NAME/runs.jsonl`.
 
 One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
-an incomplete last line is ignored. A cell that ran again has several lines: of those that were made with today's values
-the last one counts.
+an incomplete last line is ignored. Of a cell that ran again the last line counts.
 """
 
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from flows.run.outcome import curve_points
 from stages.runtime.entry import UserError
@@ -47,7 +46,7 @@ class Run(Section):
     baseline: str
     """The commit from which it was started."""
     params: dict[str, Any]
-    """All of params.yaml."""
+    """The sections of params.yaml that its stages read."""
     reports: dict[str, Any]
     """The values of each JSON file that the experiment's metrics name, by its path."""
     curves: dict[str, list[tuple[float, float]]]
@@ -55,6 +54,8 @@ class Run(Section):
     ended: str
     """ISO 8601."""
     message: str = ""
+    keys: dict[str, str] = Field(default_factory=dict)
+    """The content key of each stage (flows/sweep/keys.py)."""
 
     @property
     def params_sha256(self) -> str:
@@ -75,6 +76,8 @@ class Batch:
     """JSON files."""
     curves: Collection[str]
     """FILE:COLUMN."""
+    sections: Collection[str]
+    """Sections of params.yaml that the stages read."""
     record: Path
 
     @property
@@ -88,6 +91,7 @@ class Batch:
         state: RunState,
         baseline: str,
         params: dict[str, Any],
+        keys: dict[str, str],
         *,
         commit: str = "",
         texts: Mapping[str, str] | None = None,
@@ -104,18 +108,19 @@ class Batch:
             experiment=cell.name if commit else "",
             commit=commit,
             baseline=baseline,
-            params=params,
+            params={name: section for name, section in params.items() if name in self.sections},
             reports=values,
             curves=points,
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
             message=message,
+            keys=keys,
         )
         if state != "cancelled":
             append_run(self.record, run)
         return run
 
 
-RunCells = Callable[..., list[Run]]
+RunCells = Callable[..., dict[str, Run]]
 """What runs the cells of a batch and records them: here, or on a pool (flows/sweep/run_cells.py, pool.py)."""
 
 
@@ -157,23 +162,6 @@ def recorded_runs(path: Path) -> list[Run]:
 def last_runs(path: Path) -> dict[str, Run]:
     """The last run of each cell, by the cell's id."""
     return {run.cell: run for run in recorded_runs(path)}
-
-
-def runs_that_count(
-    path: Path, cells: Iterable["Cell"], values: Mapping[str, Any], read: Collection[str]
-) -> dict[str, Run]:
-    """Of each cell that has runs, by its id: the newest that was made with today's params.yaml, else the newest.
-
-    `values` are those of params.yaml, `read` the dotted keys that the runs' stages read.
-    """
-    of_cell: dict[str, list[Run]] = {}
-    for run in recorded_runs(path):
-        of_cell.setdefault(run.cell, []).insert(0, run)
-    return {
-        cell.id: min(of_cell[cell.id], key=lambda run: bool(cell.moved(run.params, values, read)))
-        for cell in cells
-        if cell.id in of_cell
-    }
 
 
 def reports_and_curves(

@@ -5,38 +5,24 @@ cache. A clone stays until its cell is recorded: with it stay its checkpoints, s
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-from dvc.dependency.param import ParamsDependency
-from dvc.exceptions import DvcException
-from dvc.repo import Repo
-from dvc.stage import PipelineStage, Stage
-
-from flows.dvc_repo.cache import CHANGES_NO_RESULT, experiment_ref, files_of_templates, has_commit
+from flows.dvc_repo.cache import experiment_ref
 from flows.dvc_repo.internals import open_repo, own_environment
-from flows.dvc_repo.lock_file import repair_after_kill
+from flows.dvc_repo.lock_file import LOCK_FILE, repair_after_kill
 from flows.environment import dvc_state_within
-from flows.plan.changes import writes_code
+from flows.experiments.yaml_file import EXPERIMENTS
+from flows.git import git, give_identity
 from flows.project.compose import dump_yaml, load_yaml
-from flows.sweep.committed import (
-    changed_code_since,
-    git,
-    give_identity,
-    is_below,
-    require_committed,
-    uncommitted_code,
-)
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
-from stages.runtime.section import PARAMS_FILE, read_params_file, value_at
+from stages.runtime.section import PARAMS_FILE, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -48,13 +34,6 @@ SHARDS = STATE_DIR / "cache"
 
 LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
-
-NAMED_INPUTS = (
-    "collect.sources",
-    *("clean.decontamination.files", "tokenizer.folder"),
-    *("train.start_from", "evaluate.sets", "evaluate.baselines"),
-)
-"""Parameters that may name files and folders which are no deps. `evaluate.previous` is meant to move."""
 
 
 def project_cache() -> str:
@@ -135,7 +114,8 @@ def _share(folder: Path, cache: str, own_cache: Path | None) -> None:
 
 
 def _use_cache(folder: Path, cache: str) -> None:
-    text = f"[cache]\n    dir = {cache}\n    type = {LINKS}\n"
+    # Quoted, because a comma would make a list.
+    text = f'[cache]\n    dir = "{cache}"\n    type = {LINKS}\n'
     (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
 
 
@@ -168,132 +148,24 @@ def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     return dump_yaml(document)
 
 
-def require_listed(cells: Iterable["Cell"], targets: Iterable[str]) -> None:
-    """Raise UserError where cells' params name files of the project that the stages which read them do not list.
+def head_commit() -> str:
+    """HEAD, from which the clones are made. Raises UserError if the project is not as it is there.
 
-    DVC would restore from its run-cache what a stage made of other files of these names.
+    What stages write may differ, so may the experiments' files. What git does not track is found by its hash (keys.py).
     """
-    project, values = Path.cwd(), read_params_file()
-    params = [cell.params(values) for cell in cells]
-    with open_repo() as repo:
-        outs = {Path(out.fs_path) for stage in repo.index.stages if stage.cmd for out in stage.outs}
-        for stage in {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}:
-            if writes_code(stage):
-                continue  # of what params.yaml names it reads the versions of packages alone
-            own = [dep for dep in stage.deps if isinstance(dep, ParamsDependency)]
-            listed = [key for dep in own if Path(dep.fs_path) == project / PARAMS_FILE for key in dep.params or [""]]
-            read = [key for key in NAMED_INPUTS if any(not one or f"{key}.".startswith(f"{one}.") for one in listed)]
-            known = outs | {Path(dep.fs_path) for dep in stage.deps}
-            for key in read:
-                for path in {os.path.normpath(text) for its in params for text in _texts(value_at(its, key))}:
-                    if _is_within(project, path) and not is_below(project / path, known):
-                        raise UserError(
-                            f"{key} names {path}, which {stage.addressing} does not list in dvc.yaml, so no cell would "
-                            "notice a change of it: add it to the deps of that stage, and commit both"
-                        )
-
-
-def _texts(value: object) -> list[str]:
-    values = list(value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value])
-    sources = [one for one in values if isinstance(one, Mapping)]
-    # Of a glob what is before its first wildcard: the folder that is to be listed.
-    globs = [re.split(r"[^/]*[*?\[]", glob)[0] for source in sources for glob in source.get("globs") or ()]
-    return [text for text in (*values, *globs, *(one.get("repository") for one in sources)) if isinstance(text, str)]
-
-
-def _is_within(project: Path, path: str) -> bool:
-    """Not so are models of the Hub and files elsewhere."""
-    return not Path(path).is_absolute() and not path.startswith("..") and (project / path).exists()
-
-
-def head_commit(targets: Sequence[str], cells: Iterable["Cell"] = (), *, with_params: bool = False) -> str:
-    """HEAD, from which the clones are made. Raises UserError where it does not have all that the cells read.
-
-    params.yaml may differ unless `with_params`: each cell's own is written from it.
-    """
-    try:
-        require_listed(cells, targets)
-        with open_repo() as repo:
-            with_code, stages, outs, read = read_by(repo, targets)
-            read |= {Path(stage.path) for stage in stages} | ({PARAMS_FILE.absolute()} if with_params else set())
-    except DvcException as error:
-        raise UserError(f"dvc: {error}") from None
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
-    if not git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False):
+    head = git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    if not head:
         raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
-    status = git(root, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
+    with open_repo() as repo:
+        written = {Path(out.fs_path) for out in repo.index.outs} | {Path(EXPERIMENTS).absolute()}
+    status = git(root, "status", "--porcelain", "--untracked-files=no", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
-    outside = [os.path.relpath(path) for path in changed if is_below(path, read) and not is_below(path, outs)]
-    if outside := [*outside, *uncommitted_code(with_code)]:
-        raise UserError(
-            f"{', '.join(outside[:5])}: not as in the last commit, from which the cells are made; commit first"
-        )
-    require_committed(targets)
-    return git(root, "rev-parse", "HEAD")
-
-
-def changed_since(commit: str, targets: Iterable[str], sources: str = "") -> list[str]:
-    """What the targets and the stages before them read or execute, and what differs between a commit and HEAD.
-
-    Files, libraries, and the names of stages that say something else in dvc.yaml; params.yaml is not looked at.
-    Everything where git does not have the commit any more. `sources` is what `sources_of` gives: the versions of
-    packages among them count.
-    """
-    root = Path(git(Path(), "rev-parse", "--show-toplevel"))
-    with open_repo() as repo:
-        with_code, stages, outs, read = read_by(repo, targets)
-        read = read - outs | {Path(stage.path) for stage in stages if not stage.cmd}
-        files = {os.path.relpath(stage.path) for stage in stages if isinstance(stage, PipelineStage)}
-        names = {stage.name.partition("@")[0] for stage in stages if isinstance(stage, PipelineStage)}
-    if not has_commit(commit):
-        return sorted(os.path.relpath(path) for path in read)
-    inside = sorted(str(path) for path in read if path.is_relative_to(root))
-    changed = git(Path(), "diff", "--name-only", commit, "HEAD", "--", *inside).splitlines() if inside else []
-    for file in sorted(files):
-        before, now = _stages_at(commit, file), _stages_at("HEAD", file)
-        changed += sorted(name for name in (*names, "vars") if before.get(name) != now.get(name))
-    return [*changed, *changed_code_since(commit, with_code, sources)]
-
-
-def read_by(repo: Repo, targets: Iterable[str]) -> tuple[set[Stage], set[Stage], set[Path], set[Path]]:
-    """The targets with the stages before them, those of them that do not record code, the outputs of all stages, and
-    what those stages read, without params.yaml."""
-    with_code = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
-    stages = {stage for stage in with_code if not writes_code(stage)}
-    outs = {Path(out.fs_path) for stage in repo.index.stages for out in stage.outs}
-    read = {Path(dep.fs_path) for stage in stages for dep in stage.deps} | files_of_templates(stages)
-    return with_code, stages, outs, read - {PARAMS_FILE.absolute()}
-
-
-def _stages_at(commit: str, file: str) -> dict[str, object]:
-    """The stages of a dvc.yaml at a commit, without what changes no result, and its `vars`."""
-    content = yaml.safe_load(git(Path(), "show", f"{commit}:./{file}", check=False)) or {}
-    stages = {
-        name: {key: value for key, value in stage.items() if key not in CHANGES_NO_RESULT}
-        for name, stage in (content.get("stages") or {}).items()
-    }
-    return stages | {"vars": content.get("vars")}
-
-
-def require_same_bytes(folder: Path, targets: Iterable[str]) -> None:
-    """Raise UserError if git gave a clone other bytes of the files that the targets read than the project has.
-
-    Git converts line ends as it checks out, and its status calls both versions unchanged. Sizes tell them apart.
-    """
-    with open_repo() as repo:
-        _, _, outs, read = read_by(repo, targets)
-    project = Path.cwd()
-    inside = sorted(os.path.relpath(path) for path in read - outs if path.is_relative_to(project))
-    for name in git(folder, "ls-files", "-z", "--", *inside).split("\0") if inside else ():
-        here, there = project / name, folder / name
-        if name and here.is_file() and there.is_file() and here.stat().st_size != there.stat().st_size:
-            converts = git(folder, "config", "core.autocrlf", check=False) not in ("", "false")
-            setting = "core.autocrlf of git" if converts else "an attribute such as `* text=auto` in .gitattributes"
-            raise UserError(
-                f"{name}: {here.stat().st_size} bytes here, {there.stat().st_size} in a clone of the same commit, "
-                f"because {setting} converts line ends; write `{name.partition('/')[0]}/** -text` to .gitattributes "
-                "(`corpus/** -text` for a corpus), run `git add --renormalize .` and commit"
-            )
+    left = [path for path in changed if path.name != LOCK_FILE and not written & {path, *path.parents}]
+    if left:
+        names = ", ".join(os.path.relpath(path) for path in left[:5])
+        raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
+    return head
 
 
 def texts_of(folder: Path, files: Iterable[str]) -> dict[str, str]:

@@ -1,23 +1,19 @@
 """The jobs of a sweep: one for the stages that several cells share, then one for each cell.
 
-Two stages compute the same if they and all stages before them have the same command and read the same values of
-params.yaml: code and data are those of one commit. What is shared is computed once, and the cells restore it from DVC's
-cache. A job runs as a process of this machine (processes.py) or as a flow run on a work pool (pool.py).
+Stages with the same content key (keys.py) compute the same. What is shared is computed once, and the cells restore it
+from DVC's cache. A job runs as a process of this machine (processes.py) or as a flow run on a work pool (pool.py).
 """
 
 import hashlib
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from dvc.dependency.param import ParamsDependency
-
-from flows.dvc_repo.internals import open_repo
-from flows.experiments.runs import RunState
+from flows.experiments.runs import Batch, RunState
 from flows.run.outcome import StoppedError
 
 POLL_SECONDS = 0.2
@@ -111,46 +107,19 @@ def signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def computed_contents(targets: Sequence[str]) -> dict[str, str]:
-    """For each stage a hash that is equal for equal computations: of its command and values, and of those before it."""
-    with open_repo() as repo:
-        wanted = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
-        graph = repo.index.graph
-        contents: dict[str, str] = {}
-
-        def content(stage: Any) -> str:
-            name = stage.addressing
-            if name not in contents:
-                values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
-                before = sorted(map(content, graph.successors(stage)))
-                text = json.dumps([name, stage.cmd, values, before], sort_keys=True, default=str)
-                contents[name] = hashlib.sha256(text.encode()).hexdigest()
-            return contents[name]
-
-        for stage in wanted:
-            content(stage)
-        return contents
-
-
-def jobs_of(
-    contents: Mapping[str, Mapping[str, str]],
-    cell_names: Mapping[str, str],
-    targets: Sequence[str],
-    commit: str,
-    reports: Iterable[str] = (),
-) -> list[Job]:
-    """The jobs of cells, whose stages are given with hashes of what they compute; each stands after those it waits for.
+def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
+    """The jobs of a batch's cells; each comes after those that it waits for. `keys` are those of the cells' stages.
 
     A cell's own job has in its key its name and the wanted reports: the DVC experiment that comes of it has both.
 
-    Stages that the same cells share are one job. What a stage needs, all cells that share it share too; so a job waits
-    for those that more cells share.
+    Stages shared by the same cells form one job. Their upstream stages are shared by at least those cells, so a job
+    waits only for jobs of larger groups.
     """
     users: dict[str, list[str]] = {}
     names: dict[str, str] = {}
-    for cell, stages in contents.items():
-        for name, content in stages.items():
-            users.setdefault(content, []).append(cell)
+    for cell in batch.cells:
+        for name, content in keys[cell.id].items():
+            users.setdefault(content, []).append(cell.id)
             names[content] = name
     groups: dict[tuple[str, ...], list[str]] = {}
     for content, cells in users.items():
@@ -161,9 +130,10 @@ def jobs_of(
         before = tuple(job.key for job in jobs if set(sharing) < set(job.cells))
         stages_here = tuple(names[content] for content in group)
         jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
-    for cell in contents:
-        before = tuple(job.key for job in jobs if job.shared and cell in job.cells)
-        jobs.append(Job(_key(commit, [cell_names[cell], *targets, *sorted(reports)]), (cell,), tuple(targets), before))
+    for cell in batch.cells:
+        before = tuple(job.key for job in jobs if job.shared and cell.id in job.cells)
+        own = _key(commit, [cell.name, *batch.targets, *sorted(batch.reports)])
+        jobs.append(Job(own, (cell.id,), tuple(batch.targets), before))
     return jobs
 
 

@@ -9,12 +9,12 @@ runs of a job by their tag.
 import json
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from configparser import ConfigParser
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -33,28 +33,20 @@ from prefect.states import Cancelled, Cancelling
 
 from flows.dvc_repo.cache import experiment_ref, require_remote_answers, texts_at
 from flows.experiments.runs import Batch, Run, last_runs
-from flows.run.locks import run_lock
+from flows.git import git
 from flows.sweep import clone
-from flows.sweep.committed import git
-from flows.sweep.jobs import Ended, Job, carry_out, computed_contents, jobs_of
-from flows.sweep.plan import known_and_to_run, working_in
+from flows.sweep.jobs import Ended, Job, carry_out, jobs_of
 from flows.sweep.progress import Progress
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import read_params_file
-
-if TYPE_CHECKING:
-    from flows.experiments.cells import Cell
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
 
 POLL_SECONDS = 2.0
 """Between two questions about one flow run."""
 
-PLANNING = clone.CLONES / "plan"
-"""The clone in which the stages of each cell are looked up."""
 
-
-def run_cells_on_pool(batch: Batch, *, wait: bool = False) -> list[Run]:
+def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]]) -> dict[str, Run]:
     """As `run_cells`, on the workers of a pool.
 
     Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
@@ -62,25 +54,15 @@ def run_cells_on_pool(batch: Batch, *, wait: bool = False) -> list[Run]:
     """
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
-    with run_lock(batch.title, wait=wait), get_client(sync_client=True) as client:
-        head, values = commit_for_workers(batch.targets, batch.cells), read_params_file()
+    require_reachable(head)
+    require_remote_answers()
+    cells, last = {cell.id: cell for cell in batch.cells}, last_runs(batch.record)
+    again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
+    with get_client(sync_client=True) as client, Progress(batch.title, cells) as progress:
         deployment = deployment_of_cells(client)
-        known, to_run = known_and_to_run(batch)
-        contents, cache = {}, clone.project_cache()
-        for id_, cell in to_run.items():
-            with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
-                contents[id_] = computed_contents(batch.targets)
-        if to_run:
-            clone.discard(PLANNING.absolute())
-        names = {id_: cell.name for id_, cell in to_run.items()}
-        jobs = jobs_of(contents, names, batch.targets, head, batch.reports)
-        last = last_runs(batch.record)
-        again = {id_ for id_, run in last.items() if run.state == "failed" and run.baseline == head}
-        with Progress(batch.title, to_run, len(known)) as progress:
-            on_pool = OnPool(client, deployment, head, values, to_run, again, batch, progress)
-            carry_out(jobs, on_pool.start, on_pool.record, title=batch.title)
-    all_runs = known | on_pool.runs
-    return [all_runs[cell.id] for cell in batch.cells]
+        on_pool = OnPool(client, deployment, head, read_params_file(), keys, again, batch, progress)
+        carry_out(jobs_of(batch, keys, head), on_pool.start, on_pool.record, title=batch.title)
+    return on_pool.runs
 
 
 def deployment_of_cells(client: SyncPrefectClient) -> DeploymentResponse:
@@ -100,14 +82,6 @@ def deployment_of_cells(client: SyncPrefectClient) -> DeploymentResponse:
         start = f"prefect worker start --pool {pool.name} --limit 1"
         print(f"work pool {pool.name} has no worker; on each machine: {start}", flush=True)
     return deployment
-
-
-def commit_for_workers(targets: Sequence[str], cells: Sequence["Cell"] = ()) -> str:
-    """HEAD. Raises UserError if workers could not get all that the cells read, or results not come back."""
-    head = clone.head_commit(targets, cells, with_params=True)
-    require_reachable(head)
-    require_remote_answers()
-    return head
 
 
 def require_reachable(head: str) -> None:
@@ -142,14 +116,15 @@ class OnPool:
     head: str
     values: Mapping[str, Any]
     """Of params.yaml in this commit."""
-    cells: Mapping[str, "Cell"]
-    """By their ids."""
+    keys: Mapping[str, Mapping[str, str]]
+    """Of the cells' stages."""
     again: Collection[str]
     """Cells whose failure at this commit is recorded, and which are to be tried again."""
     batch: Batch
     progress: Progress
 
     def __post_init__(self) -> None:
+        self.cells = {cell.id: cell for cell in self.batch.cells}
         self.runs: dict[str, Run] = {}
 
     def start(self, job: Job) -> "OneFlowRun | None":
@@ -212,8 +187,10 @@ class OnPool:
                 commit, texts = self._collected(cell.name)
             except UserError as error:  # collected by the same command once the remote answers
                 commit, ended = "", Ended("cancelled", str(error))
-        params = cell.params(self.values)
-        run = self.batch.end(cell, ended.state, self.head, params, commit=commit, texts=texts, message=ended.message)
+        params, keys = cell.params(self.values), dict(self.keys[cell.id])
+        run = self.batch.end(
+            cell, ended.state, self.head, params, keys, commit=commit, texts=texts, message=ended.message
+        )
         self.runs[cell.id] = run
         self.progress.recorded(run)
         return ended

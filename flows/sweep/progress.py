@@ -16,8 +16,7 @@ from flows.sweep.jobs import Ended, Job
 class Progress:
     """Follows the jobs of a sweep."""
 
-    def __init__(self, title: str, cells: Mapping[str, Cell], known: int) -> None:
-        """`known`: how many more cells have a result already."""
+    def __init__(self, title: str, cells: Mapping[str, Cell]) -> None:
         self.cells, self.done = cells, 0
         console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
@@ -25,7 +24,6 @@ class Progress:
         self._all = self._bars.add_task(title, total=len(cells))
         self._tasks: dict[str, progress.TaskID] = {}
         self._stages: dict[str, str] = {}
-        self.print(f"{title}: {len(cells)} cells to run" + (f"; {known} more are recorded already" if known else ""))
 
     def __enter__(self) -> Self:
         self._bars.start()

@@ -52,7 +52,7 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> Tidy:
     runs = [finished(cell) for cell in cells]
     for index in lacking:
         runs[index] = runs[index].model_copy(update={"state": "failed", "reports": {}, "message": "no luck"})
-    return tidy(NAME, experiment, cells, runs, PARAMS)
+    return tidy(NAME, experiment, cells, runs)
 
 
 def figures() -> dict[str, dict[str, object]]:

@@ -1,15 +1,15 @@
 """From an experiment's file to runs, and to the words of a command that makes their parameters."""
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from flows.experiments.cells import Cell, cells_of, read_experiment
+from flows.experiments.cells import cells_of, check_cells, read_experiment
+from flows.experiments.yaml_file import experiment_path
 from stages.runtime.entry import UserError
-from stages.runtime.section import read_params_file, value_at
+from stages.runtime.section import read_params_file
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
 from tests.small_project import ROOT
 
@@ -17,6 +17,10 @@ from tests.small_project import ROOT
 @pytest.fixture(autouse=True)
 def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def checked(name: str) -> None:
+    check_cells(experiment_path(name), cells_of(name, read_experiment(name)), read_params_file())
 
 
 def test_axes_are_combined_and_each_combination_runs_with_each_seed(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
     write_experiment(tmp_path, **changes)
 
     with pytest.raises(UserError, match=r"^experiments/toy\.yaml: ") as error:
-        cells_of("toy", read_experiment("toy"))
+        checked("toy")
 
     assert message in str(error.value)
 
@@ -108,42 +112,7 @@ def test_values_are_checked_by_the_sections_of_params_yaml(
     monkeypatch.chdir(ROOT)
 
     with pytest.raises(UserError) as error:
-        cells_of(str(file), read_experiment(str(file)))
+        checked(str(file))
 
     assert message in str(error.value)
     assert "(cell small, a, seed 0)" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "now", "moved"),
-    [
-        ("train.mixture", {"weights": {"a": 1.0}}, {"train.mixture.weights.a": None}),
-        ("evaluate.sets", {"mine": "evaluation/held_out/mine"}, {"evaluate.sets.mine": None}),
-        ("train.model", {"sliding_window": 64}, {"train.model.sliding_window": None}),
-        ("clean.filters.prose.minimum", {"sentences": 3}, {"clean.filters.prose.minimum.sentences": None}),
-    ],
-)
-def test_what_params_yaml_has_got_since_a_run_is_a_difference(
-    monkeypatch: pytest.MonkeyPatch, key: str, now: dict[str, Any], moved: dict[str, Any]
-) -> None:
-    monkeypatch.chdir(ROOT)
-    ran = read_params_file()
-    ran["clean"]["filters"]["prose"] = {"minimum": {"words": 50}, "maximum": {}}
-    today = deepcopy(ran)
-    section, _, name = key.rpartition(".")
-    value_at(today, section)[name] = (value_at(today, key) or {}) | now
-
-    assert Cell("", "", {}, 0, {}).moved(ran, today, [""]) == moved
-
-
-@pytest.mark.parametrize("key", ["train.schedule", "train.schedule.decay_share", "clean.filters.prose"])
-def test_a_parameter_that_the_code_of_a_run_did_not_have_is_no_difference(
-    monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    monkeypatch.chdir(ROOT)
-    ran, today = read_params_file(), read_params_file()
-    today["clean"]["filters"]["prose"] = {"minimum": {"words": 50}, "maximum": {}}
-    section, _, name = key.rpartition(".")
-    del value_at(ran, section)[name]
-
-    assert Cell("", "", {}, 0, {}).moved(ran, today, [key]) == {}

@@ -9,7 +9,6 @@ import pytest
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import results_folder
 from flows.experiments.yaml_file import EXPERIMENTS, experiment_path
-from flows.sweep.clone import require_listed
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.small_project import ROOT, changed
@@ -131,16 +130,6 @@ def test_the_shipped_experiments_are_valid(name: str, monkeypatch: pytest.Monkey
     monkeypatch.chdir(ROOT)
 
     assert cells_of(name, read_experiment(name))
-
-
-def test_dvc_yaml_lists_the_files_that_the_shipped_experiments_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(ROOT)
-    experiments = {name: read_experiment(name) for name in SHIPPED}
-    cells = [cell for name, one in experiments.items() for cell in cells_of(name, one)]
-
-    require_listed(cells, {target for one in experiments.values() for target in one.targets})
 
 
 def test_the_shipped_questions_are_those_of_a_paper() -> None:

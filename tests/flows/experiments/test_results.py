@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flows.cli import app
 from flows.experiments.cells import Cell
@@ -15,27 +14,16 @@ from flows.experiments.runs import append_run
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import WIDTHS, figures, finished
-from tests.small_project import make_repository
-
-DVC_YAML = """\
-stages:
-  train:
-    cmd: 'false'
-    params: [model]
-    metrics: [scores.json: {cache: false}]
-    plots: [curve.tsv]
-"""
 
 RECORD = Path("experiments/toy/runs.jsonl")
 
 
 @pytest.fixture
 def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
-    """A project with the record of 12 runs, of which the last has failed."""
+    """The record of 12 runs, of which the last has failed, without git, DVC and params.yaml."""
     monkeypatch.chdir(tmp_path)
     _, cells = small_experiment(tmp_path)
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    make_repository(tmp_path)
+    (tmp_path / "params.yaml").unlink()
     for cell in cells[:-1]:
         append_run(RECORD, finished(cell))
     append_run(RECORD, finished(cells[-1]).model_copy(update={"state": "failed", "reports": {}, "message": "no luck"}))
@@ -81,26 +69,6 @@ def test_of_the_runs_of_a_cell_the_newest_counts(cells: list[Cell]) -> None:
     append_run(RECORD, finished(cells[1]).model_copy(update={"state": "failed", "reports": {}}))
 
     assert losses() == [9.0, None, *recorded[2:]]
-
-
-def test_a_run_made_with_todays_parameters_counts_before_any_made_with_others(cells: list[Cell]) -> None:
-    before = losses()
-    today = yaml.safe_load(Path("params.yaml").read_text())
-    today["model"]["depth"] = 2
-    Path("params.yaml").write_text(yaml.safe_dump(today))
-    assert losses() == before, "what the runs did not have is no difference"
-
-    other = finished(cells[0], loss=9.0)
-    other.params["model"]["depth"] = 3
-    append_run(RECORD, other)
-    assert losses() == before
-
-    for cell in cells:
-        new = finished(cell, loss=8.0)
-        new.params["model"]["depth"] = 2
-        append_run(RECORD, new)
-    append_run(RECORD, other)
-    assert losses() == [8.0] * 12
 
 
 def test_check_compares_the_runs_number_by_number_and_writes_nothing(

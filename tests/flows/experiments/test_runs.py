@@ -5,25 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.dvc_repo.cache import Reach, reach
-from flows.experiments.results import compute
 from flows.experiments.runs import append_run, last_runs, recorded_runs, reports_and_curves
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import finished
-from tests.small_project import make_repository
-
-DVC_YAML = """\
-stages:
-  train:
-    cmd: python train.py
-    params: [model]
-    metrics: [scores.json: {cache: false}]
-    plots: [curve.tsv]
-  other:
-    cmd: echo '{}' > other.json
-    metrics: [other.json: {cache: false}]
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -76,23 +61,6 @@ def test_a_kill_in_the_middle_of_a_line_costs_that_line_and_no_other(tmp_path: P
     append_run(record, finished(cells[1]))
 
     assert {run.cell for run in recorded_runs(record)} == {cells[0].id, cells[1].id}
-
-
-def test_what_a_run_reads_and_writes_is_that_of_its_targets_and_other_reports_are_refused(tmp_path: Path) -> None:
-    small_experiment(tmp_path)
-    (tmp_path / "dvc.yaml").write_text(DVC_YAML)
-    make_repository(tmp_path)
-
-    reached = reach(["train"])
-
-    assert reached == Reach({"model"}, {Path("scores.json"), Path("curve.tsv")}, ("train",))
-    with pytest.raises(UserError, match=r"targets: .*trian"):
-        reach(["trian"])
-    # A report that no stage of the runs writes is the one of the commit from which they were started.
-    text = (tmp_path / "experiments/toy.yaml").read_text()
-    (tmp_path / "experiments/toy.yaml").write_text(text.replace("scores.json:cost", "other.json:cost"))
-    with pytest.raises(UserError, match=r"toy\.yaml: other\.json: train and the stages before do not write"):
-        compute("toy", "small")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,23 @@
 """What several cells share is computed once, by a job before theirs."""
 
 import itertools
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Batch
 from flows.sweep.jobs import Job, jobs_of
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
-NAMES = {cell: f"cell-{cell}" for cell in "abcdefgh"}
+
+
+def batch(cells: Iterable[str], reports: Collection[str] = (), names: Mapping[str, str] = {}) -> Batch:
+    """A batch of cells with these ids."""
+    made = [Cell(cell, names.get(cell, f"cell-{cell}"), {}, 0, {}) for cell in cells]
+    return Batch("sweep toy", made, [STAGES[-1]], reports, (), (), Path())
 
 
 def contents(levels: dict[str, tuple[int, ...]]) -> dict[str, dict[str, str]]:
@@ -22,7 +31,7 @@ def contents(levels: dict[str, tuple[int, ...]]) -> dict[str, dict[str, str]]:
 def test_cells_that_share_the_data_and_two_of_them_a_model_make_two_jobs_before_their_own() -> None:
     cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1), "c": (0, 0, 1, 0)})
 
-    data, model, *own = jobs_of(cells, NAMES, ["evaluate"], "f00")
+    data, model, *own = jobs_of(batch(cells), cells, "f00")
 
     assert (data.cells, data.targets, data.waits_for) == (("a", "b", "c"), ("collect", "tokenize"), ())
     assert (model.cells, model.targets, model.waits_for) == (("a", "b"), ("train",), (data.key,))
@@ -32,7 +41,7 @@ def test_cells_that_share_the_data_and_two_of_them_a_model_make_two_jobs_before_
 
 
 def test_one_cell_is_one_job() -> None:
-    (job,) = jobs_of(contents({"a": (0, 0, 0, 0)}), NAMES, ["evaluate"], "f00")
+    (job,) = jobs_of(batch("a"), contents({"a": (0, 0, 0, 0)}), "f00")
 
     assert (job.cells, job.waits_for, job.folder) == (("a",), (), "a")
 
@@ -40,7 +49,7 @@ def test_one_cell_is_one_job() -> None:
 def test_the_same_work_at_the_same_commit_has_the_same_key_whichever_other_cells_run() -> None:
     def keys(commit: str, *cells: str) -> set[str]:
         made = {cell: (0, 0, number, 0) for number, cell in enumerate("abc")}
-        return {job.key for job in jobs_of(contents({cell: made[cell] for cell in cells}), NAMES, ["evaluate"], commit)}
+        return {job.key for job in jobs_of(batch(cells), contents({cell: made[cell] for cell in cells}), commit)}
 
     assert keys("f00", "a", "b") < keys("f00", "a", "b", "c")
     assert not keys("f00", "a", "b") & keys("bad", "a", "b")
@@ -48,8 +57,8 @@ def test_the_same_work_at_the_same_commit_has_the_same_key_whichever_other_cells
 
 def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_has_the_name() -> None:
     cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
-    shared, a, b = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00"))
-    renamed = [job.key for job in jobs_of(cells, NAMES | {"a": "renamed-a"}, ["evaluate"], "f00")]
+    shared, a, b = (job.key for job in jobs_of(batch(cells), cells, "f00"))
+    renamed = [job.key for job in jobs_of(batch(cells, names={"a": "renamed-a"}), cells, "f00")]
 
     assert (renamed[0], renamed[2]) == (shared, b)
     assert renamed[1] != a
@@ -57,8 +66,8 @@ def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_ha
 
 def test_a_cell_that_is_asked_for_another_report_is_another_job_and_what_it_shares_is_not() -> None:
     cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
-    shared, *own = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00"))
-    still_shared, *asked = (job.key for job in jobs_of(cells, NAMES, ["evaluate"], "f00", {"other.json"}))
+    shared, *own = (job.key for job in jobs_of(batch(cells), cells, "f00"))
+    still_shared, *asked = (job.key for job in jobs_of(batch(cells, {"other.json"}), cells, "f00"))
 
     assert still_shared == shared
     assert not set(own) & set(asked)
@@ -69,7 +78,7 @@ def test_no_stage_is_computed_by_two_jobs_and_none_begins_before_what_it_needs(
     levels: dict[str, tuple[int, ...]],
 ) -> None:
     cells = contents(levels)
-    jobs = jobs_of(cells, NAMES, [STAGES[-1]], "f00")
+    jobs = jobs_of(batch(cells), cells, "f00")
     computed = {job.key: results_of(job, cells) for job in jobs}
     by_key = {job.key: job for job in jobs}
     known: set[str] = set()

@@ -183,8 +183,8 @@ JOB = Job("key", (CELL.id,), ("train",))
 def on_pool(client: Any = None, deployment: Any = None) -> OnPool:
     """One cell as the only one of a sweep of the working directory's project."""
     head, cells = git(Path(), "rev-parse", "HEAD").strip(), {CELL.id: CELL}
-    batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), RECORD)
-    return OnPool(client, deployment, head, read_params_file(), cells, (), batch, Progress("sweep toy", cells, 0))
+    batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), ("model",), RECORD)
+    return OnPool(client, deployment, head, read_params_file(), {CELL.id: {}}, (), batch, Progress("sweep toy", cells))
 
 
 def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_deleted(
@@ -261,23 +261,23 @@ def test_without_a_server_it_says_which_variable_names_one(monkeypatch: pytest.M
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
     with pytest.raises(UserError, match="no Prefect server; export PREFECT_API_URL"):
-        run_cells_on_pool(Batch("sweep toy", [], ["train"], (), (), RECORD))
+        run_cells_on_pool(Batch("sweep toy", [], ["train"], (), (), (), RECORD), "0" * 40, {})
 
 
 def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    require_reachable(clone.head_commit(["train"], with_params=True))
+    require_reachable(clone.head_commit())
 
     (project / "train.py").write_text("print('new')\n")
     commit(project)
     with pytest.raises(UserError, match=r"origin does not have the commit .*; git push first"):
-        require_reachable(clone.head_commit(["train"]))
+        require_reachable(clone.head_commit())
 
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")
     with pytest.raises(UserError, match=r"params\.yaml: not as in the last commit"):
-        clone.head_commit(["train"], with_params=True)
+        clone.head_commit()
 
     git(project, "remote", "remove", "origin")
     with pytest.raises(UserError, match="no git remote `origin`"):

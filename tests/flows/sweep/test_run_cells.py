@@ -1,4 +1,4 @@
-"""Which cells run, and what becomes of those that have no result."""
+"""Which cells run: those whose content keys are not those of their last run."""
 
 from pathlib import Path
 
@@ -6,82 +6,141 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch, Run, append_run
-from flows.sweep.clone import CLONES
-from flows.sweep.plan import standings
-from flows.sweep.run_cells import run_cells
+from flows.experiments.runs import Batch, append_run
+from flows.sweep import clone
+from flows.sweep.keys import keys_of_cells, sections_and_outs, source_hashes, standings
+from stages.runtime.entry import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
+from tests.flows.toy import dvc
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
 RECORD = Path("runs.jsonl")
 
+TEMPLATED = DVC_YAML.replace("cat source.txt source.txt", "echo ${model.width} ${host.name}").replace(
+    "deps: [train.py,", "deps: [train.py, code/make.json,"
+)
+CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}\n"
+OWN, OTHER = Path("stages/make/own.py"), Path("stages/other/__main__.py")
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One in which a stage has a value of params.yaml in its command, and one of another file."""
-    templated = DVC_YAML.replace("cat source.txt source.txt", "echo ${model.width} ${host.name}")
-    folder = make_sweep(tmp_path / "toy", "vars: [machine.yaml]\n" + templated)
+    """One with values of params.yaml and of another file in a command, and a stage that depends on code."""
+    folder = make_sweep(tmp_path / "toy", "vars: [machine.yaml]\n" + TEMPLATED + CODE)
     (folder / "machine.yaml").write_text("host: {name: h}\n")
+    for module in (OWN, OWN.with_name("__main__.py"), OTHER):
+        (folder / module).parent.mkdir(parents=True, exist_ok=True)
+        (folder / module).write_text("import stages.make.own\n" if module.stem == "__main__" else "import numpy\n")
+    (folder / "requirements.lock").write_text("numpy==1.0\nrich==1.0\n")
+    (folder / ".gitignore").write_text("/.parrotflow/\n/code/\n")
     commit(folder)
     monkeypatch.chdir(folder)
     return folder
 
 
-def values() -> dict[str, dict[str, object]]:
-    read: dict[str, dict[str, object]] = yaml.safe_load(Path("params.yaml").read_text())
-    return read
+def keys(*targets: str) -> dict[str, str]:
+    """The keys of the cell's stages at HEAD."""
+    return keys_of_cells([CELL], targets, clone.head_commit())[CELL.id]
 
 
-def recorded(folder: Path) -> None:
-    """A finished run of the cell from HEAD."""
-    run = Run(
-        cell=CELL.id,
-        state="finished",
-        experiment=CELL.name,
-        commit="",
-        baseline=git(folder, "rev-parse", "HEAD").strip(),
-        params=CELL.params(values()),
-        reports={},
-        curves={},
-        ended="2026-01-01T00:00:00",
-    )
-    append_run(RECORD, run)
-
-
-def reason_to_run(target: str, *wanted: str) -> str:
-    """Why the cell would run, of which these reports and curves are wanted."""
-    batch = Batch("toy", [CELL], [target], wanted, (), RECORD)
-    return standings(batch)[CELL.id].reason
-
-
-def test_what_a_kill_left_between_a_record_and_the_end_of_its_clone_goes_with_the_next_cells(project: Path) -> None:
-    recorded(project)
-    for name in (CELL.id, f".{CELL.id}.partial", "failed"):
-        (CLONES / name).mkdir(parents=True)
-
-    assert run_cells(Batch("sweep", [], ["collect"], (), (), RECORD)) == []
-
-    assert [path.name for path in CLONES.iterdir()] == ["failed"]
-
-
-def test_a_cell_runs_again_where_a_value_in_a_template_has_changed(project: Path) -> None:
-    recorded(project)
-    assert reason_to_run("collect") == ""
-
-    changed = values()
-    changed["model"]["width"] = 9
-    (project / "params.yaml").write_text(yaml.safe_dump(changed))
-    assert reason_to_run("collect") == "model.width changed since"
-
-    git(project, "checkout", "-q", "params.yaml")
-    (project / "machine.yaml").write_text("host: {name: other}\n")
+def changed_by(project: Path, file: str | Path, text: str) -> set[str]:
+    """The stages whose keys change with this file, once it is committed."""
+    before = keys("train")
+    Path(file).write_text(text)
     commit(project)
-    assert reason_to_run("collect") == "machine.yaml changed since"
+    after = keys("train")
+    assert list(after) == ["collect", "tokenize", "train"]
+    return {stage for stage in after if after[stage] != before[stage]}
 
 
-def test_a_cell_runs_again_for_a_report_that_it_was_not_asked_for_before(project: Path) -> None:
-    assert reason_to_run("train", "scores.json") == "not run yet"
-    recorded(project)
+def test_a_key_changes_with_all_that_a_result_follows_from_and_with_nothing_else(project: Path) -> None:
+    values = yaml.safe_load(Path("params.yaml").read_text())
+    every, later = {"collect", "tokenize", "train"}, {"tokenize", "train"}
+    pipeline = Path("dvc.yaml").read_text()
 
-    assert reason_to_run("train") == ""
-    assert reason_to_run("train", "scores.json", "curve.tsv:loss") == "has no curve.tsv:loss, scores.json yet"
+    assert changed_by(project, "params.yaml", yaml.safe_dump(values | {"more": 1})) == set()
+    assert changed_by(project, "params.yaml", yaml.safe_dump(values | {"other": {"rate": 0.1}})) == later
+    assert changed_by(project, "machine.yaml", "host: {name: other}\n") == every
+    assert changed_by(project, "dvc.yaml", pipeline.replace("wc -c", "wc -m")) == later
+    assert changed_by(project, "train.py", "print()\n") == {"train"}
+    assert changed_by(project, "source.txt", "new\n") == every
+    assert changed_by(project, OWN, "import numpy  # a comment\n") == set()
+    assert changed_by(project, OTHER, "X = 1\n") == set()
+    assert changed_by(project, OWN, "import numpy\nX = 1\n") == {"train"}
+    assert changed_by(project, "requirements.lock", "numpy==1.0\nrich==2.0\n") == set()
+    assert changed_by(project, "requirements.lock", "numpy==2.0\nrich==2.0\n") == {"train"}
+
+
+def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project: Path) -> None:
+    batch = Batch("toy", [CELL], ["train"], ["scores.json"], (), ["model"], RECORD)
+    made = keys("train")
+
+    def reason(now: dict[str, str]) -> str:
+        return standings(batch, {CELL.id: now})[CELL.id].reason
+
+    assert reason(made) == "not run yet"
+    run = batch.end(CELL, "failed", "head", {"model": {}, "unread": {}}, made, message="no luck")
+    assert run.params == {"model": {}}
+    assert (reason(made), standings(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
+    assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
+    append_run(RECORD, run.model_copy(update={"state": "finished"}))
+    assert reason(made) == "has no scores.json yet"
+    append_run(RECORD, run.model_copy(update={"state": "finished", "reports": {"scores.json": {}}}))
+    assert reason(made) == ""
+    append_run(RECORD, run.model_copy(update={"keys": {}}))
+    assert reason(made) == "its record has no content keys"
+
+
+def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(project: Path) -> None:
+    Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [source.txt]", "deps: [corpus]"))
+    Path("corpus").mkdir()
+    Path("corpus/.gitignore").write_text("*\n!.gitignore\n")
+    Path("corpus/mine.txt").write_text("mine\n")
+    commit(project)
+
+    with pytest.raises(UserError, match=r"^corpus: a clone of the last commit.*`git add corpus`; -f if git ignores"):
+        keys("train")
+
+    git(project, "add", "-f", "corpus")
+    commit(project)
+    assert keys("train")
+    Path("stages/make/new.py").write_text("X = 1\n")
+    OWN.write_text("import stages.make.new\n")
+    git(project, "commit", "-qam", "a change")
+    with pytest.raises(UserError, match=r"^code/make\.json: a clone of the last commit"):
+        keys("train")
+
+
+def test_data_that_dvc_keeps_counts_by_its_content(project: Path) -> None:
+    git(project, "rm", "-q", "--cached", "source.txt")
+    dvc(project, "add", "-q", "source.txt")
+    commit(project)
+    before = keys("collect")
+
+    Path("source.txt").write_text("other\n")
+    dvc(project, "add", "-q", "source.txt")
+    commit(project)
+
+    assert keys("collect") != before
+
+
+def test_a_clone_in_which_git_converts_line_ends_is_refused(project: Path) -> None:
+    Path("source.txt").write_bytes(b"a\r\nb\r\n")
+    commit(project)
+    Path(".gitattributes").write_text("* text=auto\n")
+    commit(project)
+    git(project, "add", "--renormalize", ".")
+    commit(project)
+
+    with pytest.raises(UserError, match=r"^source\.txt: a clone of the last commit.*\.gitattributes"):
+        keys("train")
+
+
+def test_what_a_run_reads_and_writes_is_that_of_its_targets(project: Path) -> None:
+    assert sections_and_outs(["train"]) == (
+        {"model", "other"},
+        {Path("documents.txt"), Path("tokens.txt"), Path("scores.json"), Path("curve.tsv")},
+    )
+    assert set(source_hashes(["tokenize"])) == {"source.txt"}
+    with pytest.raises(UserError, match=r"targets: .*trian"):
+        sections_and_outs(["trian"])

@@ -1,0 +1,192 @@
+"""Content keys: for each stage one hash of all that its result follows from. A run is current iff its keys are.
+
+A stage's key covers its command, the values that it reads of params.yaml, the files that no stage makes, its code, and
+the keys of the stages before it. Stages with equal keys compute the same.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+from dvc.stage import Stage
+
+from flows.dvc_repo.internals import open_repo
+from flows.environment import dvc_state_within
+from flows.experiments.cells import Cell
+from flows.experiments.runs import Batch, Run, last_runs
+from flows.plan.changes import check_deps, code_folders, writes_code
+from flows.sweep import clone
+from stages.runtime.entry import UserError
+from stages.runtime.section import PARAMS_FILE
+
+PLANNING = clone.CLONES / "plan"
+"""The clone in which the keys of each cell are computed."""
+
+KEY_DIGITS = 12
+
+_known: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}
+"""The keys of cells, which a sweep asks for again after each level that TPE draws."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a cell stands."""
+
+    run: Run | None
+    """Its last one."""
+    reason: str
+    """Why the cell would run; empty if its run is current."""
+    failed: bool = False
+    """Whether it would run only because it failed: it waits for `--retry`."""
+
+
+def standings(batch: Batch, keys: dict[str, dict[str, str]]) -> dict[str, Standing]:
+    """Where each cell stands, by its id. `keys` are those of `keys_of_cells`."""
+    last, found = last_runs(batch.record), dict[str, Standing]()
+    for cell in batch.cells:
+        run = last.get(cell.id)
+        if run is None:
+            found[cell.id] = Standing(None, "not run yet")
+            continue
+        changed = [stage for stage, key in keys[cell.id].items() if run.keys.get(stage) != key]
+        absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
+        if not run.keys:
+            found[cell.id] = Standing(run, "its record has no content keys")
+        elif changed:
+            found[cell.id] = Standing(run, f"{changed[0]} changed since")
+        elif run.state != "finished":
+            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
+        else:
+            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
+    return found
+
+
+def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> dict[str, dict[str, str]]:
+    """The keys of the target stages and those before them, upstreams first, by the cell's id.
+
+    Raises UserError if a clone of the commit `head` has other files than the project.
+    """
+    cells, cache, asked = list(cells), "", tuple(targets)
+    for cell in cells:
+        if (head, cell.id, asked) in _known:
+            continue
+        cache = cache or clone.project_cache()
+        with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
+            there = source_hashes(targets) if not any(commit == head for commit, *_ in _known) else None
+            found = stage_keys(targets)
+        if there is not None:
+            require_same(source_hashes(targets), there)
+        _known[head, cell.id, asked] = found
+    if cache:
+        clone.discard(PLANNING.absolute())
+    return {cell.id: _known[head, cell.id, asked] for cell in cells}
+
+
+def require_same(here: dict[str, str], there: dict[str, str]) -> None:
+    """Raise UserError if a clone does not have what the stages read here: new or ignored files, other line ends."""
+    if differ := sorted(path for path in here if here[path] != there.get(path)):
+        path = differ[0]
+        raise UserError(
+            f"{', '.join(differ[:5])}: a clone of the last commit, in which cells run, has something else there. "
+            f"Commit new files (`git add {path}`; -f if git ignores them; large ones by `dvc add`). If git converts "
+            f"line ends, write `{path.partition('/')[0]}/** -text` to .gitattributes, `git add --renormalize .`, commit"
+        )
+
+
+def stage_keys(targets: Sequence[str]) -> dict[str, str]:
+    """The keys of the target stages and those before them, upstreams first, of the project in this folder."""
+    keys: dict[str, str] = {}
+
+    def key(stage: Any) -> str:
+        name = str(stage.addressing)
+        if name not in keys:
+            before = sorted(key(other) for other in graph.successors(stage) if is_computed(other))
+            values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
+            files = dict(sources.of(stage))
+            text = json.dumps([name, stage.cmd, values, files, before], sort_keys=True, default=str)
+            keys[name] = hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+        return keys[name]
+
+    with open_repo() as repo:
+        graph, sources = repo.index.graph, Sources(repo)
+        for stage in _wanted(repo, targets):
+            key(stage)
+    return keys
+
+
+def source_hashes(targets: Sequence[str]) -> dict[str, str]:
+    """The hash of each file or folder that the targets and the stages before them read and no stage makes."""
+    with open_repo() as repo:
+        stages = _wanted(repo, targets)
+        check_deps(repo, stages)
+        sources = Sources(repo)
+        return dict(pair for stage in stages for pair in sources.of(stage))
+
+
+def sections_and_outs(targets: Sequence[str]) -> tuple[set[str], set[Path]]:
+    """The sections of params.yaml that the targets and the stages before them read, and the paths that they write.
+
+    Raises UserError on an unknown stage.
+    """
+    with open_repo() as repo:
+        stages = _wanted(repo, targets)
+        own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
+        keys = [key for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE) for key in dep.params]
+        outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
+        return {key.partition(".")[0] for key in keys}, outs
+
+
+def is_computed(stage: Stage) -> bool:
+    """Whether a stage's result is not data that people keep in DVC, nor the record of code."""
+    return bool(stage.cmd) and not writes_code(stage)
+
+
+def _wanted(repo: Repo, targets: Sequence[str]) -> list[Stage]:
+    try:
+        found = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
+    except DvcException as error:
+        raise UserError(f"targets: {error}") from None
+    return [stage for stage in dict.fromkeys(found) if is_computed(stage)]
+
+
+class Sources:
+    """What stages read and no stage makes."""
+
+    def __init__(self, repo: Repo) -> None:
+        stages = repo.index.stages
+        self._made = {Path(out.fs_path) for stage in stages if is_computed(stage) for out in stage.outs}
+        self._codes = {path: text for folder in code_folders(stages) for path, text in folder.texts.items()}
+
+    def of(self, stage: Stage) -> Iterator[tuple[str, str]]:
+        """The files of a stage and its code, with their hashes."""
+        for dep in stage.deps:
+            path = Path(dep.fs_path)
+            if isinstance(dep, ParamsDependency):
+                continue
+            if code := b"".join(text for name, text in self._codes.items() if name.is_relative_to(path)):
+                yield str(dep), hashlib.sha256(code).hexdigest()
+            elif not self._made & {path, *path.parents}:
+                yield str(dep), dep.get_hash().value if dep.exists else ""
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """While within, the clone `folder` is the working directory; for the only thread of a process."""
+    before = {name: os.environ.get(name) for name in dvc_state_within(folder)}
+    os.environ.update(dvc_state_within(folder))
+    try:
+        with chdir(folder):
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

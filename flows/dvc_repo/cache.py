@@ -112,21 +112,6 @@ def push_results(targets: Collection[str] = ()) -> None:
             raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")
 
 
-def require_remote_answers() -> None:
-    """Raise UserError where the default DVC remote cannot be read from here, e.g. for lack of credentials."""
-    with open_repo() as repo:
-        try:
-            store = repo.cloud.get_remote_odb()
-            if store.fs.exists(store.path):
-                store.fs.ls(store.path)
-        except Exception as error:  # each kind of remote has errors of its own
-            problem = first_line(error)
-            raise UserError(
-                f"the DVC remote {repo.config['core'].get('remote')} cannot be read from here, and the results come "
-                f"back by it: {problem}"
-            ) from None
-
-
 def _entries(out: Output) -> Iterator[str]:
     yield out.hash_info.value
     if out.hash_info.isdir:

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flows.experiments.runs import Batch, RunState
 from flows.run.outcome import StoppedError
+
+if TYPE_CHECKING:
+    from flows.sweep.progress import Progress
 
 POLL_SECONDS = 0.2
 
@@ -57,7 +60,10 @@ class Work(Protocol):
 
 
 def carry_out(
-    jobs: Sequence[Job], start: Callable[[Job], Work | None], record: Callable[[Job, Ended], Ended], *, title: str
+    jobs: Sequence[Job],
+    start: Callable[[Job], Work | None],
+    record: Callable[[Job, Ended], Ended],
+    progress: "Progress",
 ) -> None:
     """Run each job once those that it waits for have finished; if one has not, it ends as that one did.
 
@@ -77,13 +83,15 @@ def carry_out(
                     elif None not in before and (work := start(job)):
                         at_work.append((job, work))
                         waiting.remove(job)
+                        progress.started(job)
                 for job, work in list(at_work):
                     if found := work.poll():
                         at_work.remove((job, work))
+                        progress.ended(job, found)
                         ended[job.key] = record(job, found)
                 if received:
                     left = len({cell for job in [*waiting, *(job for job, _ in at_work)] for cell in job.cells})
-                    raise StoppedError(f"{title}: stopped; {left} cells are left, the same command continues")
+                    raise StoppedError(f"{progress.title}: stopped; {left} cells are left, the same command continues")
                 if at_work:
                     time.sleep(POLL_SECONDS)
         finally:
@@ -110,7 +118,7 @@ def signals() -> Iterator[list[int]]:
 def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
     """The jobs of a batch's cells; each comes after those that it waits for. `keys` are those of the cells' stages.
 
-    A cell's own job has in its key its name and the wanted reports: the DVC experiment that comes of it has both.
+    A cell's own job has in its key its name, which the DVC experiment gets that comes of it.
 
     Stages shared by the same cells form one job. Their upstream stages are shared by at least those cells, so a job
     waits only for jobs of larger groups.
@@ -132,7 +140,7 @@ def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) ->
         jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
     for cell in batch.cells:
         before = tuple(job.key for job in jobs if job.shared and cell.id in job.cells)
-        own = _key(commit, [cell.name, *batch.targets, *sorted(batch.reports)])
+        own = _key(commit, [cell.name, *batch.targets])
         jobs.append(Job(own, (cell.id,), tuple(batch.targets), before))
     return jobs
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from flows.dvc_repo.internals import own_environment
 from flows.environment import dvc_state_within
+from flows.experiments.cells import Cell
 from flows.run.outcome import TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
 from flows.sweep import repro
-from flows.sweep.jobs import Ended, Job
+from flows.sweep.jobs import Ended, Job, carry_out
 from flows.sweep.progress import Progress
 from stages.runtime.entry import STATE_DIR
 
@@ -84,7 +85,6 @@ class Process:
                 start_new_session=True,
             )
         self._log = (folder / LOG).open("rb")
-        owner.progress.started(job)
 
     def poll(self) -> Ended | None:
         """How it ended; None while it works."""
@@ -102,9 +102,7 @@ class Process:
         self._process.stdin.close()
         self.owner.shares.append(self.share)
         self.has_ended = True
-        found = Ended("finished") if code == 0 else why_it_failed(list(self._lines), code)
-        self.owner.progress.ended(self.job, found)
-        return found
+        return Ended("finished") if code == 0 else why_it_failed(list(self._lines), code)
 
     def stop(self) -> None:
         """Ask for its end: training saves. What is left after `GRACE_SECONDS` is killed."""
@@ -123,6 +121,20 @@ class Process:
                 self.owner.progress.say(self.job, text)
             elif count := _COUNT.search(text):
                 self.owner.progress.counted(self.job, f"{count.group(1)} of {count.group(2)}")
+
+
+def run_one(cell: Cell, targets: Sequence[str], folder: Path) -> Ended:
+    """Run the targets of one cell in its clone; missing results come from the DVC remote. Raises StoppedError."""
+    ended: list[Ended] = []
+
+    def note(_: Job, how: Ended) -> Ended:
+        ended.append(how)
+        return how
+
+    with Progress(cell.name, {cell.id: cell}) as progress:
+        start = Processes({cell.id: folder}, [{}], progress, pull=True).start
+        carry_out([Job("", (cell.id,), tuple(targets))], start, note, progress)
+    return ended[0]
 
 
 def why_it_failed(lines: Sequence[str], code: int) -> Ended:

@@ -17,7 +17,7 @@ class Progress:
     """Follows the jobs of a sweep."""
 
     def __init__(self, title: str, cells: Mapping[str, Cell]) -> None:
-        self.cells, self.done = cells, 0
+        self.title, self.cells, self.done = title, cells, 0
         console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TimeElapsedColumn())
         self._bars = progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -118,14 +118,12 @@ def run_cells(
     at_once: int = 1,
     clones: Path = clone.CLONES,
     alone: bool = False,
-    on_worker: bool = False,
 ) -> dict[str, Run]:
     """Run cells at the commit `head`, and record each as soon as it has ended; their runs, by their ids.
 
     `keys` are those of the cells' stages. `at_once` cells run at a time, each with its share of the GPUs, or else of
     the cores. The clone of a failed one stays in `clones`. With `alone` nothing comes from the project's caches, and no
-    DVC experiment is made. With `on_worker` missing results come from the DVC remote, no DVC experiment is made, and
-    the clones stay: the worker's flow sends off what they hold.
+    DVC experiment is made.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
@@ -145,7 +143,7 @@ def run_cells(
         if ended.state == "finished":
             texts = clone.texts_of(folder, batch.files)
             try:
-                commit = "" if alone or on_worker else clone.save_experiment(folder, cell.name, batch.targets)
+                commit = "" if alone else clone.save_experiment(folder, cell.name, batch.targets)
             except UserError as error:
                 ended = Ended("cancelled", str(error))
         params = read_params_file(folder / PARAMS_FILE)
@@ -153,11 +151,11 @@ def run_cells(
             cell, ended.state, head, params, dict(keys[id_]), commit=commit, texts=texts, message=ended.message
         )
         progress.recorded(runs[id_])
-        if ended.state == "finished" and not on_worker:
+        if ended.state == "finished":
             clone.discard(clones.absolute() / id_)
         return ended
 
     with Progress(batch.title, cells) as progress:
-        processes = Processes(folders, shares_of(at_once, gpus(), cores()), progress, pull=on_worker)
-        carry_out(jobs, processes.start, record, title=batch.title)
+        processes = Processes(folders, shares_of(at_once, gpus(), cores()), progress)
+        carry_out(jobs, processes.start, record, progress)
     return runs

@@ -64,15 +64,6 @@ def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_ha
     assert renamed[1] != a
 
 
-def test_a_cell_that_is_asked_for_another_report_is_another_job_and_what_it_shares_is_not() -> None:
-    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
-    shared, *own = (job.key for job in jobs_of(batch(cells), cells, "f00"))
-    still_shared, *asked = (job.key for job in jobs_of(batch(cells, {"other.json"}), cells, "f00"))
-
-    assert still_shared == shared
-    assert not set(own) & set(asked)
-
-
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(*[st.integers(0, 2)] * len(STAGES)), min_size=1))
 def test_no_stage_is_computed_by_two_jobs_and_none_begins_before_what_it_needs(
     levels: dict[str, tuple[int, ...]],

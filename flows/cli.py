@@ -326,17 +326,17 @@ def print_results(name: str) -> None:
 
 @app.command
 def serve(*, port: int = 4200) -> None:
-    """Deploy prefect.yaml and run its deployments on this machine: on their schedules, and from Prefect's pages.
+    """Serve the deployments `nightly` and `on-demand` on this machine: on schedule, and from Prefect's pages.
 
     Parameters
     ----------
     port
         Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
     """
-    from flows.deployments import serve_deployments
+    with suppress(KeyboardInterrupt), prefects_pages(port):
+        from flows.deployments import serve_deployments  # Prefect finds the server when it is imported
 
-    with suppress(KeyboardInterrupt), prefects_pages(port) as server:
-        serve_deployments(own_server=bool(server.pid))
+        serve_deployments()
 
 
 @app.command

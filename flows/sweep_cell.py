@@ -18,10 +18,10 @@ from pydantic import Json
 
 from flows import checkout
 from flows.deployments import RETRY_DELAYS_SECONDS, as_task, checkout_folder, require_names, source_address
-from flows.dvc_repo.cache import experiment_ref, push_results
+from flows.dvc_repo.cache import push_results
+from flows.dvc_repo.git import experiment_ref, git
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
-from flows.git import git
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.sweep import clone

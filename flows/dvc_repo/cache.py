@@ -8,7 +8,6 @@ not know. So the cost follows the size of the restored outputs, which DVC copies
 """
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from dvc.exceptions import DvcException
 from dvc.output import Output
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, own_environment, run_cache_entry
+from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, run_cache_entry
 from flows.dvc_repo.lock_file import recorded_all
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
@@ -120,18 +119,6 @@ def _entries(out: Output) -> Iterator[str]:
         except (DvcException, OSError, ValueError):
             return
         yield from (entry.value for _, _, entry in tree or ())
-
-
-def experiment_ref(baseline: str, name: str) -> str:
-    """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
-    return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
-
-
-def has_commit(commit: str, folder: Path = Path()) -> bool:
-    """Whether git has a commit in a folder's repository. A clone has no DVC experiment before `dvc exp pull`."""
-    command = ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
-    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
-    return done.returncode == 0
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from backports import tarfile
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from flows.dvc_repo.cache import has_commit
+from flows.dvc_repo.git import has_commit
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision, changed_code, code_read
 from stages.formats.revision.provenance import (

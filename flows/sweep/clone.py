@@ -13,12 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo.cache import experiment_ref
+from flows.dvc_repo.git import experiment_ref, git, give_identity
 from flows.dvc_repo.internals import open_repo, own_environment
 from flows.dvc_repo.lock_file import LOCK_FILE, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.yaml_file import EXPERIMENTS
-from flows.git import git, give_identity
 from flows.project.compose import dump_yaml, load_yaml
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir

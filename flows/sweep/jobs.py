@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from flows.experiments.runs import Batch, RunState
 from flows.run.outcome import StoppedError
 
 if TYPE_CHECKING:
+    from flows.experiments.runs import Batch, RunState
     from flows.sweep.progress import Progress
 
 POLL_SECONDS = 0.2
@@ -45,7 +45,7 @@ class Job:
 class Ended:
     """How a job ended. A cancelled one is not recorded: the same may succeed later."""
 
-    state: RunState
+    state: "RunState"
     message: str = ""
 
 
@@ -115,7 +115,7 @@ def signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
+def jobs_of(batch: "Batch", keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
     """The jobs of a batch's cells; each comes after those that it waits for. `keys` are those of the cells' stages.
 
     A cell's own job has in its key its name, which the DVC experiment gets that comes of it.

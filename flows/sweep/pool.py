@@ -25,9 +25,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
 from flows.deployments import has_remote
-from flows.dvc_repo.cache import experiment_ref, texts_at
+from flows.dvc_repo.cache import texts_at
+from flows.dvc_repo.git import experiment_ref, git
 from flows.experiments.runs import Batch, Run, last_runs
-from flows.git import git
 from flows.sweep.clone import fetch_experiment
 from flows.sweep.jobs import Ended, Job, carry_out, jobs_of
 from flows.sweep.progress import Progress

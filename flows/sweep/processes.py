@@ -11,16 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.dvc_repo.internals import own_environment
 from flows.environment import dvc_state_within
-from flows.experiments.cells import Cell
 from flows.run.outcome import TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
 from flows.sweep import repro
 from flows.sweep.jobs import Ended, Job, carry_out
 from flows.sweep.progress import Progress
 from stages.runtime.entry import STATE_DIR
+
+if TYPE_CHECKING:
+    from flows.experiments.cells import Cell
 
 LOG = STATE_DIR / "sweep.log"
 """In a clone: what its stages printed."""
@@ -123,7 +126,7 @@ class Process:
                 self.owner.progress.counted(self.job, f"{count.group(1)} of {count.group(2)}")
 
 
-def run_one(cell: Cell, targets: Sequence[str], folder: Path) -> Ended:
+def run_one(cell: "Cell", targets: Sequence[str], folder: Path) -> Ended:
     """Run the targets of one cell in its clone; missing results come from the DVC remote. Raises StoppedError."""
     ended: list[Ended] = []
 

@@ -1,6 +1,5 @@
 """A clone holds what its cell reads, also after a kill, and changes nothing in the project."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_p
     text = (project / "params.yaml").read_text().replace("width: 2", "width: 2  # of the model")
     (project / "params.yaml").write_text(text)
 
-    folder = made()
+    folder = made(git(project, "rev-parse", "HEAD").strip())
 
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"] == {"width": 7, "name": "z", "seed": 0}
     assert "# of the model" in (folder / "params.yaml").read_text()
@@ -187,32 +186,3 @@ def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def naming(**sets: str) -> Cell:
     return Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"evaluate.sets": sets})
-
-
-def test_a_file_that_params_name_has_to_be_listed_by_the_stage_that_reads_it(scored: Path) -> None:
-    def require(target: str, **sets: str) -> None:
-        clone.require_listed([naming(**sets)], [target])
-
-    require("train", a="fixed.txt")
-    require("score", a="owner/name@main", b="/etc/hosts", c="../toy", d="scores.json", e="none.txt")
-    for name in ("fixed.txt", "./source.txt"):
-        with pytest.raises(UserError, match=r"evaluate\.sets names (fixed|source)\.txt, which score does not list"):
-            require("score", a=name)
-    with pytest.raises(UserError, match="add it to the deps of that stage, and commit both"):
-        clone.head_commit(["score"], [naming(a="fixed.txt")])
-    cleaned = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"clean.decontamination.files": ["fixed.txt"]})
-    with pytest.raises(UserError, match=r"clean\.decontamination\.files names fixed\.txt, which score does not list"):
-        clone.require_listed([cleaned], ["score"])
-    (scored / "texts/old").mkdir(parents=True)
-    for place in ({"globs": ["https://a/*.txt", "texts/old/*.t?t"]}, {"repository": "texts"}):
-        collected = replace(cleaned, overrides={"collect.sources": [{"name": "texts", **place}]})
-        with pytest.raises(UserError, match=r"collect\.sources names texts(/old)?, which score does not list"):
-            clone.require_listed([collected], ["score"])
-    pipeline = (scored / "dvc.yaml").read_text()
-    (scored / "dvc.yaml").write_text(pipeline.replace("python score.py", "python -m stages.code"))
-    clone.require_listed([collected], ["score"])  # the stage that records the code reads the names of packages alone
-    listed = pipeline.replace("[scores.json, score.py]", "[scores.json, score.py, fixed.txt]")
-    (scored / "dvc.yaml").write_text(listed)
-    commit(scored)
-
-    assert clone.head_commit(["score"], [naming(a="fixed.txt")])

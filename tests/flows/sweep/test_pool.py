@@ -16,7 +16,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.dvc_repo.cache import experiment_ref
+from flows.dvc_repo.git import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
@@ -190,8 +190,11 @@ def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_dele
 ) -> None:
     monkeypatch.chdir(project)
     with get_client(sync_client=True) as client:
-        with pytest.raises(UserError, match=r"no deployment sweep-cell/sweep-cell; `prefect deploy --name sweep-cell`"):
+        monkeypatch.setattr(pool, "DEPLOYMENT", "sweep-cell/none")
+        with pytest.raises(UserError, match=r"no deployment sweep-cell/none; "):
             deployment_of_cells(client)
+        monkeypatch.undo()
+        monkeypatch.chdir(project)
         deploy(known, "pruned")
         starter = on_pool(client, deployment_of_cells(client))
         first = starter.start(JOB)

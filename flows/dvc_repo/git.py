@@ -23,3 +23,15 @@ def give_identity(folder: Path) -> None:
     if not git(folder, "config", "user.email", check=False):
         git(folder, "config", "user.name", "parrotflow")
         git(folder, "config", "user.email", "parrotflow@localhost")
+
+
+def experiment_ref(baseline: str, name: str) -> str:
+    """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
+    return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
+
+
+def has_commit(commit: str, folder: Path = Path()) -> bool:
+    """Whether git has a commit in a folder's repository. A clone has no DVC experiment before `dvc exp pull`."""
+    command = ["git", "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"]
+    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
+    return done.returncode == 0

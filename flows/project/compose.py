@@ -17,11 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from copy import deepcopy
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from hydra import compose, initialize, initialize_config_dir
@@ -31,7 +32,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml import YAML
 
-from flows.plan.settings import check_params
+from flows.plan.settings import check_params, section_models
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
@@ -40,9 +41,6 @@ CONF = Path("conf")
 FORECAST = "*/commands/forecast.py"
 """The stage's command that builds a model without weights and says what its training costs, below the package of
 stages."""
-
-REPLACED_WHOLE = "replaced_whole.yaml"
-"""In conf/: the values that a chosen file replaces, as null; all others are merged."""
 
 TEXT_OF_BASE = "\ue000{"
 """Replaces `${` in the base while Hydra composes, which would interpolate it; a character for private use."""
@@ -68,8 +66,24 @@ def composed_values(words: Sequence[str], base: dict[str, Any], conf: Path = CON
     for word in words:
         check_word(word, known)
     chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
-    overrides = [word for word in words if word.split("=")[0] not in known]
-    return _composed(base, [*chosen, *overrides], conf)
+    given, free = _composed({}, chosen, conf), open_mappings()
+    base = deepcopy(base)
+    for section, key in free:
+        if given.get(section, {}).get(key) is not None and section in base:
+            base[section][key] = {}
+    values = [word for word in words if word.split("=")[0] not in known]
+    added = tuple(f"{section}.{key}" for section, key in free)
+    return _composed(base, [*chosen, *(f"++{word}" if word.startswith(added) else word for word in values)], conf)
+
+
+def open_mappings() -> list[tuple[str, str]]:
+    """Sections and keys of params.yaml whose mappings have keys of their own, such as an architecture's fields.
+
+    A preset replaces such a mapping as a whole, and a word may add a key; all others are merged.
+    """
+    models = section_models().items()
+    fields = ((name, key, field.annotation) for name, model in models for key, field in model.model_fields.items())
+    return [(name, key) for name, key, kind in fields if get_origin(kind) is dict]
 
 
 def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
@@ -88,7 +102,7 @@ def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
     check_word(f"{group}={choice}", groups(conf))
     values = _composed({}, [f"+{group}={choice}"], conf)
     flat = flatten(values)
-    for dotted in _replaced_whole(conf):
+    for dotted in map(".".join, open_mappings()):
         if (whole := value_at(values, dotted)) is not None:
             flat = {key: value for key, value in flat.items() if not key.startswith(f"{dotted}.")} | {dotted: whole}
     return flat
@@ -154,11 +168,6 @@ def ask(command: str, text: str, *arguments: str) -> str:
                     raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
                 said += done.stdout
     return said
-
-
-def _replaced_whole(conf: Path) -> list[str]:
-    file = conf / REPLACED_WHOLE
-    return list(flatten(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.exists() else []
 
 
 def with_text(values: Any, old: str, new: str) -> Any:

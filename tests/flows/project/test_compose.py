@@ -1,10 +1,12 @@
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.utils.hydra import apply_overrides
 
 from flows.project.compose import composed_text, composed_with_dial, difference, groups, option
 from stages.card.params import describes_another_corpus
@@ -87,6 +89,23 @@ def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> N
     assert len(changed) == 2
     assert changed[1].startswith("+    adamw_learning_rate: 0.001")
     assert "# peak, of the rest" in changed[1]
+
+
+def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    shutil.copyfile(ROOT / "params.yaml", path)
+
+    apply_overrides(path, ["train.max_steps=70"])  # what `dvc exp run -S` calls
+
+    assert re.search(r"max_steps: 70 +# optimizer steps", path.read_text())
+    assert read_params_file(path) == composed(tmp_path, "train.max_steps=70")
+
+
+def test_an_entry_of_an_open_mapping_is_added_by_its_key(tmp_path: Path) -> None:
+    sets = composed(tmp_path, "evaluate.sets.mine=corpus/mine.txt")["evaluate"]["sets"]
+
+    assert isinstance(sets, dict)
+    assert sets["mine"] == "corpus/mine.txt"
 
 
 def test_nothing_changes_where_params_say_so_already() -> None:

@@ -17,9 +17,9 @@ CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"
 RECORD = Path("runs.jsonl")
 
 TEMPLATED = DVC_YAML.replace("cat source.txt source.txt", "echo ${model.width} ${host.name}").replace(
-    "deps: [train.py,", "deps: [train.py, code/make.json,"
+    "deps: [train.py,", "deps: [train.py, data/code/make.json,"
 )
-CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [code]}\n"
+CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [data/code]}\n"
 OWN, OTHER = Path("stages/make/own.py"), Path("stages/other/__main__.py")
 
 
@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / module).parent.mkdir(parents=True, exist_ok=True)
         (folder / module).write_text("import stages.make.own\n" if module.stem == "__main__" else "import numpy\n")
     (folder / "requirements.lock").write_text("numpy==1.0\nrich==1.0\n")
-    (folder / ".gitignore").write_text("/.parrotflow/\n/code/\n")
+    (folder / ".gitignore").write_text("/.parrotflow/\n/data/\n")
     commit(folder)
     monkeypatch.chdir(folder)
     return folder
@@ -107,7 +107,7 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("stages/make/new.py").write_text("X = 1\n")
     OWN.write_text("import stages.make.new\n")
     git(project, "commit", "-qam", "a change")
-    with pytest.raises(UserError, match=r"^code/make\.json: a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^data/code/make\.json: a clone of the last commit"):
         keys("train")
 
 

@@ -27,7 +27,7 @@ test: setup-dev  ## every test, in parallel
 lint: setup-dev  ## style and strict types
 	@ruff check .
 	@ruff format --check .
-	@mypy $(addprefix -p ,$(wildcard flows stages benchmarks docsite))
+	@mypy $(addprefix -p ,$(subst /,.,$(wildcard flows stages benchmarks docs/_build)))
 
 format: setup-dev
 	@ruff check --fix .

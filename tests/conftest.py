@@ -17,7 +17,7 @@ LONGEST = (
     "train/checkpoint/test_crashes.py",
     "flows/plan/test_change_matrix.py",
     "flows/test_planted_passwords.py",
-    "docsite/test_tutorial.py",
+    "docs/test_tutorial.py",
     "flows/test_scheduled.py",
     "flows/sweep/test_sweep.py",
     "flows/sweep/test_pool.py",

@@ -9,14 +9,10 @@ from pydantic import BaseModel
 
 Schema = Mapping[str, Any]
 
-REQUIRED = "(required)"
 NOT_THERE = ""
 
 LEAST_NEW_SHARE = 0.6
-"""Of a comment's words; one with fewer new ones repeats the description."""
-
-LONGEST_VALUE = 60
-"""Letters of a value that a table shows; a longer one is in the file."""
+"""A comment with a smaller share of new words repeats the description."""
 
 _WORD = re.compile(r"\w+")
 _BOUNDS = {
@@ -29,15 +25,13 @@ _BOUNDS = {
 _NAMES = {"string": "text", "integer": "whole number", "boolean": "true, false", "object": "mapping", "null": "null"}
 
 
-def tables(
-    title: str, model: type[BaseModel], values: Mapping[str, Any] | None, notes: Mapping[str, str], level: int = 2
-) -> list[str]:
+def tables(title: str, model: type[BaseModel], values: Mapping[str, Any], notes: Mapping[str, str]) -> list[str]:
     """The lines of a heading and a table for the model, and for each model inside of it.
 
-    `values` are those of the file at the dotted keys, None where there is no file; `notes` its comments by dotted key.
+    `values` are those of the file; `notes` are its comments by dotted key.
     """
     schema = model.model_json_schema()
-    return list(_Tables(schema.get("$defs", {}), notes).of(title, title, schema, values, level))
+    return list(_Tables(schema.get("$defs", {}), notes).of(title, title, schema, values, 2))
 
 
 class _Tables:
@@ -46,26 +40,24 @@ class _Tables:
     def __init__(self, definitions: Mapping[str, Schema], notes: Mapping[str, str]) -> None:
         self.definitions, self.notes = definitions, notes
 
-    def of(self, title: str, key: str, schema: Schema, values: Mapping[str, Any] | None, level: int) -> Iterator[str]:
+    def of(self, title: str, key: str, schema: Schema, values: Mapping[str, Any], level: int) -> Iterator[str]:
         yield from (f"{'#' * level} `{title}`", "", one_line(schema.get("description", "")), "")
-        yield from ("| key | type | value | meaning |" if values is not None else "| key | type | default | meaning |",)
-        yield "|---|---|---|---|"
+        yield from ("| key | type | value | meaning |", "|---|---|---|---|")
         inside: list[tuple[str, str, Schema, Any]] = []
         for name, field in schema.get("properties", {}).items():
-            value = values.get(name, NOT_THERE) if values is not None else field.get("default", REQUIRED)
+            value = values.get(name, NOT_THERE)
             models = list(self.models_in(field))
             said = self.meaning(field.get("description", ""), self.notes.get(f"{key}.{name}", ""))
             shown = "" if models and not isinstance(value, str | None) else _shown(value)
             yield f"| `{name}` | {_cell(self.type_of(field))} | {_cell(shown)} | {_cell(one_line(said))} |"
+            one = len(models) == 1
             for found in models:
-                one = len(models) == 1
                 fixed = next((part["const"] for part in found.get("properties", {}).values() if "const" in part), "")
                 of_this = value if isinstance(value, Mapping) and (one or fixed in value.values()) else {}
                 inside.append((f"{title}.{name}{'' if one else f', {fixed}'}", f"{key}.{name}", found, of_this))
         yield ""
         for deeper, deeper_key, found, value in inside:
-            given = None if values is None else value
-            yield from self.of(deeper, deeper_key, found, given, min(level + 1, 4))
+            yield from self.of(deeper, deeper_key, found, value, min(level + 1, 4))
 
     @staticmethod
     def meaning(description: str, comment: str) -> str:
@@ -106,10 +98,10 @@ def _bounds(field: Schema) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value in (REQUIRED, NOT_THERE) and isinstance(value, str):
-        return str(value)
+    if value == NOT_THERE:
+        return NOT_THERE
     text = json.dumps(value, ensure_ascii=False)
-    return f"`{text}`" if len(text) <= LONGEST_VALUE else "(long)"
+    return f"`{text}`" if len(text) <= 60 else "(long)"
 
 
 def one_line(text: str) -> str:
@@ -118,5 +110,4 @@ def one_line(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text as the cell of a table takes it."""
     return text.replace("|", "\\|")

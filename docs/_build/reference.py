@@ -2,17 +2,16 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docsite.commands import command_line
-from docsite.experiments import experiments
-from docsite.schema_tables import one_line, tables
+from docs._build.schema_tables import one_line, tables
+from flows import cli
 from flows.environment import OF_LIBRARIES, VARIABLES
-from flows.plan.settings import Policy, section_models
+from flows.plan.settings import section_models
 from stages.runtime.section import read_params_file
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 _COMMENT = re.compile(
     r"^(?P<indent> *)(?P<key>[\w.]+):"
@@ -52,6 +51,13 @@ def comments(text: str) -> dict[str, str]:
     return found
 
 
+def command_line() -> str:
+    """`parrotflow --help` and that of every command; a stage's own command has its summary."""
+    cli.add_stage_commands()
+    page = cli.app.generate_docs("markdown", heading_level=2, flatten_commands=True)
+    return f"# Commands\n\n{page[page.index('```console') :]}"
+
+
 def environment() -> str:
     """Every environment variable, from the table in the code."""
     variables = {**VARIABLES, **OF_LIBRARIES}
@@ -72,14 +78,14 @@ def exit_codes() -> str:
     """Every exit code, from the constants in the code and what they say of themselves."""
     rows = {0: "All is well.", 1: "Another failure; of `table --check`, `sweep --check` and `reproduce`: a difference."}
     tree = ast.parse((ROOT / "stages/runtime/entry.py").read_text(encoding="utf-8"))
-    for name, value, meaning in documented_constants(tree):
-        if name.startswith("EXIT_"):
-            rows[int(value)] = one_line(meaning)
+    for line, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]).startswith("EXIT_"):
+            rows[int(ast.unparse(line.value))] = one_line(ast.literal_eval(ast.unparse(after)))
     lines = [
         "# Exit codes",
         "",
         "How a command or a stage ended. `parrotflow run` retries a stage that ended with 69, 75 or 143, as often as "
-        "[`meta.flow`](meta-flow.md) says, and no other.",
+        "`meta.flow` of [dvc.yaml](../../dvc.yaml) says, and no other.",
         "",
         "| code | meaning |",
         "|--:|---|",
@@ -88,60 +94,10 @@ def exit_codes() -> str:
     return "\n".join(lines)
 
 
-def documented_constants(tree: ast.Module) -> Iterator[tuple[str, str, str]]:
-    """Name, value and docstring of each constant of a module that has a docstring."""
-    for line, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(line, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            yield ast.unparse(line.targets[0]), ast.unparse(line.value), str(after.value.value)
-
-
-def meta_flow() -> str:
-    """Every key of a stage's `meta.flow`, from its model."""
-    lines = [
-        "# `meta.flow` of a stage",
-        "",
-        "How a stage is run and what is shown of it, in [dvc.yaml](../../dvc.yaml) under `meta: {flow: ...}` of the "
-        "stage. It is not part of a stage's hash: a change reruns nothing. An unknown key is refused.",
-        "",
-        *tables("meta.flow", Policy, None, {}),
-    ]
-    return "\n".join(lines)
-
-
-def formats() -> str:
-    """What passes between stages, from the modules that read and write it."""
-    lines = [
-        "# Formats",
-        "",
-        "What one stage writes and another reads, and what a published revision holds: a module of "
-        "[stages/formats](../../stages/formats/) each, which owns its paths and names.",
-        "",
-    ]
-    for path in sorted((ROOT / "stages/formats").rglob("*.py")):
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-        if text:
-            name = path.relative_to(ROOT / "stages/formats").with_suffix("").as_posix()
-            lines += [f"## {name}", "", *in_fences(text), ""]
-    return "\n".join(lines)
-
-
-def in_fences(text: str) -> list[str]:
-    """A docstring as Markdown: blocks that are laid out in columns keep their layout."""
-    lines: list[str] = []
-    for block in re.split(r"\n\n+", text):
-        first = block.splitlines()[0]
-        laid_out = first.startswith("    ") or any(re.search(r"\S {3,}\S", line) for line in block.splitlines())
-        lines += ["```text", *block.splitlines(), "```", ""] if laid_out else [*block.splitlines(), ""]
-    return lines
-
-
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/parameters.md": parameters,
     "reference/commands.md": command_line,
     "reference/environment-variables.md": environment,
     "reference/exit-codes.md": exit_codes,
-    "reference/meta-flow.md": meta_flow,
-    "reference/formats.md": formats,
-    "reference/experiments.md": experiments,
 }
 """Path in the site -> what makes it."""

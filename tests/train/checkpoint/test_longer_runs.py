@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stages.formats.model_folder import export_path, weights_sha256
+from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.train.hardware import REPAYS_FROM_FLOPS
 from tests.small_project import folder_bytes
@@ -178,16 +178,6 @@ def test_steps_that_are_added_later_are_exported_all_the_same(inputs: Path, tmp_
     later = exported(project, max_steps=6, export_steps="log2")
     assert set(later) == {"model", "step-00000001", "step-00000002", "step-00000004"}
     assert later == exported(other, max_steps=6, export_steps=[1, 2, 4])
-
-
-def test_a_model_that_a_shorter_run_exported_gets_the_name_that_the_pusher_of_the_longer_one_waits_for(
-    project: Path,
-) -> None:
-    constant: dict[str, Any] = {"schedule__name": "constant", "export_steps": [2]}
-    short = exported(project, **constant, max_steps=3)
-    long = exported(project, **constant, max_steps=6)
-    (run,) = (project / ".parrotflow/checkpoints").iterdir()
-    assert weights_sha256(export_path(run, 2, 6)) == long["step-00000002"] == short["step-00000002"]
 
 
 def test_a_shorter_run_never_ships_the_model_of_a_longer_one(inputs: Path, tmp_path: Path) -> None:

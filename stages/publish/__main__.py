@@ -73,7 +73,7 @@ def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
     """Publish to the destination that the parameters name."""
     if params.repository is None:
         return publish_to_folder(revision, Path(params.folder) / params.name, gate)
-    from stages.publish.hub.publication import publish_to_hub  # a folder needs no network, nor the time of this import
+    from stages.publish.hub import publish_to_hub  # a folder needs no network, nor the time of this import
 
     return publish_to_hub(revision, params, gate)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
-from stages.formats.model_folder import MODEL, weights_sha256
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import Stages, folder_md5, hash_of, makers_of
@@ -44,7 +44,7 @@ from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.publish import lock
 from stages.publish.params import PublishParams
-from stages.publish.revision import Revision, training_execution
+from stages.publish.revision import Revision, file_hashes, training_execution, weights_hash
 from stages.publish.source import (
     CodeArchive,
     archive_source,
@@ -56,7 +56,6 @@ from stages.publish.source import (
     public_url,
     tracked_files,
 )
-from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import FOLDER
 
@@ -76,7 +75,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     state = observe_git(written)
     source = archive_source(state, stages, written)
     listing = list_inputs(stages, places(state, source), inside=params.include_data)
-    execution, weights = training_execution(), weights_sha256()
+    execution, weights = training_execution(), weights_hash()
     reports = outputs_of(stages)
 
     measured = {record_path(path): path.read_bytes() for path in (EVALUATE_REPORT, EVALUATE_RECEIPT)}
@@ -98,7 +97,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     provenance = Provenance(
         format=FORMAT,
         revision=revision.name,
-        files=revision.sha256 | {path: file_sha256(files[path]) for path in sorted(files)},
+        files=revision.sha256 | {path: file_hashes(files[path]).sha256 for path in sorted(files)},
         git=state,
         source=source.archive,
         left_out=source.left_out,
@@ -266,7 +265,7 @@ def dependency(dep: Mapping[str, Any], places: Mapping[str, Place], *, inside: b
         path=dep["path"],
         md5=dep.get("md5", ""),
         bytes=dep.get("size", 0),
-        files={} if edited else {printable(str(file)): file_sha256(file) for file in list(hashes)[:MOST_FILES]},
+        files={} if edited else {printable(str(file)): file_hashes(file).sha256 for file in list(hashes)[:MOST_FILES]},
         not_listed=0 if edited else max(0, len(hashes) - MOST_FILES),
         edited=edited,
         places=[Place(kind="local")] if edited else sorted(known, key=lambda place: place.kind),
@@ -283,7 +282,7 @@ def remote_dependency(dep: Mapping[str, Any]) -> Dependency:
 
 def hashes_of(path: Path) -> dict[Path, str]:
     """File -> its md5, sorted, of a file or a folder."""
-    return {file: file_md5(file) for file in ([path] if path.is_file() else files_of_dvc(path))}
+    return {file: file_hashes(file).md5 for file in ([path] if path.is_file() else files_of_dvc(path))}
 
 
 def name_of(path: Path, hashes: Mapping[Path, str]) -> str:

@@ -2,15 +2,17 @@
 from their content; and the quality gate, which says what may become `main`. The stage itself checks it, however the
 stage is started."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
-from stages.formats.model_folder import MODEL, TOKENIZER, exported_models, weight_files, weights_sha256
+from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import (
     CARD,
@@ -23,8 +25,37 @@ from stages.formats.revision.provenance import (
     step_name,
 )
 from stages.publish.params import GateParams
-from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import RefusedError, UserError
+
+READ_AT_ONCE = 1 << 22
+"""Bytes."""
+
+
+class FileHashes(NamedTuple):
+    """Both in hex."""
+
+    sha256: str
+    md5: str
+    """As DVC names the content."""
+
+
+def file_hashes(path: Path) -> FileHashes:
+    """Hash a file in one pass, unless this process has hashed it and it has not changed since.
+
+    So the weights of a large model are read for their hashes once.
+    """
+    state = path.stat()
+    return _hashes(path.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _hashes(path: Path, *_: int) -> FileHashes:
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while part := file.read(READ_AT_ONCE):
+            sha256.update(part)
+            md5.update(part)
+    return FileHashes(sha256.hexdigest(), md5.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +69,10 @@ class Revision:
     sha256: dict[str, str]
     """Path in the revision -> sha256, of the files that are not observed."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.stat().st_size for file in self.files.values())
-
 
 def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
-    sha256 = {path: file_sha256(files[path]) for path in sorted(files)}
+    sha256 = {path: file_hashes(files[path]).sha256 for path in sorted(files)}
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
@@ -81,37 +107,31 @@ class ExportedStep:
 
     number: int
     content: Revision
-    """Its files. No card: a step's commit does not change with the model's card."""
+    """Its files, without a card: a step does not change with the model's card."""
 
     def title(self, run: str) -> str:
-        """Of its commit. It names the content: other hardware may train other weights under the same fingerprint."""
+        """The title of its commit. It names the content: other hardware may train other weights in the same run."""
         return f"{step_name(self.number)} of run {run}: {self.content.name}"
-
-
-def model_title(run: str, revision: Revision) -> str:
-    """Of the commit of the final model."""
-    return f"model of run {run}: {revision.name}"
 
 
 def exported_steps() -> list[ExportedStep]:
     """The steps in the model folder, in order."""
-    return [read_step(step, folder) for step, folder in exported_models().items()]
-
-
-def read_step(number: int, folder: Path) -> ExportedStep:
-    """A step from its folder. Raises UserError where it holds no model."""
-    return ExportedStep(number, name_revision(model_files(folder) | tokenizer_files()))
-
-
-def tokenizer_files() -> dict[str, Path]:
-    """The tokenizer's files in the model folder by name: steps do not have them."""
-    return {file.name: MODEL / file.name for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
+    # Steps have no tokenizer of their own.
+    tokenizer = {file.name: MODEL / file.name for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
+    return [
+        ExportedStep(step, name_revision(model_files(folder) | tokenizer)) for step, folder in exported_models().items()
+    ]
 
 
 def training_execution() -> Execution | None:
     """How the training was executed; None where that is recorded of other weights than those in model/."""
     execution = Execution.find()
-    return execution if execution and execution.weights_sha256 == weights_sha256() else None
+    return execution if execution and execution.weights_sha256 == weights_hash() else None
+
+
+def weights_hash() -> str:
+    """What `model_folder.weights_sha256` of the model is, without reading it again."""
+    return combined_sha256([file_hashes(file).sha256 for file in weight_files(MODEL)])
 
 
 def run_of_model() -> str | None:

@@ -1,4 +1,4 @@
-"""Reading from the Hugging Face Hub: a model's files, and what the errors of its clients mean for a user."""
+"""The Hugging Face Hub: reading a model's files, and what the errors of its clients mean for a user."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,8 +8,11 @@ from sys import modules
 
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
-RETRIED = {408, 425, 429}
-"""Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx)."""
+RETRIED = {408, 409, 412, 425, 429}
+"""Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx).
+
+409: another write is in progress. 412: the branch has moved.
+"""
 
 
 class HubFailure(Enum):
@@ -21,7 +24,7 @@ class HubFailure(Enum):
     NO_ANSWER = "the Hub does not answer"
     """It may answer later."""
     OFFLINE = "not on this machine, and HF_HUB_OFFLINE is set"
-    OTHER = "cannot be read"
+    OTHER = "the request failed"
 
 
 class NotFoundError(UserError):
@@ -66,7 +69,8 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def explained(what: str) -> Iterator[None]:
     """Raise what the client raises as an error for users that begins with `what`, which names the parameter.
 
-    NotFoundError where there is no such thing, UnavailableError where a retry may help, else UserError.
+    NotFoundError where there is no such thing, UnavailableError where a retry may help, else UserError. A RuntimeError
+    that no failure of the Hub has caused is a fault of the code, and is raised as it is.
     """
     # A second of imports: only where a model of the Hub is named.
     from httpx2 import HTTPError
@@ -76,6 +80,8 @@ def explained(what: str) -> Iterator[None]:
         yield
     except (OSError, HTTPError, ValueError, RuntimeError) as error:  # ValueError: no valid name; RuntimeError: hf_xet
         failure = failure_of(error)
+        if isinstance(error, RuntimeError) and failure is HubFailure.OTHER:
+            raise
         kind = {HubFailure.NOT_FOUND: NotFoundError, HubFailure.NO_ANSWER: UnavailableError}.get(failure, UserError)
         # The client's "not cached, and the Hub failed" has the Hub's words only in its later lines.
         reason = next((cause for cause in chain(error) if isinstance(cause, HfHubHTTPError)), error)

@@ -75,7 +75,7 @@ def test_without_a_network_on_purpose_a_retry_does_not_help(tmp_path: Path, monk
 
 
 def test_a_name_that_can_be_no_repositorys_is_the_users_mistake() -> None:
-    with pytest.raises(UserError, match=r"^params.yaml: it: cannot be read: .*'me--base'"):
+    with pytest.raises(UserError, match=r"^params.yaml: it: the request failed: .*'me--base'"):
         snapshot("params.yaml: it", "me--base", "0" * 40, ["*.json"])
 
 

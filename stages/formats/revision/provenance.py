@@ -21,8 +21,8 @@ In a folder destination, below `published/NAME`:
     main -> revisions/REVISION   the current revision
     receipt.json                 `Receipt`: what the last publication did
 
-On the Hub a run is the branch `run_branch`, with one commit for each exported step and the model last; the tag REVISION
-names the commit of the model, `step_tag` that of a step.
+On the Hub `main` has a commit for each revision, which the tag REVISION names. The branch `run_branch` has a commit for
+each exported step of a run, which `step_tag` names.
 """
 
 import hashlib
@@ -271,13 +271,13 @@ class Receipt(Report):
     revision: str | None = None
     """The name of the revision that `main` leads to."""
     commit: str | None = None
-    """On the Hub: the commit that the revision's tag names."""
+    """On the Hub: the commit on `main`."""
     run: str | None = None
     """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
     steps: dict[int, str] = Field(default_factory=dict)
     """On the Hub: exported step of that run -> its commit."""
-    others: dict[str, str] = Field(default_factory=dict)
-    """Other repositories on the Hub that were published to, `datasets/owner/name` for a data set -> the commit."""
+    data_set: str | None = None
+    """The commit of the data set, if `publish.dataset_repository` names one."""
     sha256: dict[str, str] = Field(default_factory=dict)
     """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
     prompt: str | None = None

@@ -117,10 +117,6 @@ VARIABLES = {
         "32,768 tokens on a GPU, 1,024 on a CPU",
         "windows of full length that `evaluate` scores at once",
     ),
-    "PARROTFLOW_EVALUATE_PROCESSES": (
-        "one for each GPU, else 1",
-        "processes that share what `evaluate` scores and what `generate` writes",
-    ),
     "PARROTFLOW_HARNESS_BATCH": (
         "16 on a GPU, 4 on a CPU",
         "requests of lm-evaluation-harness that the model answers at once",

@@ -1,15 +1,13 @@
 """Samples from a model: the one generator, for held-out headers, code problems and `parrotflow sample`.
 
 `width` texts are generated together. One that ends is replaced by the next at once (continuous batching), and texts of
-the same prompt share its forward pass. Each text has its own seed, and its logits do not depend on the other rows
-(stages/evaluate/rows.py). So a text depends on its prompt, its seed and the settings, and not on the other texts, their
-order, or the number of processes and threads that share them, unless a large model takes several cores for a product
-(side_by_side.py) and not all of these are there.
+the same prompt share its forward pass. Each text has its own seed. The same requests give the same texts on the same
+kind of machine with the same number of threads; a text's last bits, and so rarely the text, may depend on the others.
 """
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -24,15 +22,11 @@ from stages.evaluate.model import position_limit
 from stages.evaluate.rows import (
     BatchedRows,
     End,
-    SingleRows,
-    attention_window,
-    bytes_per_position,
     draw,
     log_probabilities,
-    rows_of,
+    require_rows,
     stop_at,
 )
-from stages.evaluate.side_by_side import cores_each, cores_for, cores_of, merge_side_by_side, next_of, twin
 from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
@@ -40,9 +34,6 @@ SHORTEST_CACHE = 64
 
 PROMPT_TOKENS_SEEN = 8
 """Last tokens of a prompt that its text continues from: more than a character has bytes."""
-
-PLANNED_POSITIONS = 2048
-"""That the prompts and continuations of most tasks do not exceed: memory is planned for as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +65,15 @@ class Generated:
 
 
 def generate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[GenerationRequest],
-    width: int,
-    max_new_tokens: int | None = None,
-) -> Generator[Generated]:
-    """Yield each request's text as soon as it has ended, in no particular order. Close it before the end is reached.
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
+) -> Iterator[Generated]:
+    """Yield each request's text as soon as it has ended, in no particular order.
 
-    On a CPU each core writes up to `width` texts of its own. So fewer texts than that take one core, however many there
-    are: more would give the texts other bits. Memory is planned for texts of up to `max_new_tokens`; None: of the
-    longest request. Give it where an earlier run has written some of the texts.
+    Raises UserError for a model that cannot be continued in batches.
     """
-    work = _work(model, tokenizer, requests, width)
-    if max_new_tokens is None:
-        max_new_tokens = max((request.sampling.max_new_tokens for request in requests), default=0)
-    cores = _cores_each_writer(model, max_new_tokens, width)
-    writers = max(1, min(cores_of(model) // cores, math.ceil(len(requests) / width)))
-    with cores_each(cores):
-        models = [model, *(twin(model) for _ in range(writers - 1))]
-        yield from merge_side_by_side([_whole_texts(_write(one, work)) for one in models])
+    for row, ended in _write(model, _work(model, tokenizer, requests, width)):
+        if ended:
+            yield Generated(row.number, row.text, ended, row.drawn, row.pieces, row.log_probabilities)
 
 
 def stream(
@@ -115,7 +95,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Texts to be written, shared by all that write them."""
+    """Texts to be written."""
 
     tokenizer: PreTrainedTokenizerFast
     end_id: int
@@ -126,9 +106,6 @@ class _Work:
     width: int
     limit: float
     """The model's positions; infinite where they have no limit."""
-    rows_type: type[BatchedRows | SingleRows]
-    """For caches of up to `window` positions; longer ones are SingleRows."""
-    window: float
     prompts: dict[str, list[int]]
     """The tokens of each prompt."""
     waiting: list[tuple[int, deque[int]]]
@@ -154,19 +131,9 @@ def _work(
     # Texts of one prompt stay together, so that it is read once.
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
     waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
-    return _Work(
-        tokenizer, tokenizer.eos_token_id, known_ids, requests, width, limit, rows_of(model),
-        attention_window(model), prompts, waiting,
-    )  # fmt: skip
-
-
-@torch.inference_mode()
-def _cores_each_writer(model: PreTrainedModel, max_new_tokens: int, width: int) -> int:
-    """How many cores a thread that writes takes. It does not follow from the texts, of which a kill leaves fewer."""
-    if cores_of(model) == 1:
-        return 1
-    longest = min(position_limit(model.config) or math.inf, max(PLANNED_POSITIONS, 2 * max_new_tokens))
-    return cores_for(model, width * int(longest) * bytes_per_position(model))
+    if waiting:
+        require_rows(model, waiting[-1][0])
+    return _Work(tokenizer, tokenizer.eos_token_id, known_ids, requests, width, limit, prompts, waiting)
 
 
 @dataclass(slots=True)
@@ -218,13 +185,12 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
         step 3         d e f       -> g
     """
     for length, waiting in work.waiting:
-        if not waiting:
-            continue
-        rows = (work.rows_type if length <= work.window else SingleRows)(model, work.width, length)
+        rows = BatchedRows(model, work.width, length)
         writing: dict[int, _Row] = {}
         while True:
             for slot in range(work.width):
-                if slot not in writing and (number := next_of(waiting)) is not None:
+                if slot not in writing and waiting:
+                    number = waiting.popleft()
                     request = work.requests[number]
                     ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
@@ -269,12 +235,3 @@ def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, in
         tokens = draw(own, temperature, top_p, uniforms)
         drawn += zip(slots, tokens, log_probabilities(own, tokens), strict=True)
     return drawn
-
-
-def _whole_texts(written: Iterator[tuple[_Row, Ended | None]]) -> Iterator[Generated | None]:
-    """The texts that have ended, and None after each other token."""
-    for row, ended in written:
-        if ended:
-            yield Generated(row.number, row.text, ended, row.drawn, row.pieces, row.log_probabilities)
-        else:
-            yield None

@@ -1,23 +1,11 @@
 """Texts that a model continues together: how a token of each is drawn, and where it ends.
 
-Each text is a row with its own keys and values. Matrix products round differently for another number of rows, and sums
-for another length. So that a row's logits do not depend on the other rows, every step has one shape: `width` rows, idle
-ones included, and a cache of `length` positions, which follows from the row alone; masked positions add exact zeros.
-Each prompt is read alone.
-
-Products are cut into blocks of rows, and in a block that is not full a row's last bits may depend on its index. Tried
-with torch's MKL on Intel: with AVX-512 the index made no difference where the width is a multiple of 32; limited to
-AVX2, the last two of 32 rows differed by 1e-6, and none of 24, 48 or 96. 48 rows fill the blocks of both. On an AMD
-EPYC the second half of 48 rows differed from the first where two threads shared a product, and no row where one thread
-computed it: so generator.py gives each core rows of its own (side_by_side.py).
-
-A row's token depends on its own logits and its own random number alone, to the last bit: softmax treats each row by
-itself, and the sums over a row are taken in order. So it does not matter which rows are drawn together.
+Each text is a row with its own keys and values in one cache of fixed shape: a step computes all rows at once, and each
+row is at a position of its own. A row's token follows from its own logits and its own random number.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -121,33 +109,41 @@ def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float
 
 
 PROBE = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
-"""Token ids of two rows, with which `rows_of` tries a model."""
+"""Token ids of two rows, with which `require_rows` tries a model."""
 
 
 MASKED = torch.finfo(torch.float32).min
 
 
-def rows_of(model: PreTrainedModel) -> "type[BatchedRows | SingleRows]":
-    """BatchedRows if they reproduce the model's own logits, else SingleRows, which work with any causal model."""
+def require_rows(model: PreTrainedModel, length: int) -> None:
+    """Raise UserError for a model whose own logits `BatchedRows` of `length` positions do not reproduce."""
+    if not (length <= attention_window(model) and _can_be_batched(model)):
+        raise UserError(
+            f"{type(model).__name__}: texts cannot be written in batches by this architecture; to do without them, set "
+            "generate.headers.count to 0 and generate.problems.sets to []"
+        )
+
+
+def _can_be_batched(model: PreTrainedModel) -> bool:
     try:
         rows = BatchedRows(model, 2, max(map(len, PROBE)))
         for row, ids in enumerate(PROBE):
             rows.read(row, list(ids[:-2]))
         for place in (-2, -1):
             rows.step({row: ids[place] for row, ids in enumerate(PROBE)})
-        for row, ids in enumerate(PROBE):
-            alone = model(input_ids=_tensor(model, list(ids))).logits[0, -1].float()
-            if not torch.allclose(rows.logits[row], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max())):
-                return SingleRows
+        alone = [model(input_ids=_tensor(model, list(ids))).logits[0, -1].float() for ids in PROBE]
     except Exception:  # a model of another kind may fail anywhere
-        return SingleRows
-    return BatchedRows
+        return False
+    return all(
+        torch.allclose(rows.logits[row], own, rtol=1e-3, atol=1e-3 * float(own.abs().max()))
+        for row, own in enumerate(alone)
+    )
 
 
 def attention_window(model: PreTrainedModel) -> float:
     """How many positions every layer sees; infinite where all layers see all positions.
 
-    BatchedRows are for caches up to this length: a mask that is given to the model replaces its layers' own windows.
+    A mask that is given to the model replaces its layers' own windows, so rows must not be longer than these.
     """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
@@ -155,16 +151,6 @@ def attention_window(model: PreTrainedModel) -> float:
         return math.inf
     sizes = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
     return min((size for size in sizes if size), default=math.inf)
-
-
-def bytes_per_position(model: PreTrainedModel) -> int:
-    """Of what a model keeps of each token that it has read; 0 where that is not to be seen."""
-    ids = list(PROBE[0])
-    try:
-        layers = _read_alone(model, ids).past_key_values.layers
-        return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers) // len(ids)
-    except Exception:  # a model of another kind may fail anywhere
-        return 0
 
 
 class BatchedRows:
@@ -256,33 +242,6 @@ class _RowsLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         """The number of positions."""
         return self.rows.length
-
-
-class SingleRows:
-    """Rows one by one, each with the model's own cache: slow, and correct for any causal model."""
-
-    def __init__(self, model: PreTrainedModel, width: int, _: int) -> None:
-        self.model, self.width = model, width
-        self.pasts: dict[int, Any] = {}
-        self.logits = torch.empty(0)
-        self.prompt: tuple[list[int], Any] | None = None
-
-    def read(self, row: int, ids: list[int]) -> None:
-        """Begin a row with these tokens."""
-        if self.prompt is None or self.prompt[0] != ids:
-            self.prompt = (ids, self.model(input_ids=_tensor(self.model, ids), use_cache=True))
-        output = self.prompt[1]
-        if not len(self.logits):
-            self.logits = output.logits.new_zeros(self.width, output.logits.shape[-1], dtype=torch.float32)
-        self.pasts[row] = deepcopy(output.past_key_values)
-        self.logits[row] = output.logits[0, -1]
-
-    def step(self, tokens: dict[int, int]) -> None:
-        """Append a token to each of these rows."""
-        for row, token in tokens.items():
-            output = self.model(input_ids=_tensor(self.model, [token]), past_key_values=self.pasts[row], use_cache=True)
-            self.pasts[row] = output.past_key_values
-            self.logits[row] = output.logits[0, -1]
 
 
 def _read_alone(model: PreTrainedModel, ids: list[int]) -> Any:

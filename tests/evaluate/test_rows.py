@@ -135,13 +135,3 @@ def test_a_token_is_as_likely_as_the_model_says_whatever_its_draw_was_limited_to
 
     assert log_probabilities(logits, [0, 1, 3]) == [round(float(np.log(share)), 3) for share in (0.1, 0.5, 0.25)]
     assert str(log_probabilities(torch.tensor([[0.0, 99.0]]), [1])) == "[0.0]"
-
-
-def test_the_likelihood_of_a_token_does_not_depend_on_the_rows_beside_it() -> None:
-    logits = torch.randn(48, 5000, generator=torch.Generator().manual_seed(0)) * 5
-    tokens = list(range(48))
-
-    together = log_probabilities(logits, tokens)
-
-    assert [log_probabilities(logits[row : row + 1], [row])[0] for row in tokens] == together
-    assert log_probabilities(logits.flip(0), tokens[::-1]) == together[::-1]

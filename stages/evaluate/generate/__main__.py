@@ -1,8 +1,4 @@
-"""Model + held-out headers + code problems -> what the model writes: `python -m stages.evaluate.generate`.
-
-`PARROTFLOW_EVALUATE_PROCESSES` is the number of processes that share the texts (default: one for each GPU, else one):
-it changes the time, not the result. A kill loses no finished text: the same command continues.
-"""
+"""Model + held-out headers + code problems -> what the model writes: `python -m stages.evaluate.generate`."""
 
 import stages.evaluate.libraries  # noqa: F401 (before torch)
 
@@ -11,14 +7,13 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from stages.evaluate.generate import texts
 from stages.evaluate.generate.languages import choose_headers
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv, sampled_tokens
+from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
 from stages.formats.evaluation.generation import (
     LOOKS,
     SAMPLES_HTML,
     write_completions,
-    write_sampled_tokens,
     write_samples,
 )
 from stages.formats.evaluation.problems import write_problems
@@ -27,7 +22,6 @@ from stages.formats.reports import write_metrics
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
 
@@ -53,7 +47,7 @@ def main() -> None:
     cut = texts.prompts_cut(tokenizer, [*beginnings, *prompts])
     if cut:
         print(f"note: {cut} of {len(beginnings) + len(prompts)} prompts are cut: the model reads only their end")
-    written, log = texts.written_texts(params, sets, headers, [*beginnings, *prompts])
+    written = texts.written_texts([*beginnings, *prompts], params.width)
     bodies, solutions = written[: len(beginnings)], written[len(beginnings) :]
 
     samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
@@ -66,14 +60,10 @@ def main() -> None:
     write_samples(samples)
     write_problems(problem for one in sets for problem in one.problems)
     write_completions(completions)
-    write_sampled_tokens(map(sampled_tokens, [*header_texts, *problem_texts]))
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))
     report.write()
     write_metrics("generate", {"parsed": report.samples.parsed_share})
-    # Of this run alone: the clones of a sweep share the cache.
-    log.drop()
-    drop_unused(texts.TEXTS)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from stages.evaluate.generate.params import HeldOutLanguage, LanguageName
 from stages.evaluate.rows import End
@@ -183,26 +183,12 @@ def _in_a_block(text: str) -> str:
 
 
 def _tree(text: str) -> ast.Module | None:
-    """The syntax tree; None where the text is not Python."""
-    tree: ast.Module | None = _compiled(text, ast.PyCF_ONLY_AST)
-    return tree
-
-
-def _compiled(text: str, flags: int = 0) -> Any:
-    """What Python's `compile` makes of a text; None where it refuses it."""
+    """The syntax tree; None if the text is not Python."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            return compile(text, "sample", "exec", flags, dont_inherit=True)
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def compiles_as_python(text: str) -> bool:
-    """Whether Python compiles a text: beyond the grammar, no `return` outside a function, no parameter name twice.
-
-    Nothing is run.
-    """
-    return _compiled(_in_a_block(text)) is not None
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
@@ -275,8 +261,6 @@ class Language:
     """Where the completion of a header ends."""
     parses: Callable[[str], bool] | None
     """Whether a text parses; None for a language without a grammar."""
-    compiles: Callable[[str], bool] | None
-    """Whether a text compiles, without running it; None for a language without a compiler here."""
     stops: Mapping[ProblemFormat, tuple[str, ...]]
     """Strings before which the completion of a problem is cut."""
 
@@ -286,7 +270,6 @@ LANGUAGES: dict[str, Language] = {
         headers=function_headers,
         header_end=function_end,
         parses=parses_as_python,
-        compiles=compiles_as_python,
         stops={
             # Chen et al. 2021, section 2.1; `@` begins a decorated definition.
             "humaneval": ("\nclass", "\ndef", "\n#", "\n@", "\nif", "\nprint"),
@@ -298,7 +281,6 @@ LANGUAGES: dict[str, Language] = {
         headers=paragraph_headers,
         header_end=paragraph_end,
         parses=None,
-        compiles=None,
         stops={"humaneval": ("\n\n",), "mbpp": ("\n\n",)},
     ),
 }

@@ -107,10 +107,8 @@ class GenerateParams(Section):
 
     seed: Annotated[int, Field(ge=0)]
     """Of the choice of headers and of every sample; each has its own seed, made from this one and its name."""
-    width: Annotated[int, Field(ge=48, multiple_of=48)]
-    """Texts written at once, and the shape of every matrix product: another width may change a logit's last bits, and
-    with them, rarely, a sample. A multiple of 48: products are cut into blocks of rows, and in a block that is not full
-    a row's last bits may depend on its index."""
+    width: Annotated[int, Field(ge=1)]
+    """Texts written at once. Another width changes a logit's last bits, and with them, rarely, a sample."""
     language: HeldOutLanguage
     """Of the held-out documents. It decides what a header is, where a sample ends, and whether it can be parsed. mixed:
     python for .py and .pyi, text for all others."""

@@ -6,7 +6,7 @@ each token is shaded by how likely it was.
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp
@@ -28,7 +28,6 @@ from stages.formats.evaluation.generation import (
     Receipts,
     Sample,
     SampleCounts,
-    SampledTokens,
 )
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
@@ -51,18 +50,6 @@ class ShadedToken(NamedTuple):
     """0, the likeliest, to 4."""
     log_probability: float
     """Of a character that several tokens make up, that of all of them."""
-
-
-def sampled_tokens(text: Text) -> SampledTokens:
-    """As they are recorded."""
-    written = text.written
-    return SampledTokens(
-        kind=text.kind,
-        name=text.name,
-        sample=text.sample,
-        tokens=written.pieces,
-        log_probabilities=written.log_probabilities,
-    )
 
 
 def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
@@ -105,8 +92,6 @@ class Look:
     """Of the text, tokenized again."""
     parses: bool | None
     """Whether the whole parses; None for a language without a grammar."""
-    compiles: bool | None
-    """Whether the whole compiles; None for a language without a compiler here."""
     repeated: float
     """Share of the text's 4-grams of tokens that occurred before in it."""
     longest_shared: int
@@ -121,17 +106,12 @@ def look_at(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: To
         Look(
             text=text,
             tokens=len(own),
-            parses=_checked(LANGUAGES[text.language].parses, text),
-            compiles=_checked(LANGUAGES[text.language].compiles, text),
+            parses=parses(text.whole) if (parses := LANGUAGES[text.language].parses) else None,
             repeated=repeated_share(own),
             longest_shared=shared,
         )
         for text, own, shared in zip(texts, ids, longest_shared(store, ids), strict=True)
     ]
-
-
-def _checked(check: Callable[[str], bool] | None, text: Text) -> bool | None:
-    return check(text.whole) if check else None
 
 
 def repeated_share(ids: Sequence[int]) -> float:
@@ -198,7 +178,6 @@ def summed_up(looks: Sequence[Look]) -> Looks:
     return Looks(
         texts=len(looks),
         parsed_share=mean(look.parses for look in looks),
-        compiled_share=mean(look.compiles for look in looks),
         repeated_share=mean(look.repeated for look in looks),
         longest_shared_median=float(median(look.longest_shared for look in looks)) if looks else None,
         longest_shared_maximum=max((look.longest_shared for look in looks), default=None),
@@ -287,9 +266,9 @@ def looks_csv(looks: Iterable[Look]) -> str:
     """A row for each text, with a heading."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
-    writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "compiles", "repeated", "longest_shared"))
+    writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "repeated", "longest_shared"))
     for one in looks:
         text = one.text
-        row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses, one.compiles)
+        row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses)
         writer.writerow((*row, f"{one.repeated:.{SIGNIFICANT_DIGITS}g}", one.longest_shared))
     return output.getvalue()

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -15,20 +14,14 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
 from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
-from stages.evaluate.model import answers_key, open_config, open_model, open_tokenizer, position_limit
+from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.rows import after, stop_at
-from stages.evaluate.side_by_side import run_in_processes
 from stages.formats.evaluation.generation import Completion, Ended, Sample
-from stages.formats.evaluation.problems import Problem, as_problem, problems_sha256, read_problems, require_unique
+from stages.formats.evaluation.problems import Problem, as_problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
-from stages.runtime.cache import ResultLog, cache_key
 from stages.runtime.entry import first_line
 from stages.runtime.hub import data_set_error
 from stages.runtime.inputs import require_listed
-from stages.runtime.stage_code import computing_sha256
-
-TEXTS = "generate"
-"""Their kind in the cache, until the stage's outputs are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,38 +148,12 @@ def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Generatio
     return sum(request.prompt in long for request in requests)
 
 
-def written_texts(
-    params: GenerateParams, sets: Sequence[OpenSet], headers: Sequence[Header], requests: Sequence[GenerationRequest]
-) -> tuple[list[Generated], ResultLog]:
-    """A text for each request, in their order. The processes share what an earlier run of the same has not finished.
-
-    Each text is stored as soon as it has ended, so that a kill loses none; where, is returned too.
-    """
-    prompts = [repr((request.prompt, request.seed, request.sampling)) for request in requests]
-    # Where a text ends follows from the parameters, the problems, the headers and from this code.
-    ends = [params.model_dump_json(), problems_sha256(problem for one in sets for problem in one.problems)]
-    ends += [*(header.signature for header in headers), computing_sha256(__name__)]
-    log = ResultLog(TEXTS, cache_key(answers_key(MODEL), *prompts, *ends))
-    finished = log.read()
-    missing = [number for number in range(len(requests)) if str(number) not in finished]
-    if missing:
-        run_in_processes(partial(_write_share, log, requests, missing, params.width))
-        finished = log.read()
-    return [Generated(number, *finished[str(number)]) for number in range(len(requests))], log
-
-
-def _write_share(
-    log: ResultLog, requests: Sequence[GenerationRequest], missing: Sequence[int], width: int, rank: int, processes: int
-) -> None:
-    """Write the texts of one process."""
-    own = missing[rank::processes]
-    if not own:
-        return
-    model, tokenizer = open_model(MODEL), open_tokenizer(MODEL)
-    longest = max(request.sampling.max_new_tokens for request in requests)
-    with closing(generate(model, tokenizer, [requests[number] for number in own], width, longest)) as texts:
-        for one in track(texts, total=len(own), description="sampling", disable=rank > 0):
-            log.append(str(own[one.request]), [one.text, one.ended, one.ids, one.pieces, one.log_probabilities])
+def written_texts(requests: Sequence[GenerationRequest], width: int) -> list[Generated]:
+    """A text for each request, in their order."""
+    if not requests:
+        return []
+    texts = generate(open_model(MODEL), open_tokenizer(MODEL), requests, width)
+    return sorted(track(texts, total=len(requests), description="sampling"), key=lambda one: one.request)
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:

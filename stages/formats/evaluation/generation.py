@@ -5,8 +5,6 @@ generate writes all of it; score runs the completions of problems, publish shows
 data/samples.json          completions of held-out headers
 data/completions.jsonl     of code problems: a line per sample, sorted by task_id and sample, so that the file does not
                            depend on the order in which samples were finished
-data/token_log_probabilities.jsonl   how likely each of their tokens was: a line per text. A file of its own, since
-                           score and publish need not run again where only the last digit of one differs
 reports/generate.json      both at a glance, and what they were written with
 """
 
@@ -21,11 +19,10 @@ from stages.formats.reports import Report, read_json, read_rows, receipt_path, w
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
-"""Of each sample: whether it parses and compiles, what it repeats, what it shares with the training data."""
+"""Of each sample: whether it parses, what it repeats, what it shares with the training data."""
 SAMPLES = Path("data/samples.json")
 SAMPLES_HTML = Path("data/samples.html")
 COMPLETIONS = Path("data/completions.jsonl")
-TOKEN_LOG_PROBABILITIES = Path("data/token_log_probabilities.jsonl")
 
 Ended: TypeAlias = Literal["eos", "stop", "length"]
 """Why a text ended: the model ended the document, a stop string was written, or the tokens were used up."""
@@ -104,26 +101,6 @@ def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     return read_rows(path, Completion, "run `dvc repro generate`")
 
 
-class SampledTokens(BaseModel, frozen=True, extra="forbid"):
-    """How likely each token of a text was, also those that the kept text ends before."""
-
-    kind: Literal["header", "problem"]
-    name: str
-    """Of the header its source, path and line; of a problem the task_id."""
-    sample: int
-    """Which of the problem's samples, counted from 0."""
-    tokens: list[str]
-    """The text of each: empty of the token that ends a document, and of one that ends within a character."""
-    log_probabilities: list[float]
-    """Natural logarithms, to three decimals, of the probabilities under the model itself: before temperature and
-    top_p."""
-
-
-def write_sampled_tokens(texts: Iterable[SampledTokens]) -> None:
-    """Write `data/token_log_probabilities.jsonl`."""
-    write_lines(TOKEN_LOG_PROBABILITIES, "".join(f"{text.model_dump_json()}\n" for text in texts))
-
-
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):
     """How many completions of held-out headers parse."""
 
@@ -142,8 +119,6 @@ class Looks(BaseModel, frozen=True, extra="forbid"):
     texts: int
     parsed_share: float | None
     """Prompt and completion together parse."""
-    compiled_share: float | None
-    """They compile; nothing is run."""
     repeated_share: float | None
     """Mean over the texts: of a text's 4-grams of tokens, the share that occurred before in it (seq-rep-4, Welleck et
     al. 2020, arXiv:1908.04319)."""

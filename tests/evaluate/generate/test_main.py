@@ -2,12 +2,9 @@ import csv
 import json
 import math
 import re
-import signal
-import time
 from html.parser import HTMLParser
-from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 
 import pytest
 
@@ -16,11 +13,9 @@ from stages.collect.__main__ import main as collect
 from stages.evaluate.generate import report
 from stages.evaluate.generate.__main__ import main
 from stages.evaluate.generate.texts import own_seed
-from stages.evaluate.model import open_model
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, read_completions
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
-from stages.formats.model_folder import MODEL, weights_sha256
-from stages.runtime.cache import ResultLog
+from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
@@ -31,7 +26,6 @@ OUTS = (
     "data/looks.csv",
     "data/problems.jsonl",
     "data/completions.jsonl",
-    "data/token_log_probabilities.jsonl",
     "reports/generate.json",
 )
 
@@ -60,18 +54,6 @@ def test_headers_and_problems_are_completed_with_their_receipts(project: Path) -
     looks = list(csv.DictReader((project / "data/looks.csv").open(newline="")))
     assert [look["kind"] for look in looks] == ["header"] * 3 + ["problem"] * 24
     assert [int(look["longest_shared"]) <= int(look["tokens"]) for look in looks] == [True] * 27
-    assert list(project.glob(".parrotflow/cache/generate/*/*")) == []
-
-
-def test_the_model_is_opened_once_for_headers_and_problems(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Path] = []
-    monkeypatch.setattr(
-        "stages.evaluate.generate.texts.open_model", lambda folder: opened.append(folder) or open_model(folder)
-    )
-
-    main()
-
-    assert opened == [MODEL]
 
 
 class Texts(HTMLParser):
@@ -123,77 +105,11 @@ def test_everything_is_on_one_page_and_markup_in_it_stays_text(project: Path) ->
     assert report.problems.parsed_share is None  # plain text has no grammar
 
 
-def test_neither_the_number_of_processes_nor_other_samples_change_a_byte(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_inputs_give_the_same_bytes(project: Path) -> None:
     main()
     first = outs(project)
-
-    monkeypatch.setenv("PARROTFLOW_EVALUATE_PROCESSES", "2")
     main()
     assert outs(project) == first
-
-    monkeypatch.delenv("PARROTFLOW_EVALUATE_PROCESSES")
-    write_sections(project, generate__problems__samples=1)
-    main()
-    fewer = set((project / "data/completions.jsonl").read_bytes().splitlines())
-    assert len(fewer) == 12
-    assert fewer < set(first["data/completions.jsonl"].splitlines())
-
-
-def test_a_kill_loses_no_finished_text_and_the_outputs_are_the_same_bytes(project: Path) -> None:
-    write_sections(project, generate__problems__samples=80)
-    main()
-    whole = outs(project)
-    for name in OUTS:
-        (project / name).unlink()
-
-    process = get_context("fork").Process(target=main)  # torch is imported already
-    process.start()
-    while len(kept_lines(project)) < 60:
-        assert process.is_alive()
-        time.sleep(0.002)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    before = kept_lines(project)
-    assert 60 <= len(before) < 960
-    (file,) = project.glob(".parrotflow/cache/generate/*/*/log.jsonl")
-    file.write_bytes(file.read_bytes()[:-5])  # as if it had come in the middle of a line
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(ResultLog, "drop", lambda _: None)
-        main()
-    assert outs(project) == whole
-    assert set(before[:-1]) <= set(kept_lines(project))
-    assert len(kept_lines(project)) == 3 + 960 + 1
-
-
-def kept_lines(project: Path) -> list[bytes]:
-    return [
-        line
-        for path in project.glob(".parrotflow/cache/generate/*/*/log.jsonl")
-        for line in path.read_bytes().splitlines()
-        if line
-    ]
-
-
-def test_what_was_finished_is_read_and_not_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResultLog, "drop", lambda _: None)
-    main()
-    first = outs(project)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("written again")
-
-    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
-    main()
-    assert outs(project) == first
-
-    other = (project / "model/config.json").read_text()
-    (project / "model/config.json").write_text(other + "\n")
-    with pytest.raises(AssertionError, match="written again"):
-        main()
 
 
 def test_nothing_need_be_asked(project: Path) -> None:
@@ -221,7 +137,7 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
     ("changes", "message"),
     [
         ({"generate__headers__temperature": -1.0}, "generate.headers.temperature = -1.0"),
-        ({"generate__width": 64}, "generate.width = 64: Input should be a multiple of 48"),
+        ({"generate__width": 0}, "generate.width = 0: Input should be greater than or equal to 1"),
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
             {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},
@@ -244,20 +160,6 @@ def test_a_parameter_that_cannot_be_is_refused(project: Path, changes: dict[str,
         main()
 
 
-def test_texts_of_problems_that_were_edited_are_written_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ResultLog, "drop", lambda _: None)
-    main()
-    (problems,) = (project / "evaluation/problems").glob("*.jsonl")
-    problems.write_text(problems.read_text().replace("assert ", "assert  ", 1))
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("written again")
-
-    monkeypatch.setattr("stages.evaluate.generate.texts.generate", refuse)
-    with pytest.raises(AssertionError, match="written again"):
-        main()
-
-
 def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_sections(project, generate__headers__header_bytes=5000)
 
@@ -268,25 +170,14 @@ def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: 
     assert f"note: {cut} of " in capsys.readouterr().out
 
 
-def test_each_token_of_each_text_has_its_likelihood_in_a_file_and_on_the_page(project: Path) -> None:
+def test_each_token_on_the_page_has_its_likelihood(project: Path) -> None:
     main()
 
-    rows = [json.loads(line) for line in (project / "data/token_log_probabilities.jsonl").read_text().splitlines()]
-    samples = json.loads((project / "data/samples.json").read_text())
-    kept = {("header", f"{one['source']} {one['path']}:{one['line']}", 0): one["body"] for one in samples}
-    kept |= {("problem", one.task_id, one.sample): one.completion for one in read_completions()}
-    assert [row["kind"] for row in rows] == ["header"] * 3 + ["problem"] * 24
-    assert {(row["kind"], row["name"], row["sample"]) for row in rows} == kept.keys()
-    for row in rows:
-        assert len(row["tokens"]) == len(row["log_probabilities"])
-        assert kept[row["kind"], row["name"], row["sample"]].strip() in "".join(row["tokens"])
-    likelihoods = [value for row in rows for value in row["log_probabilities"]]
-    assert max(likelihoods) <= 0
-    # An untrained model finds each of 300 tokens about equally likely.
-    assert fmean(likelihoods) == pytest.approx(-math.log(300), abs=0.3)
     titles = [float(title) for title in Texts((project / "data/samples.html").read_text()).titles]
-    assert len(titles) > 0.5 * len(likelihoods)
-    assert {*titles} & {*likelihoods}
+    assert len(titles) > 50
+    assert max(titles) <= 0
+    # An untrained model finds each of 300 tokens about equally likely.
+    assert median(titles) == pytest.approx(-math.log(300), abs=0.3)
 
 
 def test_a_page_of_more_tokens_than_a_browser_shows_is_shaded_in_part(

@@ -45,7 +45,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     nothing = Looks(
         texts=0,
         parsed_share=None,
-        compiled_share=None,
         repeated_share=None,
         longest_shared_median=None,
         longest_shared_maximum=None,

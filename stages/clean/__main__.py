@@ -1,24 +1,21 @@
-"""Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`.
+"""Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
 
-What was kept and what was dropped is reported per filter: figures for DVC, tables for people.
-"""
-
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from stages.clean.decontamination import Contamination
+from stages.clean.decontamination import SEARCHED
 from stages.clean.judge import check_splits, judge, kept_rows, key_of
 from stages.clean.ledger import write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
-from stages.clean.preview import SHOWN, preview
+from stages.clean.preview import preview
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
-from stages.formats.pages import escape, table
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.splits import SPLITS, TRAIN, VALIDATION
-from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.formats.splits import TRAIN, VALIDATION
+from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import run_stage, visible
 from stages.runtime.inputs import require_listed
@@ -39,20 +36,15 @@ def main() -> None:
     # Before anything may fail: the ledger says why too little is left.
     with atomic_folder(LEDGER) as folder:
         write_ledger(folder, ledger)
-    atomic_write(CLEAN / "duplicates.csv", duplicates_csv(ledger, judged.duplicates))
-    atomic_write(CLEAN / "contaminated.csv", contaminated_csv(ledger, judged.contamination))
-    atomic_write(CLEAN / "evaluation_items.csv", as_csv(judged.contamination.items))
     if params.decontamination is not None:
-        print(searched_items(judged.contamination, params.decontamination), flush=True)
-    preview(judged, shards, params.masks.kinds).write()
+        print(searched_items(judged.searched, params.decontamination), flush=True)
+    preview(ledger, judged.masked.paths).write()
     check_splits(ledger, params.split, params.seed)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
-    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts) | item_counts(judged.contamination))
-    atomic_write(REPORTS / "clean_drops.csv", as_csv(drop_counts(ledger)))
-    atomic_write(CLEAN / "report.md", markdown_report(ledger))
-    for cache in ("masked", "features", "words", "contamination", "splits", SHOWN):
+    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts, judged.searched))
+    for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
 
@@ -94,48 +86,16 @@ def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
     return counts.sort_values(["documents", "filter"], ascending=[False, True])
 
 
-def duplicates_csv(ledger: pd.DataFrame, duplicates: pd.DataFrame) -> str:
-    """A row for each duplicate that is dropped: which document it resembles and how much (the exact Jaccard similarity
-    of their words; 1 if only white space differs)."""
-
-    def named(role: str, rows: "pd.Index | pd.Series") -> pd.DataFrame:
-        return ledger.loc[rows, ["source", "path"]].add_prefix(f"{role}_").reset_index(drop=True)
-
-    own = duplicates.assign(verdict=ledger["verdict"]).reset_index(drop=True)
-    dropped, resembled = named("dropped", duplicates.index), named("resembled", duplicates["resembled"])
-    rows = pd.concat([dropped, own["verdict"], resembled, own["similarity"]], axis=1)
-    return as_csv(rows.sort_values(rows.columns.to_list()))
-
-
-def contaminated_csv(ledger: pd.DataFrame, contamination: Contamination) -> str:
-    """A row for each document with a passage of an evaluation set: which item, and the words they share."""
-    rows = ledger.loc[contamination.hits.index, ["source", "path", "verdict"]].join(contamination.hits)
-    return as_csv(rows.sort_values(rows.columns.to_list()))
-
-
-def as_csv(rows: pd.DataFrame) -> str:
-    """A table as CSV; of numbers six digits."""
-    return rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-
-
-def searched_items(contamination: Contamination, sets: Decontamination) -> str:
+def searched_items(searched: Counter[str], sets: Decontamination) -> str:
     """How many items were searched for in which way, in one line."""
     return (
-        f"evaluation items: {contamination.searched('ngrams'):,} searched for by {sets.ngram_size} words in a row, "
-        f"{contamination.searched('whole'):,} shorter ones as a whole, {contamination.searched('no'):,} with fewer "
-        f"than {sets.minimum_words} words not searched for (data/clean/evaluation_items.csv)"
+        f"evaluation items: {searched['by_ngrams']:,} searched for by {sets.ngram_size} words in a row, "
+        f"{searched['whole']:,} shorter ones as a whole, {searched['not_searched']:,} with fewer than "
+        f"{sets.minimum_words} words not searched for"
     )
 
 
-def item_counts(contamination: Contamination) -> dict[str, Any]:
-    """The same for `reports/clean.json`; nothing where there is no evaluation set."""
-    if contamination.items.empty:
-        return {}
-    names = {"by_ngrams": "ngrams", "whole": "whole", "not_searched": "no"}
-    return {"evaluation_items": {name: contamination.searched(how) for name, how in names.items()}}
-
-
-def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
+def summary(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) -> dict[str, Any]:
     """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
     is_kept = ledger["verdict"] == KEPT
     found = masked[is_kept] if len(masked) else masked
@@ -148,28 +108,11 @@ def summary(ledger: pd.DataFrame, masked: pd.DataFrame) -> dict[str, Any]:
         "held_out_of_trained_files": held_out_of_trained_files(ledger),
         "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
         "dropped": drop_counts(ledger).set_index("filter").to_dict("index"),
-    }
+    } | ({"evaluation_items": {name: searched[name] for name in SEARCHED}} if searched else {})
 
 
 def _size(part: pd.DataFrame) -> dict[str, int]:
     return {"documents": len(part), "bytes": int(part["bytes"].sum()), "sources": part["source"].nunique()}
-
-
-def markdown_report(ledger: pd.DataFrame) -> str:
-    """The same as a Markdown table with the share of each."""
-    documents, size = len(ledger), int(ledger["bytes"].sum())
-    parts = [("collected", documents, size)]
-    parts += [(f"dropped: {name}", *counts) for name, *counts in drop_counts(ledger).itertuples(index=False)]
-    for split in SPLITS:
-        part = ledger[ledger["split"] == split]
-        parts.append((split, len(part), int(part["bytes"].sum())))
-    rows = [
-        (name, f"{count:,}", f"{count / documents:.1%}", f"{part_size:,}", f"{part_size / size:.1%}")
-        for name, count, part_size in parts
-    ]
-    held_out = sorted(ledger.loc[ledger["split"] == VALIDATION, "source"].unique())[:50]
-    sources = escape(", ".join(held_out))
-    return f"# Cleaning\n\n{table(('', 'documents', '', 'bytes', ''), rows)}\nSources held out: {sources}.\n"
 
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ An item with fewer words than an n-gram is one passage, the sequence of all its 
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pandas as pd
 
 from stages.clean.masking import mask
 from stages.clean.params import Decontamination
@@ -23,14 +22,13 @@ from stages.runtime.entry import UserError
 
 HITS = "hits.json"
 
+SEARCHED = ("by_ngrams", "whole", "not_searched")
+"""How an item is searched for."""
+
 DATA = (".json", ".ndjson", ".jl", ".jsonlines", ".parquet", ".csv", ".tsv", ".zip", ".tar", ".tgz")
 """Endings of files whose content is no running text."""
 
 NGram = tuple[bytes, ...]
-
-Hit = tuple[int, str, str]
-EvaluationItem = tuple[str, int, str]
-"""The rows of the tables of `Contamination`."""
 
 
 class Passages(NamedTuple):
@@ -45,56 +43,44 @@ class Passages(NamedTuple):
 
 
 class Contamination(NamedTuple):
-    """What was looked for, and where it was found."""
+    """What was found, and what was looked for."""
 
-    hits: pd.DataFrame
-    """Of each document that has one, by its row over all shards, the first `evaluation_item` and the `words` that they
-    share."""
-    items: pd.DataFrame
-    """Each `evaluation_item` (file and number) with its number of `words`, and how documents were `searched` for it: by
-    each of its `ngrams`, for the `whole` as one sequence of words, or `no`, not at all."""
-
-    def searched(self, how: str) -> int:
-        """Items that were searched for in this way."""
-        return int((self.items["searched"] == how).sum())
-
-
-def contamination_of(hits: Sequence[Hit], items: Sequence[EvaluationItem]) -> Contamination:
-    """As tables; empty where nothing is looked for."""
-    found = pd.DataFrame(hits, columns=["row", "evaluation_item", "words"]).set_index("row")
-    return Contamination(found, pd.DataFrame(items, columns=["evaluation_item", "words", "searched"]))
+    because: dict[int, str]
+    """By its row over all shards, the first item of which a document has a passage, and the words that both have."""
+    searched: Counter[str]
+    """How many items documents were searched for: `by_ngrams`, as a `whole`, or `not_searched` for."""
 
 
 def find_contaminated(
     shards: Sequence[Path], sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
 ) -> Contamination:
     """Look for passages of the evaluation sets in every document; `masks` are the kinds of values masked there."""
-    items, passages = evaluation_passages(sets, kind, masks)
+    searched, passages = evaluation_passages(sets, kind, masks)
     key = cache_key(sets.model_dump_json(), kind, json.dumps(masks), *(file_sha256(Path(name)) for name in sets.files))
-    hits: list[Hit] = []
+    because: dict[int, str] = {}
     first_row = 0
     find = partial(_find, passages, kind)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
-        hits += [(first_row + row, item, ngram) for row, item, ngram in found["hits"]]
+        because |= {first_row + row: f"{item}: {words}" for row, item, words in found["hits"]}
         first_row += found["documents"]
-    return contamination_of(hits, items)
+    return Contamination(because, searched)
 
 
 def evaluation_passages(
     sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
-) -> tuple[list[EvaluationItem], Passages]:
-    """Every item of the evaluation sets, and what documents are searched for. Raises UserError if that is nothing."""
-    items: list[EvaluationItem] = []
+) -> tuple[Counter[str], Passages]:
+    """How the items of the evaluation sets are searched for, and by what. Raises UserError if that is nothing."""
+    searched: Counter[str] = Counter()
     item_of: dict[NGram, str] = {}
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
         for number, text in enumerate(evaluation_texts(Path(file), sets.fields), start=1):
             name, words = f"{file}#{number}", word_list(text.lower(), kind)
             if len(words) < sets.minimum_words:
-                items.append((name, len(words), "no"))
+                searched["not_searched"] += 1
                 continue
-            items.append((name, len(words), "ngrams" if len(words) >= sets.ngram_size else "whole"))
+            searched["by_ngrams" if len(words) >= sets.ngram_size else "whole"] += 1
             # A copy in a document has placeholders where the item has addresses. What is masked depends on the text
             # around it too, so the item is searched for as it is as well.
             for form in (words, word_list(mask(text, masks).text.lower(), kind)) if masks else (words,):
@@ -106,7 +92,7 @@ def evaluation_passages(
                     shorter.setdefault(form[-1], set()).add(size)
     if not item_of:
         raise UserError(f"clean.decontamination: no item of {', '.join(sets.files)} has {sets.minimum_words} words")
-    return items, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})
+    return searched, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})
 
 
 def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:

@@ -5,7 +5,8 @@ Filters, duplicates and the split are queries over the ledger's features.
 
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from stages.clean.decontamination import Contamination, contamination_of, find_contaminated
+from stages.clean.decontamination import find_contaminated
 from stages.clean.filtering import draw
 from stages.clean.ledger import measure_shards
 from stages.clean.masking import MaskedShards, mask_shards
@@ -37,10 +38,8 @@ class Judgement(NamedTuple):
 
     masked: MaskedShards
     ledger: pd.DataFrame
-    contamination: Contamination
-    """The documents with a passage of an evaluation set, and what was looked for."""
-    duplicates: pd.DataFrame
-    """The documents that are dropped as duplicates: by their row, the columns of `NearDuplicate`."""
+    searched: Counter[str]
+    """How the items of evaluation sets were searched for."""
 
 
 def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
@@ -51,36 +50,34 @@ def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     masked = mask_shards(shards, params.masks.kinds)
     features = measure_shards(masked.paths, params.filters.measures())
     ledger = apply_filters(features, params.filters, params.seed)
-    contamination = contamination_of([], [])
+    searched: Counter[str] = Counter()
     if params.decontamination is not None:
-        contamination = find_contaminated(masked.paths, params.decontamination, params.words, params.masks.kinds)
-        ledger = drop(ledger, contamination.hits.index, CONTAMINATED)
-    duplicates = exact_duplicates(ledger)
-    ledger = drop(ledger, duplicates.index, EXACT_DUPLICATE)
+        hits, searched = find_contaminated(masked.paths, params.decontamination, params.words, params.masks.kinds)
+        ledger = drop(ledger, hits, CONTAMINATED)
+    ledger = drop(ledger, exact_duplicates(ledger), EXACT_DUPLICATE)
     if params.near_duplicates is not None:
         near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
-        ledger = drop(ledger, near.index, NEAR_DUPLICATE)
-        duplicates = pd.concat([duplicates, near])
-    ledger = assign_splits(ledger, params.split, params.seed)
-    return Judgement(masked, ledger, contamination, duplicates)
+        names = ledger["source"] + " " + ledger["path"]
+        because = {row: f"{names[other]}, {similarity:.3f}" for row, (other, similarity) in near.items()}
+        ledger = drop(ledger, because, NEAR_DUPLICATE)
+    return Judgement(masked, assign_splits(ledger, params.split, params.seed), searched)
 
 
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:
-    """The ledger: the features with `verdict`: `kept`, or the first filter that drops it."""
+    """The ledger: the features with `verdict` (`kept`, or the first filter that drops it) and an empty `because`."""
     verdict = np.full(len(features), KEPT, dtype=object)
     for kind in filter_classes():
         for name, dropped in kind.drops(filters, features, seed):
             verdict[(verdict == KEPT) & np.asarray(dropped, dtype=bool)] = name
-    return features.assign(verdict=verdict)
+    return features.assign(verdict=verdict, because="")
 
 
-def exact_duplicates(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Of the kept documents with the same content all but the first by (source, path, id), in the columns of
-    `NearDuplicate`: each resembles its first copy."""
+def exact_duplicates(ledger: pd.DataFrame) -> dict[int, str]:
+    """Of the kept documents with the same content all but the first by (source, path, id), which is named: by row."""
     order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
-    first: pd.Series = pd.Series(order.index, index=order.index).groupby(order["content_sha256"]).transform("first")
-    copies = first[first != first.index].sort_index()
-    return pd.DataFrame({"resembled": copies, "similarity": 1.0})
+    first: pd.Series = (order["source"] + " " + order["path"]).groupby(order["content_sha256"]).transform("first")
+    copies = first[order["content_sha256"].duplicated()]
+    return dict(zip(copies.index.tolist(), copies.tolist(), strict=True))
 
 
 def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -88,12 +85,13 @@ def kept_rows(ledger: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.flatnonzero(ledger["verdict"].to_numpy() == KEPT)
 
 
-def drop(ledger: pd.DataFrame, rows: Iterable[int], verdict: str) -> pd.DataFrame:
-    """The ledger where those of the rows that were kept so far are dropped with a verdict."""
-    verdicts = ledger["verdict"].to_numpy(copy=True)
-    dropped = [row for row in rows if verdicts[row] == KEPT]
-    verdicts[dropped] = verdict
-    return ledger.assign(verdict=verdicts)
+def drop(ledger: pd.DataFrame, because: Mapping[int, str], verdict: str) -> pd.DataFrame:
+    """The ledger where those of the rows that were kept so far are dropped with a verdict, and because of what."""
+    rows = [row for row in kept_rows(ledger).tolist() if row in because]
+    verdicts, reasons = (ledger[name].to_numpy(dtype=object, copy=True) for name in ("verdict", "because"))
+    verdicts[rows] = verdict
+    reasons[rows] = [because[row] for row in rows]
+    return ledger.assign(verdict=verdicts, because=reasons)
 
 
 def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from stages.runtime.entry import UserError, first_line
 FEATURES = "features.arrow"
 """In an entry of the cache."""
 
-LATER = ("shard", "verdict", "split")
+LATER = ("shard", "verdict", "because", "split")
 """Columns that the ledger gets afterwards."""
 
 LANGUAGE_OF_SUFFIX = {

@@ -131,16 +131,15 @@ def rows_per_band(permutations: int, similarity: float) -> int:
 
 def find_near_duplicates(
     shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
-) -> pd.DataFrame:
-    """The near-duplicates to drop among the ledger's rows: the columns of `NearDuplicate`, with rows for documents, by
-    the row. Of those alike the first by (source, path, id) is kept."""
+) -> dict[int, tuple[int, float]]:
+    """The near-duplicates to drop among the ledger's rows, by row: the kept document that each resembles most, and how
+    much. Of those alike the first by (source, path, id) is kept."""
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
     corpus = Corpus(list(read_words(shards, params.permutations, words)), ordered)
-    dropped = resembling_kept(corpus, params)
-    found = pd.DataFrame(list(dropped), columns=NearDuplicate._fields)
-    for column in ("document", "resembled"):
-        found[column] = ordered[found[column].to_numpy(dtype=np.int64)]
-    return found.set_index("document")
+    return {
+        int(ordered[one.document]): (int(ordered[one.resembled]), one.similarity)
+        for one in resembling_kept(corpus, params)
+    }
 
 
 def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDuplicate]:

@@ -1,8 +1,7 @@
 """What cleaning says of its work, besides the documents: the ledger and the preview.
 
-The ledger has a row for each collected document with its features, `verdict` and `split`. The preview has a few
-examples of what was dropped and masked, cut short, for the page about the corpus. They come from the corpus: none is
-markup.
+The ledger has a row for each collected document with its features, `verdict`, `because` and `split`. The preview has a
+few examples of what was dropped, cut short, for the page about the corpus. They come from the corpus: none is markup.
 """
 
 from collections.abc import Sequence
@@ -36,30 +35,18 @@ def read_ledger(columns: Sequence[str] | None = None) -> pd.DataFrame:
 PREVIEW = Path("data/clean/preview.json")
 
 
-class Excerpt(BaseModel, frozen=True, extra="forbid"):
-    """Some characters of a document."""
+class Dropped(BaseModel, frozen=True, extra="forbid"):
+    """A document that was dropped."""
 
     source: str
     path: str
     bytes: int
-    """Of the whole document."""
-    start: int
-    """Characters before the excerpt."""
-    text: str
-    is_end: bool
-    """Whether the document ends with it."""
-
-
-class Dropped(BaseModel, frozen=True, extra="forbid"):
-    """A document that was dropped."""
-
-    document: Excerpt
-    resembled: Excerpt | None
-    """Of a duplicate, the document that it resembles, from where they first differ."""
-    similarity: float | None
-    """With it: exact Jaccard similarity of their words."""
-    passage: str
-    """Of a contaminated document, the evaluation item and the words that both have."""
+    because: str
+    """What decided, beyond the verdict: the document that it resembles, the passage that it has."""
+    beginning: str
+    """Its first characters."""
+    is_all: bool
+    """Whether they are the whole document."""
 
 
 class DroppedBy(BaseModel, frozen=True, extra="forbid"):
@@ -71,32 +58,11 @@ class DroppedBy(BaseModel, frozen=True, extra="forbid"):
     examples: list[Dropped]
 
 
-class MaskedValue(BaseModel, frozen=True, extra="forbid"):
-    """A value that was masked, with the text around it."""
-
-    source: str
-    path: str
-    before: str
-    value: str
-    """As it was; of a credential its first characters alone."""
-    after: str
-
-
-class MaskedKind(BaseModel, frozen=True, extra="forbid"):
-    """Examples of one kind of mask."""
-
-    kind: str
-    documents: int
-    """That have such a value."""
-    examples: list[MaskedValue]
-
-
 class Preview(BaseModel, frozen=True, extra="forbid"):
     """What `clean` shows of its work."""
 
     dropped: list[DroppedBy]
     """The verdict with the most documents first."""
-    masked: list[MaskedKind]
 
     def write(self) -> None:
         """Write it; equal values, equal bytes."""

@@ -12,6 +12,7 @@ from stages.clean import ledger
 from stages.clean.__main__ import main
 from stages.clean.filtering import Measure
 from stages.collect.__main__ import main as collect
+from stages.formats.cleaning import read_ledger
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
@@ -62,14 +63,6 @@ def test_the_ledger_has_every_document_with_its_features_and_its_verdict() -> No
     assert len(rows) == 32
     long = next(row for row in rows if row["path"] == "corpus/long.py")
     assert (long["line_length_maximum"], long["verdict"], long["split"]) == (2000, "line_length_maximum_above", "")
-
-
-def test_reports_for_people_and_for_the_bar_chart_say_the_same() -> None:
-    clean()
-
-    assert Path("reports/clean_drops.csv").read_text().splitlines()[0] == "filter,documents,bytes"
-    assert "exact_duplicate,1," in Path("reports/clean_drops.csv").read_text()
-    assert "| dropped: exact_duplicate | 1 | 3.1% |" in Path("data/clean/report.md").read_text()
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,21 +156,6 @@ def test_a_failure_leaves_the_previous_splits_whole() -> None:
 NEAR = {"similarity": 0.85, "permutations": 64, "minimum_words": 20}
 
 
-def test_near_duplicates_leave_one_and_the_list_names_both() -> None:
-    text = " ".join(f"name{number} =" for number in range(200))
-    Path("corpus/alike_1.py").write_text(text.replace(" =", " =\n"))
-    Path("corpus/alike_2.py").write_text(text.replace(" =", " =\n") + "one_more\n")
-    collect()
-    report = clean(clean__near_duplicates=NEAR)
-
-    assert report["dropped"]["near_duplicate"]["documents"] == 1
-    assert Path("data/clean/duplicates.csv").read_text().splitlines() == [
-        "dropped_source,dropped_path,verdict,resembled_source,resembled_path,similarity",
-        "mine,corpus/alike_2.py,near_duplicate,mine,corpus/alike_1.py,0.995025",
-        "mine,corpus/module_004.py,exact_duplicate,mine,corpus/copy.py,1",
-    ]
-
-
 def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
     lines = [f"name{number} =\n" for number in range(100)]
     Path("corpus/alike_1.py").write_text("".join(lines))
@@ -186,11 +164,12 @@ def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
     collect()
     clean(clean__near_duplicates=NEAR)
 
-    rows = [line.split(",") for line in Path("data/clean/duplicates.csv").read_text().splitlines()]
-    assert [row[1:3] + row[4:6] for row in rows if "alike" in row[1]] == [
-        ["corpus/alike_2.py", "near_duplicate", "corpus/alike_1.py", "0.95"],
-        ["corpus/alike_3.py", "exact_duplicate", "corpus/alike_2.py", "1"],
-    ]
+    ledger = read_ledger().set_index("path")
+    assert ledger.loc[ledger["because"] != "", ["verdict", "because"]].to_dict("index") == {
+        "corpus/alike_2.py": {"verdict": "near_duplicate", "because": "mine corpus/alike_1.py, 0.950"},
+        "corpus/alike_3.py": {"verdict": "exact_duplicate", "because": "mine corpus/alike_2.py"},
+        "corpus/module_004.py": {"verdict": "exact_duplicate", "because": "mine corpus/copy.py"},
+    }
 
 
 def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it() -> None:

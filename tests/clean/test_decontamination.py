@@ -8,6 +8,7 @@ import pytest
 from stages.clean.__main__ import main
 from stages.clean.decontamination import evaluation_texts
 from stages.collect.__main__ import main as collect
+from stages.formats.cleaning import read_ledger
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
@@ -40,14 +41,17 @@ def clean(*, emails: bool = False, **changes: Any) -> set[str]:
     return {item.path for split in ("train", "validation") for item in read_documents(Path("data/clean") / split)}
 
 
+def because() -> dict[str, str]:
+    """Why each contaminated document was dropped, by its path."""
+    ledger = read_ledger().set_index("path")
+    return {str(path): text for path, text in ledger.loc[ledger["verdict"] == "contaminated", "because"].items()}
+
+
 def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_the_words() -> None:
     Path("corpus/leak.py").write_text("x = 1\n\n" + PROBLEM.upper().replace("    ", "\t") + "y = 2\n")
 
     assert "corpus/leak.py" not in clean()
-    assert Path("data/clean/contaminated.csv").read_text().splitlines() == [
-        "source,path,verdict,evaluation_item,words",
-        "mine,corpus/leak.py,contaminated,evaluation.jsonl#2,def has_close numbers threshold check if two numbers",
-    ]
+    assert because() == {"corpus/leak.py": "evaluation.jsonl#2: def has_close numbers threshold check if two numbers"}
 
 
 def test_an_item_with_an_address_is_found_where_addresses_are_masked() -> None:
@@ -57,9 +61,7 @@ def test_an_item_with_an_address_is_found_where_addresses_are_masked() -> None:
 
     assert "corpus/leak.py" not in clean(files=["addresses.txt"])
     assert "corpus/leak.py" not in clean(files=["addresses.txt"], emails=True)
-    assert Path("data/clean/contaminated.csv").read_text().splitlines()[1:] == [
-        "mine,corpus/leak.py,contaminated,addresses.txt#1,write to email or to email for a"
-    ]
+    assert because() == {"corpus/leak.py": "addresses.txt#1: write to email or to email for a"}
     assert "corpus/leak.py" not in clean(files=["addresses.txt"], ngram_size=20, emails=True)
 
 
@@ -72,12 +74,11 @@ def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:
     kept = clean(files=["evaluation.jsonl", "passage.txt"], fields=["prompt"])
 
     assert len(kept) == 20
-    hits = [line.split(",") for line in Path("data/clean/contaminated.csv").read_text().splitlines()[1:]]
-    assert [(path, verdict, item) for _, path, verdict, item, _ in hits] == [
-        ("corpus/first.py", "contaminated", "evaluation.jsonl#2"),
-        ("corpus/second.py", "contaminated", "evaluation.jsonl#2"),
-        ("corpus/third.py", "contaminated", "passage.txt#1"),
-    ]
+    assert {path: text.partition(":")[0] for path, text in because().items()} == {
+        "corpus/first.py": "evaluation.jsonl#2",
+        "corpus/second.py": "evaluation.jsonl#2",
+        "corpus/third.py": "passage.txt#1",
+    }
 
 
 def test_rows_that_are_named_as_text_are_refused(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_shorter_run_of_common_words_is_no_passage() -> None:
 
 def test_without_a_leak_nothing_is_dropped() -> None:
     assert len(clean()) == 20
-    assert Path("data/clean/contaminated.csv").read_text() == "source,path,verdict,evaluation_item,words\n"
+    assert because() == {}
 
 
 def test_a_text_file_is_one_item() -> None:
@@ -152,23 +153,12 @@ def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report
     kept = clean(files=["short.jsonl", "evaluation.jsonl"], minimum_words=3)
 
     assert {name for name in kept if "module" not in name} == {"corpus/part.py", "corpus/hello.py"}
-    assert "mine,corpus/whole.py,contaminated,short.jsonl#1,say the word ananas print ananas\n" in (
-        Path("data/clean/contaminated.csv").read_text()
-    )
+    assert because()["corpus/whole.py"] == "short.jsonl#1: say the word ananas print ananas"
     assert read_json(Path("reports/clean.json"))["evaluation_items"] == {
         "by_ngrams": 1,
         "whole": 3,
         "not_searched": 2,
     }
-    assert Path("data/clean/evaluation_items.csv").read_text().splitlines() == [
-        "evaluation_item,words,searched",
-        "short.jsonl#1,6,whole",
-        "short.jsonl#2,7,whole",
-        "short.jsonl#3,2,no",
-        "short.jsonl#4,0,no",
-        "evaluation.jsonl#1,4,whole",
-        "evaluation.jsonl#2,21,ngrams",
-    ]
 
 
 def test_a_short_item_within_a_longer_known_passage_is_found_wherever_it_ends() -> None:
@@ -183,7 +173,7 @@ def test_it_says_how_many_items_were_searched_for(capsys: pytest.CaptureFixture[
 
     assert (
         "evaluation items: 1 searched for by 8 words in a row, 0 shorter ones as a whole, 1 with fewer than 5 words "
-        "not searched for (data/clean/evaluation_items.csv)"
+        "not searched for"
     ) in capsys.readouterr().out.splitlines()
 
 

@@ -52,7 +52,7 @@ def near_duplicates(
         write_shard(shards[-1], [documents[k] for k in part])
     ledger = pd.DataFrame([{"id": d.id, "source": d.source, "path": d.path} for d in documents])
     found = find_near_duplicates(shards, ledger, np.arange(len(documents)), params, kind)
-    return {documents[row].path: (documents[other].path, similarity) for row, other, similarity in found.itertuples()}
+    return {documents[row].path: (documents[other].path, similarity) for row, (other, similarity) in found.items()}
 
 
 def clusters(

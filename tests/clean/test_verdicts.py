@@ -27,7 +27,7 @@ def ledger(texts: Iterable[tuple[str, str, str]], **changes: Any) -> pd.DataFram
     params = CleanParams.model_validate(values)
     rows = [features_of(text, path, source, **values["filters"]) for source, path, text in texts]
     judged = apply_filters(pd.DataFrame(rows), params.filters, params.seed)
-    judged = drop(judged, exact_duplicates(judged).index, EXACT_DUPLICATE)
+    judged = drop(judged, exact_duplicates(judged), EXACT_DUPLICATE)
     return assign_splits(judged, params.split, params.seed)
 
 

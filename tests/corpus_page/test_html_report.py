@@ -5,11 +5,11 @@ import pandas as pd
 import yaml
 
 from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
-from stages.formats.cleaning import Dropped, DroppedBy, Excerpt, MaskedKind, MaskedValue, Preview
+from stages.formats.cleaning import Dropped, DroppedBy, Preview
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
 
-NOTHING = Preview(dropped=[], masked=[])
+NOTHING = Preview(dropped=[])
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>&lt;b&gt;\u202e\x1b[31m\x00"
 
@@ -94,16 +94,12 @@ def page_of(preview: Preview) -> str:
 
 
 def hostile_preview() -> Preview:
-    excerpt = Excerpt(source=HOSTILE, path=HOSTILE, bytes=1234, start=56, text=HOSTILE, is_end=False)
-    pair = Dropped(document=excerpt, resembled=excerpt, similarity=0.87654, passage="")
-    alone = Dropped(document=excerpt, resembled=None, similarity=None, passage=HOSTILE)
-    value = MaskedValue(source=HOSTILE, path=HOSTILE, before=HOSTILE, value=HOSTILE, after=HOSTILE)
+    example = Dropped(source=HOSTILE, path=HOSTILE, bytes=1234, because=HOSTILE, beginning=HOSTILE, is_all=False)
     return Preview(
         dropped=[
-            DroppedBy(verdict="near_duplicate", documents=1200, examples=[pair]),
-            DroppedBy(verdict=HOSTILE, documents=3, examples=[alone]),
-        ],
-        masked=[MaskedKind(kind="emails", documents=4000, examples=[value])],
+            DroppedBy(verdict="near_duplicate", documents=1200, examples=[example]),
+            DroppedBy(verdict=HOSTILE, documents=3, examples=[example]),
+        ]
     )
 
 
@@ -116,20 +112,17 @@ def test_hostile_documents_are_shown_as_text() -> None:
     assert cells.open == []
     for markup in ("<script", "<img", "onerror=alert(2)>", "\u202e", "\x1b", "\x00"):
         assert markup not in text
-    assert text.count("</pre>") == text.count("<pre>") == 4
-    assert text.count("</details>") == plain.count("</details>") + 3
+    assert text.count("</pre>") == text.count("<pre>") == 2
+    assert text.count("</details>") == plain.count("</details>") + 2
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "&amp;lt;b&amp;gt;\\u202e\\x1b[31m\\x00" in text
 
 
-def test_examples_say_what_they_are_of_and_how_alike_a_pair_is() -> None:
+def test_examples_say_what_they_are_of() -> None:
     text = page_of(hostile_preview())
 
     assert "<summary>near_duplicate: 1 of 1,200</summary>" in text
-    assert "Similarity 0.877" in text
-    assert "1,234 bytes, from character 56" in text
-    assert "<summary>emails: 4,000 documents</summary>" in text
-    assert "What was masked" not in page_of(NOTHING)
+    assert "1,234 bytes: &lt;/pre&gt;" in text
 
 
 def test_a_long_chart_sums_up_the_rest() -> None:

@@ -274,5 +274,7 @@ def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path) -> None:
         "error: params.yaml: toy.sets: own.txt is not among the deps of toy in dvc.yaml, so a change would go "
         "unnoticed: add it there\n",
     )
-    replace(project / "dvc.yaml", "deps: [source.txt, folder, data/code", "deps: [source.txt, folder, own.txt, data/code")
+    replace(
+        project / "dvc.yaml", "deps: [source.txt, folder, data/code", "deps: [source.txt, folder, own.txt, data/code"
+    )
     assert started(project) == (0, "")

@@ -90,18 +90,10 @@ def _table(title: str, rows: "pd.Series[bool]", judged: Judgement) -> Table:
             table.add_row(escape(f"{heading} {name}"), *_documents_and_bytes(changed[groups == name]))
     for row in np.argsort(-changed["bytes"].to_numpy(), kind="stable")[:EXAMPLES]:
         document = changed.iloc[row]
-        name = f"{document['source']} {document['path']}{_resembled(judged, int(changed.index[row]))}"
+        because = f" ({document['because']})" * bool(document["because"])
+        name = f"{document['source']} {document['path']}{because}"
         table.add_row(escape(visible(name)), "", f"{document['bytes']:,}")
     return table
-
-
-def _resembled(judged: Judgement, row: int) -> str:
-    """Of a duplicate, which document it resembles and how much."""
-    pair = judged.duplicates[judged.duplicates.index == row]
-    if pair.empty:
-        return ""
-    other = judged.ledger.loc[pair["resembled"]].iloc[0]
-    return f" ({pair['similarity'].iloc[0]:.3f} like {other['source']} {other['path']})"
 
 
 def _documents_and_bytes(part: pd.DataFrame) -> tuple[str, str]:

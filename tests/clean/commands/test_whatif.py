@@ -148,7 +148,7 @@ def test_of_a_near_duplicate_it_says_which_document_it_resembles(
     collect()
     near = "near_duplicates={similarity: 0.8, permutations: 64, minimum_words: 20}"
 
-    assert "mine corpus/near_2.py (0.900 like mine corpus/near_1.py)" in rows(ask(monkeypatch, capsys, near))
+    assert "mine corpus/near_2.py (mine corpus/near_1.py, 0.900)" in rows(ask(monkeypatch, capsys, near))
 
 
 def test_it_says_that_the_stage_would_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,13 +16,16 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test lint format setup setup-dev bench docs help
+.PHONY: run test acceptance lint format setup setup-dev bench docs help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
 
-test: setup-dev  ## every test, in parallel
-	@python tests/run_suite.py -n $(TEST_PROCESSES)
+test: setup-dev  ## the tests, in parallel
+	@python tests/run_suite.py -n $(TEST_PROCESSES) -m "not acceptance"
+
+acceptance: setup-dev  ## the tests that take long: kills, servers, several machines, the tutorial, Slurm
+	@python tests/run_suite.py -n $(TEST_PROCESSES) -m acceptance
 
 lint: setup-dev  ## style and strict types
 	@ruff check .

@@ -11,28 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-TESTS = Path(__file__).parent
-
-LONGEST = (
-    "train/checkpoint/test_crashes.py",
-    "flows/plan/test_change_matrix.py",
-    "flows/test_planted_passwords.py",
-    "docs/test_tutorial.py",
-    "flows/test_scheduled.py",
-    "flows/sweep/test_sweep.py",
-    "flows/sweep/test_pool.py",
-    "flows/run/test_pages.py",
-    "flows/test_deployments.py",
-    "flows/test_repeat.py",
-    "runtime/test_workers_on_ray.py",
-    "train/test_failing_workers.py",
-    "train/test_launcher.py",
-    "flows/test_operations.py",
-)
-"""Files that take half a minute and more, the longest ones first."""
-
-assert all((TESTS / name).exists() for name in LONGEST), "LONGEST names a file that is not there"
-
 os.environ.update(
     {
         "DVC_NO_ANALYTICS": "1",
@@ -51,24 +29,6 @@ gc.disable()  # until all is imported: see `pytest_collection_finish`
 # How long an example takes depends on what else runs, and on tables that hypothesis makes once on a new machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let each test process begin with its share of the longest files, so that at the end none is alone with one.
-
-    Of the list, xdist gives to each process an equal part in one piece.
-    """
-    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    rank = {TESTS / name: number for number, name in enumerate(LONGEST)}
-    long = sorted((item for item in items if item.path in rank), key=lambda item: rank[item.path])
-    short = [item for item in items if item.path not in rank]
-    ordered: list[pytest.Item] = []
-    for process in range(processes):
-        own = [item for item in long if rank[item.path] % processes == process]
-        room = max(0, (len(items) - len(ordered)) // (processes - process) - len(own))
-        ordered += own + short[:room]
-        del short[:room]
-    items[:] = ordered
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -20,6 +20,7 @@ def measure(log: Path, project: Path, *arguments: str) -> None:
     sys.stdout.flush()
 
 
+@pytest.mark.acceptance
 def test_each_loss_is_shown_beside_that_of_the_run_that_it_must_agree_with(tmp_path: Path) -> None:
     project, log = write_project(tmp_path / "project"), tmp_path / "log"
     arguments = ("--try-on-cpu", "--at-once", "2", "--steps", "2", "--only", "fp32", "fp32 fsdp2")

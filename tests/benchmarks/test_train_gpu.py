@@ -12,6 +12,9 @@ import pytest
 from benchmarks import train_gpu
 from stages.train.loop import Trainer
 
+pytestmark = pytest.mark.acceptance
+
+
 NANOGPT = '''
 """A stand-in with the interface of nanoGPT's model.py."""
 from dataclasses import dataclass

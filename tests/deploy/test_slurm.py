@@ -25,6 +25,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch")
 MISSING = [name for name in PROGRAMS if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin") is None]
 
 pytestmark = [
+    pytest.mark.acceptance,
     pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed here: {', '.join(MISSING)} not found"),
     pytest.mark.xdist_group("slurm"),
     pytest.mark.timeout(3600),

@@ -1,6 +1,7 @@
 """README is a first screen, and its badges and its citation are true."""
 
 import re
+import subprocess
 import tomllib
 
 import yaml
@@ -22,6 +23,16 @@ def test_the_badges_and_the_citation_say_what_the_project_says() -> None:
     assert f">{PROJECT['license']}<" in badges["license"]
     assert f">{PROJECT['requires-python'].removeprefix('>=')}+<" in badges["python"]
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+def test_it_shows_the_folders_at_the_top() -> None:
+    shown = re.findall(r"^(\w+)/  +\S", README, re.MULTILINE)
+    listed = subprocess.run(
+        ["git", "ls-tree", "-d", "--name-only", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert sorted(shown) == sorted(name for name in listed.stdout.split() if not name.startswith("."))
+    assert len(shown) == 11
 
 
 def test_every_file_that_it_names_is_there() -> None:

@@ -8,8 +8,13 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.flows.small_pipeline import environment, git, make_pipeline
 from tests.small_project import IDENTITY, ROOT
+
+pytestmark = pytest.mark.acceptance
+
 
 PAGE = (ROOT / "docs/tutorial/first-experiment.md").read_text(encoding="utf-8")
 TINY = {"train.max_steps: 100": "train.max_steps: 6", "evaluate_every_steps: 50": "evaluate_every_steps: 6"}

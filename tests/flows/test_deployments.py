@@ -24,6 +24,9 @@ from tests.flows.operated import Operated, free_port, wait_until
 from tests.flows.small_pipeline import git
 from tests.flows.test_pipeline import environment, toy
 
+pytestmark = pytest.mark.acceptance
+
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,6 +20,9 @@ from tests.flows.operated import Operated, child, operated, wait_until
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro
 
+pytestmark = pytest.mark.acceptance
+
+
 SLOW = "stages:\n  slow: {cmd: sleep 600 && touch slow.txt, outs: [slow.txt]}\n"
 EIGHT_SECONDS = "stages:\n  slow: {cmd: sleep 8 && touch slow.txt, outs: [slow.txt]}\n"
 

@@ -19,6 +19,9 @@ from tests.flows.small_pipeline import environment, git, make_pipeline
 from tests.forked import PARROTFLOW, run_forked
 from tests.small_project import FILES_SOURCE, SECTIONS, function_text, write_params
 
+pytestmark = pytest.mark.acceptance
+
+
 ROWS = {"kind": "files", "text": ["content"], "fields": {"source": None, "path": None, "license": None}}
 
 EXPERIMENT = {

@@ -26,6 +26,7 @@ def test_two_runs_from_scratch_in_two_folders_give_the_same_hash_for_every_out(
     assert outs(other) == outs(up_to_date)
 
 
+@pytest.mark.acceptance
 def test_dvc_repro_goes_on_after_kill_9_and_ends_with_the_same_weights(up_to_date: Path, tmp_path: Path) -> None:
     folder, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
     for copy in (folder, undisturbed):

@@ -12,6 +12,9 @@ import yaml
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.small_pipeline import STAGES, git, make_pipeline, run
 
+pytestmark = pytest.mark.acceptance
+
+
 ROOT = Path(__file__).parents[2]
 
 

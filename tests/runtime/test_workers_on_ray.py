@@ -18,6 +18,9 @@ from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
 from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
 
+pytestmark = pytest.mark.acceptance
+
+
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray (optional) is not installed")
 
 

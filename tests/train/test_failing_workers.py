@@ -25,6 +25,9 @@ from stages.train.checkpoint import checkpoints
 from stages.train.params import TrainParams
 from tests.train.small_run import copy_of, environment, fork, params, run_workers, write_project
 
+pytestmark = pytest.mark.acceptance
+
+
 STEPS = {
     "max_steps": 200,
     "checkpoint_every_steps": 10,

@@ -105,6 +105,7 @@ def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPat
     assert pages(os.environ) > 50_000
 
 
+@pytest.mark.acceptance
 def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=3)
     said = run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2_fsdp2")
@@ -112,6 +113,7 @@ def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
+@pytest.mark.acceptance
 def test_two_machines_train_one_model(tmp_path: Path) -> None:
     """Both see the same folder, as on a cluster's file system."""
     project = write_project(tmp_path / "project", max_steps=3)
@@ -120,6 +122,7 @@ def test_two_machines_train_one_model(tmp_path: Path) -> None:
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
+@pytest.mark.acceptance
 def test_machines_that_do_not_share_the_projects_folder_are_refused_with_one_message(tmp_path: Path) -> None:
     said = {}
     folders = [write_project(tmp_path / f"machine_{rank}", max_steps=3) for rank in (0, 1)]
@@ -137,6 +140,7 @@ def test_machines_that_do_not_share_the_projects_folder_are_refused_with_one_mes
     )
 
 
+@pytest.mark.acceptance
 def test_machines_with_other_parameters_are_refused(tmp_path: Path) -> None:
     folders = [write_project(tmp_path / f"machine_{rank}", max_steps=3, seed=rank) for rank in (0, 1)]
     for code, text in two_machines(folders):
@@ -212,6 +216,7 @@ def test_engines_that_are_not_supported_are_refused(
     assert f"{own}: {message}" in str(caught.value)
 
 
+@pytest.mark.acceptance
 def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=2)
     settings = yaml.safe_load((ROOT / "deploy/launch/cpu.yaml").read_text(encoding="utf-8"))

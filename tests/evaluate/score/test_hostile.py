@@ -14,7 +14,7 @@ from stages.formats.evaluation.verdicts import Outcome
 from tests.evaluate.score.conftest import Judges, Run
 from tests.small_project import ROOT
 
-pytestmark = pytest.mark.needs_bwrap
+pytestmark = [pytest.mark.acceptance, pytest.mark.needs_bwrap]
 
 ESCAPED = 'def check(candidate):\n    assert candidate() == "escaped"\n'
 DOUBLES = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(5) == 10\n"

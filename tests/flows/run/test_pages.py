@@ -27,6 +27,9 @@ from tests.flows.operated import Operated, free_port, operated, wait_until
 from tests.flows.test_pipeline import environment, processes_in, toy
 from tests.forked import PARROTFLOW, run_forked
 
+pytestmark = pytest.mark.acceptance
+
+
 TWO = """\
 stages:
   first: {cmd: sleep 2 && echo one && echo 1 > first.txt, outs: [first.txt]}

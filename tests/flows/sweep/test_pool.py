@@ -30,6 +30,9 @@ from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
 
+pytestmark = pytest.mark.acceptance
+
+
 ROOT = Path(__file__).parents[3]
 COUNTED = DVC_YAML.replace("> tokens.txt", "| tee tokens.txt | wc -l > count.txt").replace(
     "outs: [tokens.txt]", "outs: [tokens.txt]\n    metrics: [count.txt: {cache: false}]"

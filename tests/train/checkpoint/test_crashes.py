@@ -20,6 +20,9 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
 
+pytestmark = pytest.mark.acceptance
+
+
 STEPS = {
     "max_steps": 200,
     "checkpoint_every_steps": 10,

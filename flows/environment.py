@@ -110,7 +110,6 @@ VARIABLES = {
         "`torch.compile`: `on`, `off`, or `auto` where the whole run repays its start-up; a run that continues stays "
         "as it was",
     ),
-    "PARROTFLOW_CONTINUE": ("none", "the run (FINGERPRINT) to continue although the code has changed"),
     "PARROTFLOW_PROFILE": ("none", "training steps, such as `10-12`, of which each process writes a trace"),
     "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
     "PARROTFLOW_EVALUATE_BATCH": (

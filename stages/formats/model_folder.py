@@ -9,11 +9,6 @@
 
 `transformers.AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load it. The tokenizer also has
 a folder of its own, `data/tokenizer`, as transformers saves it.
-
-While a run trains, its exported steps are among its checkpoints. Each appears whole, and stays until the run has ended
-and the model folder has it:
-
-    .parrotflow/checkpoints/FINGERPRINT/exports/step-00000100-of-500/
 """
 
 import hashlib
@@ -74,14 +69,9 @@ def steps_to_export(export_steps: list[int] | str, max_steps: int) -> list[int]:
     """The steps that `train.export_steps` of a run of `max_steps` means, increasing.
 
     `log2` are those of Pythia (Biderman et al. 2023, section 2.1) without its step 0: 1, 2, 4, ... 512, then every
-    1000. The rule does not depend on the run's length, so a longer run exports what a shorter one did, and more.
+    1000.
     """
     if isinstance(export_steps, list):
         return sorted(export_steps)
     steps = [*(2**exponent for exponent in range(10)), *range(1000, max_steps + 1, 1000)]
     return [step for step in steps if step <= max_steps]
-
-
-def export_path(folder: Path, step: int, max_steps: int) -> Path:
-    """The model after `step` of a run of `max_steps`, in the run's folder."""
-    return folder / "exports" / f"step-{step:08d}-of-{max_steps}"

@@ -20,7 +20,7 @@ from stages.runtime.entry import run_stage
 from stages.runtime.launch import SEGMENT, device_count, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.resume import LIBRARIES
+from stages.train.checkpoint.resume import LIBRARIES, check_start
 from stages.train.data.order import describe, open_order
 from stages.train.forecast import make_forecast
 from stages.train.hardware import describe_precision
@@ -58,8 +58,10 @@ def main() -> None:
     order = open_order(training, params)
     model = build_config(params, training.manifest)
     notes = [*config.notes, *note_dropout(params, model)]
-    if params.start_from is not None:
-        source = source_folder(params.start_from, download=True)
+    if params.start_checkpoint:
+        check_start(params.start_checkpoint, params.max_steps)
+    if params.start_model:
+        source = source_folder(params.start_model, download=True)
         notes += note_padded_vocabulary(source, training.manifest.vocab_size)
         notes += note_dropped_settings(source)
 

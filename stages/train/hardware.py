@@ -22,7 +22,6 @@ import torch
 from accelerate import Accelerator
 from torch.utils import deterministic
 
-from stages.formats.revision.execution import Session
 from stages.runtime.entry import UserError, whole_number
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import has_buckets, local_bytes, uses_fsdp
@@ -80,7 +79,10 @@ def describe_precision(params: TrainParams, device_type: str) -> str:
 
 
 def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
-    """Whether a run that starts afresh compiles: decided by the whole run's work."""
+    """Whether a run compiles: decided by the whole run's work.
+
+    Raises UserError if compiling is asked for and there is no compiler.
+    """
     choice, compiler = _compile_choice(), _has_compiler(device)
     if choice == "on" and not compiler:
         needed = "CPU needs a C++ compiler (g++ or clang++); install one"
@@ -91,17 +93,6 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
         return choice == "on"
     repays = REPAYS_FROM_FLOPS.get(f"{device.type} {params.precision}", float("inf"))
     return params.tokens * flops_per_token > repays
-
-
-def stays_compiled(afresh: bool, sessions: list[Session], device: torch.device) -> bool:
-    """Whether a run compiles that continues after `sessions`: left to itself, as the last of them did.
-
-    `afresh` is what `should_compile` says. It would change where the run is made longer, and compiled code has other
-    last bits: then no one setting repeats the run. On another kind of device the bits are others anyway.
-    """
-    if not sessions or _compile_choice() != "auto" or sessions[-1].device_type != device.type:
-        return afresh
-    return sessions[-1].compiled and _has_compiler(device)
 
 
 def _compile_choice() -> str:

@@ -25,7 +25,6 @@ from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder
-from stages.train.model.build import export_step
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation
 from stages.train.monitoring.profile import profiled
@@ -178,23 +177,21 @@ def train(
                 reporter.validation(done, validation.measure())
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
-        if done in params.exported_steps:
-            # Before the checkpoint, so that a checkpoint never claims a step whose export is missing.
-            export_step(trainer.eager, trainer.accelerator, trainer.store.manifest, checkpoints.export_path(done))
-        due = done in segment if segment else done % params.checkpoint_every_steps == 0 or last or stopping
+        kept = done % params.checkpoint_every_steps == 0 or done in params.exported_steps
+        due = done in segment if segment else kept or last or stopping
         if due:
             check_finite(trainer, step, "the loss", result.loss.item())
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.eager).item())
-            progress = TrainingProgress.of(params, done, result.loss.item())
+            progress = TrainingProgress(step=done, training_loss=result.loss.item())
             with trainer.throughput.aside("checkpoint"):
                 checkpoints.save(progress, trainer.eager, trainer.optimizers)
         if stopping and not last:
             # A checkpoint is one for all: what one process could not write is not saved.
-            unsaved = count(trainer.accelerator, not checkpoints.wait())
+            unsaved = count(trainer.accelerator, not checkpoints.finish())
             raise StoppedError(saved=due and not unsaved)
     with trainer.throughput.aside("checkpoint"):
-        checkpoints.wait()
+        checkpoints.finish()
     return progress
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from stages.formats.model_folder import MODEL, steps_to_export
+from stages.formats.model_folder import CHECKPOINTS, MODEL, steps_to_export
 from stages.runtime.section import Section
 from stages.train.data.mixture import Mixture
 from stages.train.optim.muon import Muon
@@ -37,27 +37,9 @@ class Schedule(Section):
     decay_share: Fraction
     """Share of all steps, warm-up among them, in which wsd decays; unused by the others."""
 
-    @property
-    def is_extensible(self) -> bool:
-        """Whether the rates of the first steps do not depend on how many follow, so that a run can be made longer."""
-        return self.name in ("constant", "wsd")
-
     def decay_steps(self, max_steps: int) -> float:
         """The steps in which wsd decays, at the end of a run."""
         return self.decay_share * max_steps if self.name == "wsd" else 0.0
-
-    def plateau_end(self, max_steps: int) -> int:
-        """Up to this step the rates do not depend on `max_steps`.
-
-        Runs of other lengths are equal until then, bit for bit if both are compiled or neither is.
-        """
-        match self.name:
-            case "constant":
-                return max_steps
-            case "wsd":
-                return max(self.warmup_steps, int(max_steps - self.decay_steps(max_steps)))
-            case _:
-                return 0
 
     def multiplier(self, step: int, max_steps: int) -> float:
         """The share of the peak learning rate at `step` (from 0) of `max_steps`."""
@@ -88,7 +70,8 @@ class TrainParams(Section):
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
     start_from: str | None
-    """A model folder, or `owner/name@COMMIT` of the Hub, whose weights are continued; null starts from random ones."""
+    """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
+    (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
     sequence_length: Annotated[int, Field(ge=2)]
     """Tokens in a training sequence."""
     attention: Literal["causal", "document"]
@@ -143,10 +126,16 @@ class TrainParams(Section):
         """The steps that `export_steps` means, increasing."""
         return steps_to_export(self.export_steps, self.max_steps)
 
-    def shared_steps(self, max_steps: int) -> int:
-        """Up to this step nothing that is computed depends on `max_steps`: neither learning rate nor mixture."""
-        plateau = self.schedule.plateau_end(max_steps)
-        return plateau if self.mixture is None else min(plateau, self.mixture.shared_steps(max_steps))
+    @property
+    def start_checkpoint(self) -> Path | None:
+        """The checkpoint that `start_from` names, if it names one."""
+        path = Path(self.start_from or "")
+        return path if path.resolve().is_relative_to(CHECKPOINTS.resolve()) else None
+
+    @property
+    def start_model(self) -> str | None:
+        """The model that `start_from` names, if it names one."""
+        return None if self.start_checkpoint else self.start_from
 
     @field_validator("optimizer", mode="before")
     @classmethod
@@ -176,9 +165,8 @@ class TrainParams(Section):
     @field_validator("mixture")
     @classmethod
     def _phases_within_the_run(cls, value: Mixture | None, info: ValidationInfo) -> Mixture | None:
-        max_steps, schedule = info.data.get("max_steps"), info.data.get("schedule")
-        if value and max_steps and schedule:
-            value.check_steps(max_steps, is_extensible=schedule.is_extensible)
+        if value and (max_steps := info.data.get("max_steps")):
+            value.check_steps(max_steps)
         return value
 
     @field_validator("export_steps", mode="before")

@@ -20,6 +20,7 @@ import time
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -40,7 +41,6 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.checkpoints import CONTINUE
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
 from stages.train.checkpoint.resume import LIBRARIES, changes_since, fingerprint, identity
@@ -144,15 +144,9 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
             "(train.milestone_every_steps and train.checkpoints_kept keep more)"
         )
     for session in execution.sessions:
-        if session.continued_from and first < session.first_step - 1:
-            raise UserError(
-                f"--from {first}: the steps up to {session.first_step - 1} were computed by other code (training "
-                f"{session.continued_from}), which this one does not repeat; use a later step"
-            )
-    for session in execution.sessions:
         if session.first_step <= first + 1 and last <= session.last_step:
             return Segment(execution, session, folder, first, last)
-    sessions = ", ".join(f"{one.first_step - 1}-{one.last_step}" for one in execution.sessions if one.has_steps)
+    sessions = ", ".join(f"{one.first_step - 1}-{one.last_step}" for one in execution.sessions)
     raise UserError(
         f"--from {first} --to {last}: no single session executed these steps; the run was executed as {sessions}: "
         "check a segment within one of them"
@@ -172,18 +166,11 @@ def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
     require_locked(*LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update={"precision": segment.session.precision})
     check_run(segment, params)
-    # Nothing is kept or shown but the end state, and the start fits: points of the curves as its run had them.
-    points = params if segment.start is None else read_manifest(segment.start)
-    params = params.model_copy(
-        update={
-            **{"checkpoints_kept": 1, "milestone_every_steps": None, "trackers": [], "export_steps": []},
-            "log_every_steps": points.log_every_steps,
-            "evaluate_every_steps": points.evaluate_every_steps * params.max_steps,
-        }
-    )
+    kept: dict[str, Any] = {"checkpoints_kept": 1, "milestone_every_steps": None, "export_steps": []}
+    params = params.model_copy(update=kept | {"trackers": [], "evaluate_every_steps": params.max_steps})
     STATE_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
-        link_inputs(segment, Path(scratch))
+        link_inputs(segment, params.start_checkpoint, Path(scratch))
         execute_as_recorded(segment, Path(scratch))
         os.environ.update(settings)
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
@@ -200,11 +187,9 @@ def check_run(segment: Segment, params: TrainParams) -> None:
     """Raise UserError if the working tree would compute another run, or if the first checkpoint is damaged."""
     stores = [TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)]
     run = identity(params, stores)
-    if fingerprint(run) != segment.record.fingerprint or params.max_steps != segment.max_steps:
+    if fingerprint(run) != segment.record.fingerprint:
         known = segment.checkpoints / IDENTITY
         changes = changes_since(known, run) if known.exists() else []
-        if params.max_steps != segment.max_steps:
-            changes.append(f"train.max_steps: {segment.max_steps} -> {params.max_steps}")
         raise UserError(
             f"the working tree is not that of the recorded run ({'; '.join(changes) or 'its fingerprint differs'}); "
             "check out the run's commit and data first, as `parrotflow reproduce` does"
@@ -212,14 +197,14 @@ def check_run(segment: Segment, params: TrainParams) -> None:
     stores[0].verify()
     if segment.start:
         problem, recorded = fault(segment.start), segment.record.checkpoints[segment.first]
-        if not problem and (content := content_sha256(segment.start)) != recorded:
+        if not problem and (content := content_sha256(read_manifest(segment.start).sha256)) != recorded:
             problem = f"it is not the recorded one: its content is {content[:16]}, recorded is {recorded[:16]}"
         if problem:
             raise UserError(f"{segment.start}: {problem}")
 
 
-def link_inputs(segment: Segment, scratch: Path) -> None:
-    """Link this project's inputs and the first checkpoint into the temporary project."""
+def link_inputs(segment: Segment, started_from: Path | None, scratch: Path) -> None:
+    """Link this project's inputs, the first checkpoint and that of `start_from` into the temporary project."""
     for path in Path().absolute().iterdir():
         if path.name not in map(str, RESULTS):
             (scratch / path.name).symlink_to(path)
@@ -227,6 +212,10 @@ def link_inputs(segment: Segment, scratch: Path) -> None:
     run.mkdir(parents=True)
     if segment.start:
         (run / segment.start.name).symlink_to(segment.start)
+    if started_from:
+        place = scratch / started_from
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(started_from.absolute())
 
 
 def execute_as_recorded(segment: Segment, scratch: Path) -> None:
@@ -237,7 +226,7 @@ def execute_as_recorded(segment: Segment, scratch: Path) -> None:
     """
     session = segment.session
     for name in list(os.environ):
-        if name in (MIRROR, CONTINUE) or (is_computing(name) and (session.isa_limits or name not in ISA_LIMITS)):
+        if name == MIRROR or (is_computing(name) and (session.isa_limits or name not in ISA_LIMITS)):
             del os.environ[name]
     os.environ |= recorded_settings(session) | {
         MICRO_BATCH: str(session.micro_batch_size),

@@ -26,17 +26,9 @@ from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, firs
 from stages.runtime.launch import SEGMENT
 from stages.runtime.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.mirror import Mirror
 from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
-from stages.train.hardware import (
-    MICRO_BATCH,
-    micro_batch_size,
-    repeat_bits,
-    resolve_precision,
-    should_compile,
-    stays_compiled,
-)
+from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
 from stages.train.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import mask_documents_where_needed, register_unmasked
@@ -65,19 +57,18 @@ def main() -> None:
     stop = StopSignal()
     setup = set_up(section_of_command(), stop)
     params, accelerator = setup.params, setup.accelerator
-    afresh = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
+    compiled = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 
     held_out = TokenStore(TOKENS / VALIDATION)
     run = run_identity(params, accelerator, [setup.store, held_out])
     name = fingerprint(run)
-    checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, Mirror(name))
-    start = resume(checkpoints, setup.eager, setup.optimizers, run)
-    sessions = checkpoints.history.sessions
-    trainer = compile_and_spread(setup, stays_compiled(afresh, sessions, accelerator.device))
-    sessions.append(describe_session(trainer, start.progress.step + 1, start.continued_from))
+    checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params)
+    progress = resume(checkpoints, setup.eager, setup.optimizers, run)
+    trainer = compile_and_spread(setup, compiled)
+    checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1))
 
     segment = [int(step) for step in os.environ.get(SEGMENT, "").split(",") if step]
-    steps = range(start.progress.step, segment[-1] if segment else params.max_steps)
+    steps = range(progress.step, segment[-1] if segment else params.max_steps)
     if segment and steps.start != segment[0]:
         raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
     start_trackers(params, accelerator, name, steps.start)
@@ -85,7 +76,7 @@ def main() -> None:
     reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
-        progress = train(trainer, validation, checkpoints, reporter, start.progress, segment)
+        progress = train(trainer, validation, checkpoints, reporter, progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")

@@ -153,8 +153,6 @@ def test_what_was_edited_after_its_stage_made_it_is_not_published(locked: Path, 
 
 def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made(locked: Path) -> None:
     recorded = execution(weights_sha256())
-    crossing = recorded.sessions[0].model_copy(update={"continued_from": "run-of-other-code"})
-    recorded = recorded.model_copy(update={"sessions": [*recorded.sessions, crossing]})
     recorded.write()
     facts = {"device": "abacus", "processes": 3, "threads_per_process": 2, "compiled": False}
     write_json(Path("reports/train_speed.json"), facts | {"weights_sha256": weights_sha256()})

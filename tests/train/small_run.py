@@ -26,6 +26,7 @@ from stages.runtime.atomic import file_sha256
 from stages.tokenize.encode import smallest_dtype, write_token_shard
 from stages.tokenizer.train import save_trained
 from stages.train import worker
+from stages.train.loop import Trainer
 from tests.small_project import ROOT, SECTIONS, changed
 
 COMMAND = (sys.executable, "-m", "stages.train")
@@ -203,6 +204,22 @@ def _worker(
     GradientState._reset_state()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     main()
+
+
+def stopped_at(step: int) -> Callable[[], None]:
+    """The worker, asked to stop so that it saves after `step` (2 or more) and exits with `EXIT_CONTINUE`."""
+
+    def main() -> None:
+        take_step = Trainer.step
+
+        def asked(trainer: Trainer, number: int, batches: Any) -> Any:
+            trainer.stop._received |= number == step - 2  # votes are read a step later
+            return take_step(trainer, number, batches)
+
+        Trainer.step = asked  # type: ignore[method-assign]  # in a process of its own
+        worker.main()
+
+    return main
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.formats.reports import read_json
-from stages.formats.revision.execution import Session
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.resume import fingerprint, identity
 from stages.train.hardware import (
@@ -21,12 +20,10 @@ from stages.train.hardware import (
     multiplies_bf16_fast,
     resolve_precision,
     sequences_that_fit,
-    stays_compiled,
+    should_compile,
 )
 from stages.train.params import TrainParams
 from tests.train.small_run import params, run, write_project
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -39,45 +36,23 @@ def with_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return compiler
 
 
-def sessions(*compiled: bool, device_type: str = "cpu") -> list[Session]:
-    return [Session.model_construct(compiled=one, device_type=device_type) for one in compiled]
-
-
-@pytest.mark.usefixtures("with_a_compiler")
-@pytest.mark.parametrize("afresh", [True, False])
-def test_left_to_itself_a_run_that_continues_stays_as_it_was(afresh: bool) -> None:
-    assert stays_compiled(afresh, sessions(True), CPU)
-    assert not stays_compiled(afresh, sessions(False), CPU)
-    assert not stays_compiled(afresh, sessions(True, False), CPU)
-    assert stays_compiled(afresh, [], CPU) is afresh
-    assert stays_compiled(afresh, sessions(not afresh, device_type="cuda"), CPU) is afresh
-
-
-@pytest.mark.usefixtures("with_a_compiler")
-@pytest.mark.parametrize("choice", ["on", "off"])
-def test_a_choice_of_the_user_holds_for_a_run_that_continues_too(monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
-    monkeypatch.setenv("PARROTFLOW_COMPILE", choice)
-    assert stays_compiled(choice == "on", sessions(choice == "off"), CPU) is (choice == "on")
-
-
-def test_where_there_is_no_compiler_a_compiled_run_continues_eager(with_a_compiler: Path) -> None:
-    with_a_compiler.unlink()
-    assert not stays_compiled(False, sessions(True), CPU)
-
-
 @pytest.mark.usefixtures("with_a_compiler")
 def test_a_gpu_needs_a_c_compiler_and_pythons_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a module of Python's with them; without, a run would die in its first step."""
-    gpu, on_gpu = torch.device("cuda"), sessions(True, device_type="cuda")
+    large = params(max_steps=10**9)
+
+    def compiles() -> bool:
+        return should_compile(TrainParams.model_validate(large | {"precision": "fp32"}), 1e12, torch.device("cuda"))
+
     headers = tmp_path / "include"
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(headers))
     monkeypatch.delenv("CC", raising=False)
-    assert not stays_compiled(False, on_gpu, gpu)
+    assert not compiles()
     (tmp_path / "gcc").touch(mode=0o700)
-    assert not stays_compiled(False, on_gpu, gpu)
+    assert not compiles()
     headers.mkdir()
     (headers / "Python.h").touch()
-    assert stays_compiled(False, on_gpu, gpu)
+    assert compiles()
 
 
 @dataclass

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_CONTINUE, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launcher import LAUNCH_SETTINGS, pass_on
 from stages.train.params import TrainParams
 from tests.small_project import ROOT, folder_bytes
-from tests.train.small_run import copy_of, run_workers, start, write_params, write_project
+from tests.train.small_run import copy_of, run_workers, start, stopped_at, write_params, write_project
 
 EQUAL, DIFFERENT, CANNOT = 0, 3, 2
 
@@ -28,7 +28,7 @@ Check = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 12 steps that keeps its checkpoints of the steps 6, 9 and 12, and doubles its batch in between."""
+    """A run of 12 steps that keeps its checkpoints of the steps 6, 9 and 12."""
     folder = write_project(tmp_path_factory.mktemp("finished"), checkpoints_kept=3)
     run_workers(folder, 1)
     return folder
@@ -146,9 +146,8 @@ def test_if_the_state_differs_the_facts_that_differ_are_listed(project: Path, ch
 
 
 def test_a_segment_lies_within_a_session_and_is_computed_as_that_was(tmp_path: Path, check: Check) -> None:
-    project = write_project(tmp_path / "project", schedule__name="constant", max_steps=6, checkpoints_kept=9)
-    run_workers(project, 1, PARROTFLOW_MICRO_BATCH="2")
-    write_params(project, schedule__name="constant", max_steps=9, checkpoints_kept=9)
+    project = write_project(tmp_path / "project", max_steps=9, checkpoints_kept=9)
+    run_workers(project, 1, stopped_at(6), EXIT_CONTINUE, PARROTFLOW_MICRO_BATCH="2")
     run_workers(project, 1)
     record = change_record(project)
     executed = [(one.first_step, one.last_step, one.micro_batch_size) for one in record.sessions]

@@ -40,10 +40,9 @@ class Session(BaseModel, frozen=True):
     """One start of the trainer, with what it ran on. No paths, no names of machines, no tokens."""
 
     first_step: int
-    """The first optimizer step that counts and that this session computed; steps are counted from 1."""
+    """The first optimizer step that this session computed, counted from 1."""
     last_step: int
-    """The last one; what it computed after the checkpoint that the next session continued from does not count. The step
-    before the first one, where it found all steps computed by other code."""
+    """The last one that counts: steps after the checkpoint from which the next session resumed are discarded."""
     device: str
     """The name of the processor or GPU."""
     device_type: str
@@ -69,16 +68,8 @@ class Session(BaseModel, frozen=True):
     """The content of the launch preset; None where none was used."""
     versions: dict[str, str]
     """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
-    continued_from: str | None = None
-    """The fingerprint of the run whose steps before this session were computed by other code
-    (`PARROTFLOW_CONTINUE`)."""
     wheels: dict[str, str] = {}
     """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether it computed any that count."""
-        return self.first_step <= self.last_step
 
 
 OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")

@@ -1,41 +1,40 @@
-"""A second copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
+"""A copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
 
     URL/FINGERPRINT/
-        identity.json            what the run is
-        exports/SHA256           a file of a model of `export_steps`; manifests name them
-        step-00000100/           the newest checkpoint
+        step-00000100/           the newest checkpoint, and those of `export_steps`
 
-Files are uploaded first and the manifest last, so that a checkpoint with a manifest is complete. fsspec is imported
-only if a mirror is set. Of what comes back the numbers are trusted, code is not (stages.train.checkpoint.manifest).
+It is read only if there is no checkpoint here. Files are uploaded first and the manifest last, so that a checkpoint
+with a manifest is complete. A thread uploads, and nothing waits for it for long. fsspec is imported only if a mirror is
+set.
 """
 
-import errno
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
-from pydantic import ValidationError
-
-from stages.runtime.atomic import file_sha256
 from stages.runtime.credentials import refuse_credentials
-from stages.runtime.entry import UnavailableError, UserError
-from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, IDENTITY, CheckpointManifest, fault, read_manifest
+from stages.runtime.entry import UserError
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, fault
 
 MIRROR = "PARROTFLOW_MIRROR"
-CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
-"""Of botocore and google.auth, which are not imported here."""
+
+LAST_UPLOAD_SECONDS = 20.0
+"""How long a run that ends waits for the upload of its last checkpoint."""
 
 
 class Mirror:
-    """Copies of the newest checkpoint of one run; does nothing where no URL is set."""
+    """Copies of the checkpoints of one run; does nothing if no URL is set."""
 
     def __init__(self, fingerprint: str) -> None:
+        """Raises UserError if the URL holds a password or is of an unknown kind."""
         self.url = os.environ.get(MIRROR, "").rstrip("/")
         self._files: Any = None
+        self._lock = Lock()
+        self._waiting: list[Path] = []
+        self._thread: Thread | None = None
         refuse_credentials(MIRROR, self.url)
         if self.url:
             try:
@@ -43,115 +42,76 @@ class Mirror:
                 self._files, root = fsspec.core.url_to_fs(self.url)
             except (ImportError, ValueError) as error:
                 raise UserError(f"{MIRROR}={self.url}: cannot be used: {error}") from None
-            self._root, self._run = root, f"{root}/{fingerprint}"
+            self._run = f"{root}/{fingerprint}"
 
-    def push(self, path: Path, exports: Mapping[str, Path]) -> None:
-        """Upload a checkpoint, then remove the earlier ones there. If that fails, the run continues without.
+    def push(self, checkpoints: list[Path]) -> None:
+        """Begin to upload those that are not there yet, and the last one in any case; older ones there are removed.
 
-        `exports`: by their hashes, the files of models that the checkpoint names; those that are there are not sent
-        again, and others go with the checkpoints that named them.
-
-        Later ones stay, as they do in the run's folder: of a run that had come further, or of one of another length.
+        If an upload is under way, these are next, in place of others that are waiting.
         """
         if self._files is None:
             return
+        with self._lock:
+            self._waiting = checkpoints
+            if self._thread is None:
+                self._thread = Thread(target=self._upload_all, daemon=True)
+                self._thread.start()
+
+    def finish(self) -> None:
+        """Wait a moment for the last upload."""
+        if (thread := self._thread) is not None:
+            thread.join(LAST_UPLOAD_SECONDS)
+            if thread.is_alive():
+                self._warn(f"the last checkpoint was not uploaded within {LAST_UPLOAD_SECONDS:.0f} s; the run ends")
+
+    def pull(self, folder: Path) -> None:
+        """Download the complete checkpoints to `folder`. If that fails, the run continues without."""
+        if self._files is None:
+            return
+        partial = folder / "mirror.partial"
         try:
-            self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
-            self._files.makedirs(f"{self._run}/exports", exist_ok=True)
-            self._files.invalidate_cache()
-            belonging = {f"exports/{sha256}": file for sha256, file in exports.items()}
-            for name, file in (belonging | {IDENTITY: path.with_name(IDENTITY)}).items():
-                there = f"{self._run}/{name}"
-                if not self._files.exists(there) or self._files.size(there) != file.stat().st_size:
-                    self._files.put_file(str(file), there)
-            for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
-                self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
-            for old in self._names():
-                if old < path.name:
-                    self._files.rm(f"{self._run}/{old}", recursive=True)
-            if self._names() == [path.name]:  # later ones may name other exports
-                for there in self._files.glob(f"{self._run}/exports/*"):
-                    if there.rsplit("/", 1)[-1] not in exports:
-                        self._files.rm(there)
+            for name in self._complete():
+                partial.mkdir()
+                for file in self._files.ls(f"{self._run}/{name}", detail=False):
+                    self._files.get_file(file, str(partial / file.rsplit("/", 1)[-1]))
+                if problem := fault(partial):
+                    self._warn(f"{name} is skipped: {problem}")
+                    shutil.rmtree(partial)
+                else:
+                    partial.rename(folder / name)
         except Exception as error:  # each file system fails in its own way
-            print(
-                f"warning: {MIRROR}={self.url}: {path.name} was not uploaded ({error}); the run continues", flush=True
-            )
+            shutil.rmtree(partial, ignore_errors=True)
+            self._warn(f"cannot be read ({error}); the run continues without")
 
-    def names(self) -> list[str]:
-        """The names of the checkpoints there, complete or not. Raises as `pull` does."""
-        if self._files is None:
-            return []
-        with self._reading():
-            return self._names()
-
-    def identities(self) -> dict[str, bytes]:
-        """Fingerprint -> what that run is, of the runs there. Raises as `pull` does."""
-        if self._files is None:
-            return {}
-        with self._reading():
-            files = sorted(self._files.glob(f"{self._root}/*/{IDENTITY}"))
-            contents = self._files.cat(files) if files else {}  # at once, where the file system can
-            return {file.split("/")[-2]: content for file, content in contents.items()}
-
-    def pull_export(self, files: Mapping[str, str], folder: Path) -> None:
-        """Download a model of `export_steps`: the hashes of its files by their names. Raises as `pull` does."""
-        with self._reading():
-            for name, sha256 in files.items():
-                file = folder / Path(name).name
-                self._files.get_file(f"{self._run}/exports/{sha256}", str(file))
-                if file_sha256(file) != sha256:
-                    raise OSError(f"exports/{sha256} is damaged")
-
-    def pull(
-        self,
-        path: Path,
-        fits: Callable[[CheckpointManifest], bool],
-        take: Callable[[CheckpointManifest], None] = lambda manifest: None,
-    ) -> bool:
-        """Download the checkpoint of this name to `path` if it is intact and fits, in place of what is there.
-
-        `take` is called just before it is there, for what belongs to it.
-        Raises UserError where the credentials are refused, UnavailableError where the mirror cannot be read otherwise.
-        """
-        there, fetched = f"{self._run}/{path.name}", path.with_name(f"{path.name}.partial")
-        with self._reading():
-            if not self._files.exists(f"{there}/{CHECKPOINT_MANIFEST}"):
-                return False
-            fetched.mkdir(parents=True, exist_ok=True)
+    def _upload_all(self) -> None:
+        while True:
+            with self._lock:
+                checkpoints, self._waiting = self._waiting, []
+                if not checkpoints:
+                    self._thread = None
+                    return
             try:
-                self._files.get_file(f"{there}/{CHECKPOINT_MANIFEST}", str(fetched / CHECKPOINT_MANIFEST))
-                with suppress(ValidationError):  # which `fault` names
-                    if not fits(read_manifest(fetched)):
-                        return False  # before the rest is downloaded, which may be large
-                    for file in self._files.ls(there, detail=False):
-                        self._files.get_file(file, str(fetched / file.rsplit("/", 1)[-1]))
-                if problem := fault(fetched):
-                    print(f"warning: {there} is skipped: {problem}", flush=True)
-                    return False
-                take(read_manifest(fetched))
-                shutil.rmtree(path, ignore_errors=True)
-                fetched.rename(path)
-                return True
-            finally:
-                shutil.rmtree(fetched, ignore_errors=True)
+                self._upload(checkpoints)
+            except Exception as error:  # each file system fails in its own way
+                self._warn(f"{checkpoints[-1].name} was not uploaded ({error}); the run continues")
 
-    def _names(self) -> list[str]:
+    def _upload(self, checkpoints: list[Path]) -> None:
+        there, newest = self._complete(), checkpoints[-1]
+        for path in checkpoints:
+            if path.name not in there or path == newest:
+                self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
+                for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
+                    self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
+        # A later one stays: the mirror could not be read when this run started.
+        for old in set(there) - {path.name for path in checkpoints}:
+            if old < newest.name:
+                self._files.rm(f"{self._run}/{old}", recursive=True)
+
+    def _complete(self) -> list[str]:
+        """The names of the checkpoints there that have a manifest."""
         self._files.invalidate_cache()
-        if not self._files.exists(self._run):
-            return []
-        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in self._files.ls(self._run, detail=False))
-        return sorted(name for name in names if name.startswith("step-"))
+        manifests = self._files.glob(f"{self._run}/step-*/{CHECKPOINT_MANIFEST}")
+        return sorted(path.split("/")[-2] for path in manifests)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError:
-            raise
-        except Exception as error:  # each file system fails in its own way
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            if isinstance(error, PermissionError) or type(error).__name__ in CREDENTIAL_ERRORS:
-                raise UserError(f"{MIRROR}={self.url}: the credentials are refused: {error}") from None
-            raise UnavailableError(f"{MIRROR}={self.url}: cannot be read: {error}") from None
+    def _warn(self, text: str) -> None:
+        print(f"warning: {MIRROR}={self.url}: {text}", flush=True)

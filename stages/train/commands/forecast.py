@@ -64,16 +64,16 @@ def main() -> None:
 
 
 def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
-    """Of the section in `values`; None, with a line that says so, where it continues a model that is not here yet.
+    """The forecast, or None (with a printed note) if `start_from` names a model that is not here yet.
 
     That may be a commit of the Hub, which is downloaded when training starts; and, if so allowed, a folder, which
     another stage may make. Raises UserError where the model cannot be built.
     """
     try:
-        if params.start_from:
-            source_folder(params.start_from)
+        if params.start_model:
+            source_folder(params.start_model)
     except UserError as error:
-        if not may_lack_source and not HUB_COMMIT.fullmatch(params.start_from or ""):
+        if not may_lack_source and not HUB_COMMIT.fullmatch(params.start_model or ""):
             raise
         print(f"no forecast before the model is here: {error}")
         return None

@@ -109,20 +109,15 @@ class Mixture(Section):
         """The first step, from 0, of the weights of the start and of each phase."""
         return [0, *(phase.start(max_steps) for phase in self.phases)]
 
-    def shared_steps(self, max_steps: int) -> int:
-        """Up to this step the weights do not depend on `max_steps`: no phase before it begins at a share of them."""
-        return min((p.start(max_steps) for p in self.phases if isinstance(p.after, float)), default=max_steps)
-
-    def check_steps(self, max_steps: int, *, is_extensible: bool) -> None:
-        """Raise ValueError where phases are not in order, or begin when the run has ended."""
+    def check_steps(self, max_steps: int) -> None:
+        """Raise ValueError if phases are not in order, or begin when the run has ended."""
         starts = self.starts(max_steps)
         if any(start >= later for start, later in pairwise(starts)):
             raise ValueError(
                 f"with train.max_steps = {max_steps} the phases begin after the steps "
                 f"{', '.join(map(str, starts[1:]))}; each must begin later than the one before it, and after step 1"
             )
-        # A run that can be made longer may come to a phase then.
-        if starts[-1] >= max_steps and not (is_extensible and isinstance(self.phases[-1].after, int)):
+        if starts[-1] >= max_steps:
             raise ValueError(
                 f"no step follows {starts[-1]}, after which a phase begins (train.max_steps = {max_steps}); "
                 "remove it or train longer"

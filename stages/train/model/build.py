@@ -1,8 +1,8 @@
-"""The model: any causal language model that transformers can build from a config, from scratch or from `start_from`.
+"""The model: any causal language model that transformers can build from a config, from scratch or from a trained one.
 
 And the way back: from weights as they are trained to a model that `from_pretrained` loads.
 
-`train.start_from` is a local folder, or a commit of a Hub repository, named in full (`owner/name@COMMIT`): a branch can
+A trained one is a local folder, or a commit of a Hub repository, named in full (`owner/name@COMMIT`): a branch can
 move, so only a commit says which weights were continued. Weights are read from safetensors alone, and no code of the
 model's is run.
 """
@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -29,7 +28,7 @@ from transformers import (
 )
 
 from stages.formats.tokens import Manifest
-from stages.runtime.atomic import atomic_folder, file_sha256
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
 from stages.runtime.hub import snapshot
 from stages.train.model.attention import (
@@ -42,7 +41,6 @@ from stages.train.model.attention import (
 )
 from stages.train.model.generation import kept_settings
 from stages.train.model.loss import CausalLoss, check_router_fields
-from stages.train.parallel import full_weights
 from stages.train.params import TrainParams
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -116,7 +114,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
         config.pad_token_id = vocabulary.eos_id  # the default is an id of another vocabulary
     config.use_cache = True
-    if params.start_from is None and (positions := _positions(config)) < params.sequence_length:
+    if params.start_model is None and (positions := _positions(config)) < params.sequence_length:
         raise UserError(
             f"params.yaml: train.sequence_length = {params.sequence_length}: the model has {positions} positions; "
             "lower it, or raise the model's n_positions / max_position_embeddings"
@@ -144,8 +142,8 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
 def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     """The model that training builds, of any size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
-    if params.start_from is not None:
-        config = from_source(params.start_from, AutoConfig)
+    if params.start_model is not None:
+        config = from_source(params.start_model, AutoConfig)
         use_ids_of(vocabulary, config)
     config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
     return without_values(config)
@@ -158,13 +156,13 @@ def _positions(config: PreTrainedConfig) -> float:
 
 
 def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
-    """A model in fp32, from random weights that depend on `params.seed` alone or from `params.start_from`."""
+    """A model in fp32, from random weights that depend on `params.seed` alone or from `params.start_model`."""
     config = build_config(params, vocabulary)
     torch.manual_seed(params.seed)
-    if params.start_from is None:
+    if params.start_model is None:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
-        model = _load(params.start_from, params.sequence_length, vocabulary)
+        model = _load(params.start_model, params.sequence_length, vocabulary)
     _resize(model, padded_vocabulary(vocabulary.vocab_size))
     made_trainable(model, params)
     if params.attention == "document":
@@ -261,15 +259,12 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int) -> int:
     return int(6 * sum(multiplied.values()) + attention)
 
 
-def full_model(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manifest) -> PreTrainedModel | None:
-    """The model on the CPU of the main process, without the padding of the vocabulary; None on the others.
+def plain_model(trained: CausalLoss, weights: dict[str, Tensor], vocabulary: Manifest) -> PreTrainedModel:
+    """A model like the trained one with `weights`, on the CPU, without the padding of the vocabulary.
 
-    Every process calls this: a sharded model is put together. It can be saved, and does not compute: it is made without
-    weights, takes the trained ones, and has none of the tables that models do not save.
+    It can be saved, and does not compute: it is made without weights, takes these, and has none of the tables that
+    models do not save.
     """
-    weights = full_weights(trained.model)
-    if not accelerator.is_main_process:
-        return None
     with torch.device("meta"):
         plain: PreTrainedModel = type(trained.model)(deepcopy(trained.model.config))
     plain.load_state_dict(weights, assign=True)
@@ -279,15 +274,6 @@ def full_model(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manife
     plain.generation_config.pad_token_id = vocabulary.eos_id  # as `write_tokenizer` pads
     plain.config.use_cache = True
     return plain
-
-
-def export_step(trained: CausalLoss, accelerator: Accelerator, vocabulary: Manifest, place: Path) -> None:
-    """Write the model as it is at one of `export_steps`. Every process calls this."""
-    model = full_model(trained, accelerator, vocabulary)
-    if model is not None:
-        with atomic_folder(place) as folder:
-            save_model(model, folder)
-    accelerator.wait_for_everyone()
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:

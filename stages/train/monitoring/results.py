@@ -32,15 +32,15 @@ from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.manifest import TrainingProgress
+from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
 from stages.train.data.order import SourceShares, shares_by_phase
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
-from stages.train.model.build import full_model, save_model
+from stages.train.model.build import plain_model, save_model
 from stages.train.model.tokenizer import write_tokenizer
 from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import device_name
-from stages.train.parallel import uses_fsdp
+from stages.train.parallel import full_weights, uses_fsdp
 
 METRICS = Path("reports/train.json")
 
@@ -75,19 +75,17 @@ def write_results(
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
-    Raises UserError where the model of one of `export_steps` is missing.
+    Raises UserError if the checkpoint of one of `export_steps` is damaged.
     """
     facts = speed(trainer)  # before the model is written, which is no part of the training
-    model = full_model(trainer.eager, trainer.accelerator, trainer.store.manifest)
+    trained = full_weights(trainer.eager.model)
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
-    if model is None:
+    if not trainer.accelerator.is_main_process:
         return
-    exports = {step: checkpoints.exported(step) for step in trainer.params.exported_steps}
-    if missing := [step for step, path in exports.items() if path is None]:
-        raise UserError(
-            f"train: the model of step {missing[0]} (train.export_steps) is missing in {checkpoints.folder}; "
-            "delete that folder and run the same command again"
-        )
+    exported = [checkpoints.path(step) for step in trainer.params.exported_steps]
+    for path in exported:
+        if problem := fault(path):
+            raise UserError(f"train: {path}, of train.export_steps, is damaged: {problem}; delete it and run again")
     params = trainer.params
     report = TrainingReport(
         parameters=trainer.eager.model.num_parameters(),
@@ -103,20 +101,21 @@ def write_results(
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
-        save_model(model, folder)
+        save_model(plain_model(trainer.eager, trained, trainer.store.manifest), folder)
         write_tokenizer(folder, trainer.store.manifest.eos_id)
         write_json(folder / TRAINING_RUN, order_of_data(trainer))
-        for step, path in exports.items():
-            if path is not None:
-                shutil.copytree(path, folder / f"step-{step:08d}")
-    weights, history = weights_sha256(MODEL), checkpoints.history
+        for path in exported:
+            weights = weights_in(path, like=trained)
+            (folder / path.name).mkdir()
+            save_model(plain_model(trainer.eager, weights, trainer.store.manifest), folder / path.name)
+    sha256, history = weights_sha256(MODEL), checkpoints.history
     sessions = history.sessions_until(progress.step)
-    # Where no step was left to compute, what is known of those that did is the better report.
-    if trainer.throughput.tokens or not is_timed(weights):
-        computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions if session.has_steps]
-        write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": weights})
+    # If this session only wrote results, keep the speed measured by the session that trained.
+    if trainer.throughput.tokens or not is_timed(sha256):
+        computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions]
+        write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": sha256})
     Execution(
-        weights_sha256=weights,
+        weights_sha256=sha256,
         fingerprint=checkpoints.folder.name,
         sessions=sessions,
         checkpoints=history.contents,
@@ -167,7 +166,7 @@ IMPORTED = ("torch", "transformers", "accelerate", "numpy", "safetensors")
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def describe_session(trainer: Trainer, first_step: int, continued_from: str | None = None) -> Session:
+def describe_session(trainer: Trainer, first_step: int) -> Session:
     """The session of this process, from `first_step` (counted from 1) on; until it is cut, to the run's last step.
 
     Where machines differ, it describes that of the main process.
@@ -196,7 +195,6 @@ def describe_session(trainer: Trainer, first_step: int, continued_from: str | No
         environment=computing_variables(os.environ),
         launch=os.environ.get(LAUNCH_SETTINGS),
         versions=imported_versions(trainer.compiled),
-        continued_from=continued_from,
         wheels={name: digest for name, digest in digests.items() if digest},
     )
 

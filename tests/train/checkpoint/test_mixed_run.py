@@ -101,14 +101,6 @@ def test_other_weights_are_another_run(reference: Path, monkeypatch: pytest.Monk
     assert changes_since(folder / IDENTITY, other) == ["train.mixture.weights.sums: 0.75 -> 0.5"]
 
 
-def test_a_run_without_a_mixture_is_named_as_before_there_were_mixtures(
-    reference: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(reference)
-    without = identity(TrainParams.model_validate(params()), [TokenStore(Path("data/tokens/train"))])
-    assert "mixture" not in without["train"]
-
-
 def test_the_report_has_what_each_source_gave(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = read_json(reference / "reports/train.json")["mixture"]
     rows = 8 * STEPS

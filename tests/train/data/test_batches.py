@@ -96,18 +96,6 @@ def test_wsd_decays_in_its_share_of_all_steps() -> None:
     shares = [schedule.multiplier(step, 1000) for step in range(1000)]
     assert shares[20:801] == [1.0] * 781
     assert shares[801:] == [(1000 - step) / 200 for step in range(801, 1000)]
-    assert schedule.plateau_end(1000) == 800
-
-
-@given(decay=st.floats(0, 1), steps=st.integers(2, 200), more=st.integers(0, 200), warmup=st.integers(0, 50))
-def test_up_to_the_end_of_the_plateau_a_longer_run_has_the_same_rates(
-    decay: float, steps: int, more: int, warmup: int
-) -> None:
-    schedule = Schedule.model_validate(
-        {"name": "wsd", "warmup_steps": warmup, "final_share": 0.0, "decay_share": decay}
-    )
-    for step in range(min(steps, schedule.plateau_end(steps))):
-        assert schedule.multiplier(step, steps) == schedule.multiplier(step, steps + more)
 
 
 @given(height=st.integers(0, 5), split=st.integers(0, 5), seed=st.integers(0, 100))

@@ -126,18 +126,6 @@ def test_a_share_of_the_steps_is_rounded_to_a_step(store: TokenStore) -> None:
     assert values(max_steps=12).mixture.starts(12) == [0, 10]
 
 
-def test_a_longer_run_shares_the_steps_before_a_phase_at_a_share_of_them(store: TokenStore) -> None:
-    constant = {"schedule__name": "constant"}
-    phases = [{"after": 2, "weights": {"web": 1}}, {"after": 0.5, "weights": {"code": 1}}]
-    short, long = (values({"phases": phases}, max_steps=steps, **constant) for steps in (12, 16))
-    orders = [open_order(store, run) for run in (short, long)]
-    same = [bool((orders[0].rows_of_step(step) == orders[1].rows_of_step(step)).all()) for step in range(12)]
-    assert short.shared_steps(12) == 6
-    assert same[:7] == [True] * 6 + [False]
-    at_a_step = values({"phases": phases[:1]}, max_steps=12, **constant)
-    assert at_a_step.shared_steps(12) == 12
-
-
 def test_other_weights_and_other_sources_leave_the_order_within_a_source_as_it_is(store: TokenStore) -> None:
     def web(**mixture: Any) -> list[int]:
         order = open_order(store, values(mixture | {"phases": []}, max_steps=60))

@@ -13,13 +13,13 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution, computing_variables, limits
 from stages.runtime.entry import UserError
 from stages.train.monitoring.profile import PROFILE, profiled_steps
-from tests.train.small_run import copy_of, run_workers, write_params, write_project
+from tests.train.small_run import copy_of, run_workers, write_project
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 6 steps that could be extended."""
-    folder = write_project(tmp_path_factory.mktemp("finished"), schedule__name="constant", max_steps=6)
+    """A run of 6 steps."""
+    folder = write_project(tmp_path_factory.mktemp("finished"), max_steps=6)
     run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="3", MKL_CBWR="COMPATIBLE", NCCL_SOCKET_IFNAME="eth7")
     return folder
 
@@ -89,18 +89,6 @@ def test_a_run_that_only_exports_again_on_other_hardware_keeps_what_is_said_of_h
     (session,) = record(project).sessions
     made_again = read_json(report)
     assert {name: made_again[name] for name in OBSERVED_TWICE} == session.model_dump(include=set(OBSERVED_TWICE))
-
-
-def test_checkpoints_of_before_there_was_a_record_can_be_continued(project: Path) -> None:
-    for file in project.glob(".parrotflow/checkpoints/*/step-*/manifest.json"):
-        values = read_json(file)
-        del values["sessions"], values["contents"]
-        file.write_text(json.dumps(values), encoding="utf-8")
-    write_params(project, schedule__name="constant", max_steps=9)
-    run_workers(project, 1)
-    found = record(project)
-    assert [(one.first_step, one.last_step) for one in found.sessions] == [(7, 9)]
-    assert list(found.checkpoints) == [9]
 
 
 def test_the_named_steps_are_in_a_trace_of_each_process_and_the_results_are_those_of_any_run(tmp_path: Path) -> None:

@@ -128,12 +128,8 @@ class Trainer(Setup):
     def losses(self, batch: MicroBatch) -> Tensor:
         """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
         rows = batch.rows
-        documents = (rows.positions, rows.boundaries) if self.eager.by_document else ()
-        arrays = (rows.inputs, rows.targets, *documents)
+        arrays = (rows.inputs, rows.targets, *([rows.positions] if self.eager.by_document else []))
         tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
-        if documents:
-            # The number of documents differs from batch to batch: else each would be compiled.
-            torch._dynamo.maybe_mark_dynamic(tensors[-1], 0)
         part: Tensor = self.model(*tensors) / self.step_tokens
         return part
 
@@ -223,7 +219,7 @@ def pinned(rows: Rows, device: torch.device) -> Rows:
     """
     if device.index is not None:
         torch.cuda.set_device(device)
-    arrays = (rows.inputs, rows.targets, rows.positions, rows.boundaries)
+    arrays = (rows.inputs, rows.targets, rows.positions)
     return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))
 
 

@@ -31,7 +31,7 @@ from stages.train.data.order import open_order
 from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
 from stages.train.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
-from stages.train.model.attention import mask_documents_where_needed, register_unmasked
+from stages.train.model.attention import register_unmasked, use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation
@@ -115,7 +115,8 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
         shard_and_fill(eager, accelerator)
     else:
         eager.to(accelerator.device)
-    mask_documents_where_needed(eager.model, eager.dtype, accelerator.device)
+    if eager.by_document and accelerator.device.type == "cuda":
+        use_flex_attention(eager.model)
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
     return Setup(params, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)

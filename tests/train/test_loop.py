@@ -164,7 +164,7 @@ def test_the_thread_that_reads_is_on_the_gpu_of_its_process(
     monkeypatch.setattr(torch._C, "_cuda_setDevice", seen.append, raising=False)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
     numbers = np.arange(6).reshape(2, 3)
-    rows = Rows(numbers, numbers + 1, numbers, np.array([0, 3, 6], dtype=np.int32))
+    rows = Rows(numbers, numbers + 1, numbers)
     same = pinned(rows, torch.device(device))
     assert seen == set_to
     assert (same.targets == rows.targets).all()

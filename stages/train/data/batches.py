@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel
 
 from stages.formats.tokens import TokenStore
@@ -26,15 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows ready for the model; the first three have the shape (rows, sequence_length), int64."""
+    """Rows ready for the model; all of the shape (rows, sequence_length), int64."""
 
     inputs: Integers
     targets: Integers
     """The token that follows each input."""
     positions: Integers
     """Of each input in its document or its part of one: 0 where a segment or a document begins."""
-    boundaries: npt.NDArray[np.int32]
-    """Where positions are 0, in the inputs of all rows one after the other, and their number; (documents + 1,)."""
 
 
 @lru_cache(maxsize=2)
@@ -99,8 +96,7 @@ def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_l
     # Each column minus the last column at or before it where something begins.
     columns = np.arange(sequence_length)
     positions = columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
-    boundaries = np.append(np.flatnonzero(positions == 0), positions.size).astype(np.int32)
-    return Rows(inputs, targets, positions, boundaries)
+    return Rows(inputs, targets, positions)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 `causal` needs no mask: the kernels know the triangle and are fastest without. transformers also omits it, but builds
 one under torch.compile (before torch 2.14), so the same attention is registered with a rule of its own. `document`
-gives positions that begin at 0 with each document, and where documents begin (`document_attention.py`). For a model or
-a device that cannot use that, transformers derives the mask of a packed row from the positions.
+gives positions that begin at 0 with each document, from which transformers derives the mask of a packed row: for
+flex_attention on a GPU, which skips the pairs that are masked, else for torch's attention kernels.
 """
 
 import inspect
@@ -16,7 +16,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from stages.runtime.entry import UserError
-from stages.train.model.document_attention import DOCUMENTS, as_mask, document_attention, has_kernel
 
 UNMASKED = "sdpa_unmasked"
 """transformers builds no mask for it, and does not ask the device whether a row holds several documents."""
@@ -28,7 +27,7 @@ WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 """How configs name the tokens that a layer attends to."""
 
 SCORE_DROPOUTS = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
-"""How configs name the dropout of attention's scores."""
+"""How configs name the dropout of attention's scores, which flex_attention does not have."""
 
 SPAN = 6
 """Tokens of each of the two documents that a model is tried with."""
@@ -55,46 +54,12 @@ def use_unmasked(model: PreTrainedModel, sequence_length: int) -> None:
     model.set_attn_implementation(WINDOWED if window_sizes(model, sequence_length) else UNMASKED)
 
 
-@torch.no_grad()
-def leave_out_document_mask(model: PreTrainedModel, sequence_length: int) -> None:
-    """Omit the mask that keeps documents apart, in a model that uses torch's attention kernels.
-
-    A model whose logits are others without it keeps it.
-    """
-    if not may_use_document_kernel(model):
-        return
-    # A window is seen in documents that are longer.
-    span = min(max(SPAN, min(window_sizes(model, sequence_length), default=0) + 1), sequence_length)
-    row = torch.arange(2 * span)[None] % model.config.get_text_config().vocab_size
-    positions, boundaries = torch.arange(span).repeat(2)[None], torch.tensor([0, span, 2 * span], dtype=torch.int32)
-    masked = _logits(model, row, position_ids=positions)
-    use_document_kernel(model)
-    try:
-        logits = _logits(model, row, position_ids=positions, attention_mask=as_mask(boundaries))
-        alike = torch.allclose(logits, masked, rtol=1e-4, atol=1e-5)
-    except UserError:
-        alike = False
-    if not alike:
-        model.set_attn_implementation("sdpa")
-
-
-def may_use_document_kernel(model: PreTrainedModel) -> bool:
-    """Whether a model uses torch's attention kernels, and drops out none of attention's scores."""
+def use_flex_attention(model: PreTrainedModel) -> None:
+    """Let transformers attend by flex_attention where it would by torch's kernels, unless the model cannot."""
     config = model.config.get_text_config()
-    return config._attn_implementation == "sdpa" and not any(getattr(config, name, 0) for name in SCORE_DROPOUTS)
-
-
-def use_document_kernel(model: PreTrainedModel) -> None:
-    """Omit the mask between documents without a trial."""
-    register_unmasked()
-    model.set_attn_implementation(DOCUMENTS)
-
-
-def mask_documents_where_needed(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
-    """Go back to a mask between documents where the device that is trained on has no kernel for the model."""
-    config = model.config.get_text_config()
-    if config._attn_implementation == DOCUMENTS and not has_kernel(device, dtype, head_size(config)):
-        model.set_attn_implementation("sdpa")
+    drops_out = any(getattr(config, name, 0) for name in SCORE_DROPOUTS)
+    if config._attn_implementation == "sdpa" and model._supports_flex_attn and not drops_out:
+        model.set_attn_implementation("flex_attention")
 
 
 def head_size(config: PreTrainedConfig) -> int:
@@ -111,11 +76,10 @@ def window_sizes(model: PreTrainedModel, sequence_length: int) -> list[int]:
 
 
 def register_unmasked() -> None:
-    """Let configs name the three."""
+    """Let configs name both."""
     for name in (UNMASKED, WINDOWED):
         AttentionInterface.register(name, sdpa_attention_forward)
     AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
-    AttentionInterface.register(DOCUMENTS, document_attention)
 
 
 def _mask_unless_plain(

@@ -35,7 +35,6 @@ from stages.train.model.attention import (
     check_causal,
     check_documents_kept_apart,
     head_size,
-    leave_out_document_mask,
     leave_out_mask,
     one_line,
 )
@@ -167,7 +166,6 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     made_trainable(model, params)
     if params.attention == "document":
         check_documents_kept_apart(model)
-        leave_out_document_mask(model, params.sequence_length)
     else:
         leave_out_mask(model, params.sequence_length)
     check_causal(model, params.sequence_length)

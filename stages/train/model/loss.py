@@ -30,7 +30,6 @@ from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
 from stages.runtime.entry import UserError
-from stages.train.model.document_attention import DOCUMENTS, as_mask
 from stages.train.params import TrainParams
 
 ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}
@@ -127,17 +126,13 @@ class CausalLoss(nn.Module):
         self.plain_head = has_plain_head(model) if plain_head is None else plain_head
         self.router_loss = router_loss_of(model, is_tried=plain_head is None)
 
-    def forward(
-        self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None, boundaries: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """(2,): both losses, each summed over all targets, in nats. Their sum is trained on.
 
-        The first three are (rows, sequence_length); positions and boundaries, (documents + 1,), are those of
-        `data.batches.Rows`, read under `attention: document` alone. Without routers the second loss is 0.
+        All are (rows, sequence_length); positions are those of `data.batches.Rows`, read under `attention: document`
+        alone. Without routers the second loss is 0.
         """
         extra: dict[str, Any] = {"position_ids": positions} if self.by_document else {}
-        if boundaries is not None and self.model.config._attn_implementation == DOCUMENTS:
-            extra["attention_mask"] = as_mask(boundaries)
         extra |= {"output_router_logits": True} if self.router_loss else {}
         model = self.model.base_model if self.plain_head else self.model
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.autocast):

@@ -61,5 +61,5 @@ class Validation:
 
     def _sum(self, rows: Integers) -> float:
         batch = read_rows(self.store, self.index, rows, self.sequence_length)
-        arrays = (batch.inputs, batch.targets, batch.positions, batch.boundaries)
+        arrays = (batch.inputs, batch.targets, batch.positions)
         return float(self.model(*(torch.from_numpy(array).to(self.accelerator.device) for array in arrays))[0].item())

@@ -103,15 +103,19 @@ class Mirror:
                 for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
                     self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
         # A later one stays: the mirror could not be read when this run started.
-        for old in set(there) - {path.name for path in checkpoints}:
+        for old in self._names("step-*") - {path.name for path in checkpoints}:
             if old < newest.name:
                 self._files.rm(f"{self._run}/{old}", recursive=True)
 
     def _complete(self) -> list[str]:
         """The names of the checkpoints there that have a manifest."""
+        return sorted(self._names(f"step-*/{CHECKPOINT_MANIFEST}"))
+
+    def _names(self, pattern: str) -> set[str]:
+        """The names of the checkpoints with something there of this pattern."""
         self._files.invalidate_cache()
-        manifests = self._files.glob(f"{self._run}/step-*/{CHECKPOINT_MANIFEST}")
-        return sorted(path.split("/")[-2] for path in manifests)
+        found = self._files.glob(f"{self._run}/{pattern}")
+        return {path[len(self._run) + 1 :].split("/")[0] for path in found}
 
     def _warn(self, text: str) -> None:
         print(f"warning: {MIRROR}={self.url}: {text}", flush=True)

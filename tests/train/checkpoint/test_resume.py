@@ -20,7 +20,7 @@ from stages.train.checkpoint import checkpoints
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import IDENTITY, History, fault
 from stages.train.checkpoint.resume import check_start, why_afresh
-from tests.small_project import ROOT, folder_bytes
+from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, write_params, write_project
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "checkpoint_every_steps": 3, "evaluate_every_steps": 3}

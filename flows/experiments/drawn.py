@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from flows.experiments.yaml_file import Overrides
+from stages.runtime.entry import UserError
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -106,9 +107,13 @@ def levels_of(
 ) -> dict[str, Overrides]:
     """The levels of a drawn axis; with TPE those whose runs have ended, and the next one.
 
-    `value_of` gives what TPE minimizes at a level, or None if a run of that level failed.
+    `value_of` gives what TPE minimizes at a level, or None if a run of that level failed. Raises UserError if optuna is
+    not installed.
     """
-    import optuna  # here: most experiments draw nothing, and the import is slow
+    try:
+        import optuna  # here: most experiments draw nothing, and the import is slow
+    except ImportError:
+        raise UserError("an axis with `draw` needs optuna: pip install -e '.[search]'") from None
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()

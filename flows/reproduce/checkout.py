@@ -8,12 +8,12 @@ import lzma
 import re
 import shutil
 import sys
+import tarfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from backports import tarfile
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
@@ -151,6 +151,8 @@ def unpack(archive: Path, folder: Path, asked: str, listed: Collection[str]) -> 
     Raises UserError where it is damaged, holds more than it may, or other files than are `listed`, by which the user
     is asked whether they may run: that is checked before each file is written.
     """
+    if not hasattr(tarfile, "data_filter"):
+        raise UserError(f"{asked}: only Python 3.11.4 or newer unpacks an archive within a folder; use such a Python")
     try:
         with tarfile.open(archive) as packed:
             packed.extractall(folder, members=bounded(packed, archive, asked, listed), filter="data")

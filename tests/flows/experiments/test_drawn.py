@@ -1,5 +1,6 @@
 """A drawn axis has the levels that its seed, and with TPE the recorded results, determine."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def record(loss_of: Any) -> None:
         if cell.levels["width"] == newest:
             run = finished(cell, loss_of(cell.overrides["model.width"]))
             append_run(results_folder("toy") / RECORD, run)
+
+
+def test_without_optuna_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+
+    with pytest.raises(UserError, match=r"an axis with `draw` needs optuna: pip install -e '\.\[search\]'"):
+        drawn(draw=2, by="random", seed=0)
 
 
 def test_random_levels_follow_from_the_seed_and_more_of_them_keep_the_first() -> None:

@@ -41,13 +41,9 @@ class Fault:
 
     pattern: str
     kind: str
-    """`500` or another status; `lost`: done, but the connection closes without an answer; `late`: done, but a gateway
-    answers 504; `cut`: closed before all was read; `race`: somebody else commits to the branch first; `portal`: a login
-    page with status 200; `silence`: no answer; `kill`, `killed`: the client is killed before or after it is done
-    (`Hub.kill_client`); `none`: nothing, so that a later request is the one that fails."""
+    """`500` or another status; `lost`: done, but the connection closes without an answer; `race`: somebody else commits
+    to the branch first; `silence`: no answer; `none`: nothing, so that a later request is the one that fails."""
     times: int = 1
-    hit: str = ""
-    """The last request that it struck."""
 
 
 class Repository:
@@ -129,8 +125,6 @@ class Hub:
     """`METHOD /path` of each request."""
     user_agents: set[str] = field(default_factory=set)
     closing: threading.Event = field(default_factory=threading.Event)
-    kill_client: Callable[[], None] = lambda: None
-    """What the faults `kill` and `killed` do."""
     xet_storage: str = ""
     """Where hf_xet sends large files; unset, a folder of its own: `local://` makes the real hf_xet write there."""
 
@@ -161,7 +155,6 @@ class Hub:
         for fault in self.faults:
             if fault.times and re.search(fault.pattern, request):
                 fault.times -= 1
-                fault.hit = request
                 return fault
         return None
 
@@ -183,25 +176,17 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
-    def handle_request(self) -> None:  # noqa: PLR0911 (a line for each kind of fault)
+    def handle_request(self) -> None:
         request = f"{self.command} {unquote(self.path)}"
         self.hub.log.append(request)
         self.hub.user_agents.add(self.headers.get("User-Agent", ""))
         fault = self.hub.take_fault(request)
         length = int(self.headers.get("Content-Length", 0))
-        if fault and fault.kind == "cut":
-            self.rfile.read(length // 2)
-            return self.drop()
         self.body = self.rfile.read(length)
         if fault and fault.kind.isdigit():
             return self.answer(int(fault.kind), {"error": "ordered by the test\nin two lines"})
-        if fault and fault.kind == "portal":
-            return self.answer(200, b"<html>Log in to this network</html>", {"Content-Type": "text/html"})
         if fault and fault.kind == "silence":
             self.hub.closing.wait()
-            return self.drop()
-        if fault and fault.kind == "kill":
-            self.hub.kill_client()
             return self.drop()
         if fault and fault.kind == "race":
             self.race()
@@ -210,13 +195,9 @@ class Handler(BaseHTTPRequestHandler):
         except RefusalError as refusal:
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
             return self.answer(refusal.status, {"error": refusal.message}, headers)
-        if fault and fault.kind == "late":
-            return self.answer(504, {"error": "ordered by the test"})
-        if fault and fault.kind == "killed":
-            self.hub.kill_client()
-        return self.drop() if fault and fault.kind in ("lost", "killed") else respond()
+        return self.drop() if fault and fault.kind == "lost" else respond()
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_request  # noqa: N815 (the names that http.server calls)
+    do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815 (the names that http.server calls)
 
     def race(self) -> None:
         raise NotImplementedError
@@ -321,14 +302,6 @@ class ApiHandler(Handler):
         if tag in repository.refs("tags"):
             raise RefusalError(409, message="the tag exists")
         repository.git("update-ref", f"refs/tags/{tag}", repository.resolve(revision))
-        return self.ok({})
-
-    def delete(self, name: str, kind: str, ref: str) -> Callable[[], None]:
-        self.require_writer()
-        repository, group = self.repository(name), {"tag": "tags", "branch": "heads"}[kind]
-        if ref not in repository.refs(group):
-            raise RefusalError(404, "RevisionNotFound", f"no {kind} {ref}")
-        repository.git("update-ref", "-d", f"refs/{group}/{ref}")
         return self.ok({})
 
     def commits(self, name: str, revision: str) -> Callable[[], None]:
@@ -456,14 +429,6 @@ class ApiHandler(Handler):
         there = [path for path in paths if path in tree or any(file.startswith(f"{path}/") for file in tree)]
         return self.ok([self.entry(repository, tree, path) for path in there])
 
-    def whoami(self) -> Callable[[], None]:
-        if self.token() not in (WRITER, READER):
-            raise RefusalError(401, message="who are you?")
-        role = "write" if self.token() == WRITER else "read"
-        token = {"displayName": "a token", "role": role}
-        orgs = [{"name": "lab", "roleInOrg": "write"}, {"name": "guests", "roleInOrg": "read"}]
-        return self.ok({"name": "me", "type": "user", "orgs": orgs, "auth": {"accessToken": token}})
-
     def file(self, name: str, revision: str, path: str) -> Callable[[], None]:
         repository = self.repository(name)
         commit = repository.resolve(revision)
@@ -497,14 +462,12 @@ ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (rf"GET /api/{NAME}/auth-check/write", ApiHandler.authorize),
     (rf"GET /api/{NAME}/refs", ApiHandler.refs),
     (rf"POST /api/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
-    (rf"DELETE /api/{NAME}/(?P<kind>tag|branch)/(?P<ref>.+)", ApiHandler.delete),
     (rf"POST /api/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
     (rf"POST /api/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
     (rf"POST /{PLAIN}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),
     (rf"POST /api/{NAME}/commit/(?P<revision>.+)", ApiHandler.commit),
     (rf"GET /api/{NAME}/xet-write-token/(?P<revision>.+)", ApiHandler.xet_token),
     (rf"GET /api/{NAME}/revision/(?P<revision>.+)", ApiHandler.info),
-    (r"GET /api/whoami-v2", ApiHandler.whoami),
     (rf"GET /api/{NAME}/commits/(?P<revision>.+)", ApiHandler.commits),
     (rf"POST /api/{NAME}/paths-info/(?P<revision>.+)", ApiHandler.paths_info),
     (rf"GET /api/{NAME}/tree/(?P<revision>[^/]+)(/(?P<below>.*))?", ApiHandler.tree),

@@ -11,19 +11,11 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.provenance import (
-    NOT_INDEXED,
-    PROVENANCE,
-    REVISIONS,
-    Provenance,
-    Receipt,
-    is_observed,
-    publication_receipt,
-)
-from stages.publish.folder import publish_to_folder, require_intact
+from stages.formats.revision.provenance import Receipt, publication_receipt
+from stages.publish.folder import publish_to_folder
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
-from stages.publish.record import attested, gather_record
+from stages.publish.record import gather_record
 from stages.publish.revision import (
     Gate,
     Revision,
@@ -46,9 +38,12 @@ def main() -> None:
         return
     gate = Gate(params.gate, Evaluation.read())
     gate.check_limit()
-    with gathered(params) as revision, without_receipt_of_another(receipt_file, revision):
-        receipt = publish(revision, params, gate)
-        receipt.model_copy(update={"prompt": prompt_of(card_head())}).write(receipt_file)
+    named = name_revision(model_files(MODEL) | card_files())
+    with TemporaryDirectory() as folder:
+        revision = gather_record(named, params, Path(folder))
+        with without_receipt_of_another(receipt_file, revision):
+            receipt = publish(revision, params, gate)
+            receipt.model_copy(update={"prompt": prompt_of(card_head())}).write(receipt_file)
     print(f"published revision {receipt.revision} to {receipt.location}")
 
 
@@ -76,30 +71,6 @@ def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
     from stages.publish.hub import publish_to_hub  # a folder needs no network, nor the time of this import
 
     return publish_to_hub(revision, params, gate)
-
-
-@contextmanager
-def gathered(params: PublishParams) -> Iterator[Revision]:
-    """The revision with its record: that of its first publication here, or one that is gathered now.
-
-    A new record is in a temporary folder, which is deleted afterwards.
-    """
-    with TemporaryDirectory() as temporary:
-        revision = name_revision(model_files(MODEL) | card_files())
-        kept = Path(params.folder) / params.name / REVISIONS / revision.name
-        yield with_kept_record(revision, kept) if kept.is_dir() else gather_record(revision, params, Path(temporary))
-
-
-def with_kept_record(revision: Revision, kept: Path) -> Revision:
-    """The revision with the record of its first publication; signed now if a key is named.
-
-    Raises UserError if that is not as it was published.
-    """
-    require_intact(kept)
-    attested(kept / PROVENANCE)
-    record = [path for path in Provenance.read(kept / PROVENANCE).files if is_observed(path)]
-    files = {path: kept / path for path in (*record, *sorted(NOT_INDEXED)) if (kept / path).is_file()}
-    return Revision(revision.name, revision.files | files, revision.sha256)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance, Receipt
 from stages.formats.revision.verify import verify_files
+from stages.publish.record import attested
 from stages.publish.revision import Gate, Revision
 from stages.runtime.atomic import atomic_folder, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError
@@ -28,7 +29,7 @@ COPIED_AT_ONCE = 1 << 22
 
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
-    """Store a revision below `location`, unless it is there, and let `main` lead to it.
+    """Store a revision below `location`, and let `main` lead to it. If it is there, it is signed if a key is named.
 
     Raises RefusedError if what `main` leads to now is better, UserError if the stored revision was changed.
     """
@@ -37,7 +38,10 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
         before = main_of(location)
         if before not in (None, revision.name):
             gate.check_not_worse(Evaluation.find(location / MAIN / EVALUATION), location.as_posix())
-        if not kept.is_dir():
+        if kept.is_dir():
+            require_intact(kept)
+            attested(kept / PROVENANCE)
+        else:
             store(revision, kept, location / MAIN)
         link(location / MAIN, Path(REVISIONS) / revision.name)
     return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)

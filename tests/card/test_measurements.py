@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from stages.card.__main__ import main
 from stages.card.inputs import read_inputs
+from stages.formats.evaluation.harness import HarnessReport, ScoredWith
 from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, receipt_path
 from stages.runtime.entry import UserError
-from tests.publish.publishing import main
 
-MAIN, REPORT = Path("published/tiny/main"), Path("reports/riddles.json")
+MAIN, REPORT = Path("data/card"), Path("reports/riddles.json")
 RECEIPT = receipt_path(REPORT)
 
 
@@ -64,6 +65,22 @@ def test_its_numbers_alone_are_metrics_and_it_is_read_by_the_publication(project
             "solved": {"interval_95": [0.125, 0.5], "over": 1200, "value": 0.25},
         }
     }
+
+
+@pytest.mark.parametrize("report", ["evaluate", "generate", "score", "harness"])
+def test_a_report_of_other_weights_is_refused(project: Path, report: str) -> None:
+    scored_with = ScoredWith(
+        weights_sha256=weights_sha256(), context_length=32, seed=0, bootstrap_resamples=1000, versions={}
+    )
+    HarnessReport.read().model_copy(update={"scored_with": scored_with}).write()
+    path = Path(f"reports/{report}_receipt.json")
+    path.write_text(path.read_text().replace(weights_sha256(), "e" * 64))
+
+    with pytest.raises(UserError, match=rf"^{path}: measured on other weights than those in model/; run"):
+        main()
+    path.unlink()
+    with pytest.raises(UserError, match=rf"^{path}: not found; run `dvc repro`, which makes it first"):
+        main()
 
 
 def test_measured_on_other_weights_it_is_refused(project: Path) -> None:

@@ -172,7 +172,8 @@ def params(*words: str, yes: bool = False) -> None:
     if not yes and not confirmed():
         console.print("params.yaml is left as it was.")
         return
-    atomic_write(PARAMS_FILE, after)
+    line_end = "\r\n" if b"\r\n" in PARAMS_FILE.read_bytes() else "\n"
+    atomic_write(PARAMS_FILE, after.replace("\n", line_end))
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
 

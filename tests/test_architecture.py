@@ -243,7 +243,6 @@ ROOMS_BY_FLOOR = (
         "flows.pipeline",
         "flows.pipeline_run",
         "flows.scheduled",
-        "flows.sweep_cell",
         "flows.checkout",
         "flows.deployments",
         "flows.sweep",

@@ -22,8 +22,8 @@ from stages.runtime.section import Section
 class Seeds(Section):
     """Repetitions: every cell of the grid runs once for each seed."""
 
-    keys: Annotated[list[str], Field(min_length=1)] = Field(default=["train.seed"])
-    """The parameters that get the seed."""
+    keys: Annotated[list[Annotated[str, Field(pattern=r"\.")]], Field(min_length=1)] = Field(default=["train.seed"])
+    """The parameters that get the seed, by dotted keys."""
     values: Annotated[list[int], Field(min_length=1)] = Field(default=[0])
 
 

@@ -11,6 +11,7 @@ for what it chooses, those after it win over it.
 """
 
 import difflib
+import itertools
 import json
 import re
 import subprocess
@@ -31,6 +32,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from flows.plan.settings import check_params, section_models
 from stages.runtime.entry import UserError, first_line
@@ -90,11 +92,31 @@ def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
     """params.yaml's text with these values, its comments kept. Raises UserError where a stage would refuse a value."""
     text = params_file.read_text(encoding="utf-8")
     if values != read_params_file(params_file):
-        document = load_yaml(text)
+        try:
+            document = load_yaml(text)
+        except YAMLError as error:
+            raise UserError(f"{params_file}: {' '.join(str(error).split())}") from None
+        as_written = dump_yaml(document)
         _put(document, values)
-        text = dump_yaml(document)
+        text = merged(text, as_written, dump_yaml(document))
     _refuse_faults(text, params_file)
     return text
+
+
+def merged(text: str, old: str, new: str) -> str:
+    """The text with what changed from `old`, which is the text as our YAML writer has it, to `new`: no other line."""
+    texts, olds, news = (each.splitlines(keepends=True) for each in (text, old, new))
+    now = [[line] for line in olds]
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, news, autojunk=False).get_opcodes():
+        if tag == "insert":
+            now[max(i1 - 1, 0)] += news[j1:j2]
+        elif tag != "equal":
+            now[i1:i2] = [news[j1:j2], *([] for _ in range(i1 + 1, i2))]
+    result: list[str] = []
+    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, texts, autojunk=False).get_opcodes():
+        is_kept = tag != "equal" and now[i1:i2] == [[line] for line in olds[i1:i2]]
+        result += texts[j1:j2] if is_kept else itertools.chain.from_iterable(now[i1:i2])
+    return "".join(result)
 
 
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
@@ -181,7 +203,11 @@ def with_text(values: Any, old: str, new: str) -> Any:
 
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     # Text of params.yaml is text: only presets and words may interpolate.
-    ConfigStore.instance().store(name="base", node=OmegaConf.create(with_text(base, "${", TEXT_OF_BASE)))
+    try:
+        node = OmegaConf.create(with_text(base, "${", TEXT_OF_BASE))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{PARAMS_FILE}: {first_line(error)}; write it in quotes") from None
+    ConfigStore.instance().store(name="base", node=node)
     # A project without conf/ has no groups, and its parameters can be set all the same.
     found = (
         initialize_config_dir(str(conf.absolute()), version_base=None)

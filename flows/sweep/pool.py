@@ -1,37 +1,57 @@
 """`parrotflow sweep NAME --pool`: jobs run on the workers of a Prefect work pool; their results are collected here.
 
-Each job is a flow run of the deployment `sweep-cell` (flows/sweep_cell.py). A worker fetches the commit from git's
-remote, takes results from the DVC remote and pushes its own there; a cell's DVC experiment comes back by git's remote.
+Each job is a run of the flow `sweep-cell`. On a worker it fetches the commit from git's remote into a checkout of its
+own, runs the stages in a clone as a sweep on one machine does, takes results from the DVC remote and pushes its own
+there; a cell's DVC experiment comes back by git's remote.
 Prefect's server knows what was started and how it ended, so the same command continues after a kill: it finds the flow
 runs of a job by their tag.
 """
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import httpx
+from dvc.exceptions import DvcException
+from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterTags
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Cancelling
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
+from pydantic import Json
 
-from flows.deployments import has_remote
-from flows.dvc_repo.cache import texts_at
+from flows import checkout
+from flows.deployments import (
+    RETRY_DELAYS_SECONDS,
+    as_task,
+    checkout_folder,
+    has_remote,
+    require_names,
+    source_address,
+)
+from flows.dvc_repo.cache import push_results, texts_at
 from flows.dvc_repo.git import experiment_ref, git
+from flows.environment import prepare_environment
+from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch, Run, last_runs
-from flows.sweep.clone import fetch_experiment
-from flows.sweep.jobs import Ended, Job, carry_out, jobs_of
-from flows.sweep.progress import Progress
-from stages.runtime.entry import UserError, first_line
+from flows.run.locks import run_lock
+from flows.run.outcome import StoppedError
+from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare, save_experiment
+from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
+from flows.sweep.keys import working_in
+from flows.sweep.processes import run_one
+from stages.runtime.entry import UnavailableError, UserError, first_line
 from stages.runtime.section import read_params_file
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
@@ -183,3 +203,44 @@ class OneFlowRun:
         self.stopped = True
         with suppress(httpx.HTTPError):
             self.client.set_flow_run_state(self.id, Cancelling(message="the sweep was stopped"))
+
+
+@flow(name="sweep-cell", persist_result=False)
+def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: bool = False) -> State[Any]:
+    """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
+
+    With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed if a stage
+    did for good, which is recorded, and as crashed if the same may succeed later or once the set-up is mended.
+    """
+    prepare_environment()
+    try:
+        if not re.fullmatch(r"[a-z0-9-]+", cell.id) or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+            raise UserError(f"{cell.id}, {commit}: expected a cell's id and a commit")
+        require_names(*targets, cell.name)
+        source, folder = source_address(git(Path(), "remote", "get-url", "origin")), checkout_folder()
+        with run_lock(flow_run.name or cell.name, wait=True, folder=folder):
+            as_task("checkout", checkout.bring_to_commit, RETRY_DELAYS_SECONDS)(folder, source, commit)
+            os.chdir(folder)
+            made = CLONES.absolute() / cell.id
+            ended = run_one(cell, targets, prepare(cell, commit, made))
+            if ended.state != "finished":
+                return (Failed if ended.state == "failed" else Crashed)(message=ended.message)
+            as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
+            discard(made)
+    except StoppedError as error:
+        return Cancelled(message=str(error))
+    except (UserError, DvcException, OSError) as error:
+        # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
+        return Crashed(message=str(error))
+    return Completed()
+
+
+def push(made: Path, targets: list[str], name: str | None) -> None:
+    """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
+    folder = made / git(Path(), "rev-parse", "--show-prefix")
+    with working_in(folder):
+        push_results(targets)
+    if name:
+        save_experiment(folder, name, targets)
+        ref = experiment_ref(checkout.head(Path()), name)
+        git(Path(), "push", "--quiet", "--force", "origin", f"{ref}:{ref}", error=UnavailableError)

@@ -18,8 +18,7 @@ from flows.environment import dvc_state_within
 from flows.run.outcome import TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
 from flows.sweep import repro
-from flows.sweep.jobs import Ended, Job, carry_out
-from flows.sweep.progress import Progress
+from flows.sweep.jobs import Ended, Job, Progress, carry_out
 from stages.runtime.entry import STATE_DIR
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from flows.experiments.yaml_file import bare_name, experiment_path
 from flows.plan.settings import check_params
 from flows.run.locks import run_lock
 from flows.sweep import clone
-from flows.sweep.jobs import Ended, Job, carry_out, jobs_of
+from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import Standing, keys_of_cells, sections_and_outs, standings
 from flows.sweep.processes import Processes, cores, gpus, shares_of
-from flows.sweep.progress import Progress
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 

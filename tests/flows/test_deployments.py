@@ -17,8 +17,7 @@ import yaml
 
 from flows.deployments import served
 from flows.scheduled import scheduled
-from flows.sweep.pool import DEPLOYMENT
-from flows.sweep_cell import sweep_cell
+from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, free_port, wait_until
 from tests.flows.small_pipeline import git

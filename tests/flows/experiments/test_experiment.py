@@ -35,6 +35,7 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"color": "red"}, "experiments/toy.yaml: color: unknown key (value 'red')"),
         ({"question": 3}, "experiments/toy.yaml: question = 3: Input should be a valid string"),
         ({"seeds": {"keys": [], "values": [1]}}, "seeds.keys = []"),
+        ({"seeds": {"keys": ["seed"], "values": [1]}}, "seeds.keys.0 = 'seed'"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"better": "less"}}}, "metrics.loss.better = 'less'"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"scale": 0}}}, "metrics.loss.scale = 0"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"source": "scores"}}}, "metrics.loss.source = 'scores'"),

@@ -91,6 +91,20 @@ def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> N
     assert "# peak, of the rest" in changed[1]
 
 
+def test_no_other_line_changes_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["fit:", "  rate: 1", "  names: [one,  # the first", "    two]", "  width: 1_000.5", ""]
+    Path("params.yaml").write_text("\n".join(lines))
+
+    assert composed_text(["fit.rate=2"]) == "\n".join([lines[0], "  rate: 2", *lines[2:]])
+    Path("params.yaml").write_text("fit:\n  rate: 1\t# tab\n")
+    with pytest.raises(UserError, match=r"params\.yaml: .*found character"):
+        composed_text(["fit.rate=2"])
+    Path("params.yaml").write_text("fit:\n  rate: 1\n  day: 2024-10-01\n")
+    with pytest.raises(UserError, match=r"params\.yaml: .*not a supported primitive type; write it in quotes"):
+        composed_text(["fit.rate=2"])
+
+
 def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     shutil.copyfile(ROOT / "params.yaml", path)

@@ -21,10 +21,8 @@ from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone, pool
-from flows.sweep.jobs import Ended, Job
-from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable
-from flows.sweep.progress import Progress
-from flows.sweep_cell import sweep_cell
+from flows.sweep.jobs import Ended, Job, Progress
+from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE

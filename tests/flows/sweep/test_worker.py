@@ -6,7 +6,7 @@ import pytest
 
 from flows.deployments import CHECKOUT_VARIABLE
 from flows.experiments.cells import Cell
-from flows.sweep_cell import sweep_cell
+from flows.sweep.pool import sweep_cell
 from tests.flows.sweep.toy_sweep import git
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})

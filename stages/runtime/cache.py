@@ -1,13 +1,10 @@
 """What stages have computed, kept by everything that it was computed from: the one cache of stages/.
 
-It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. A key has two
-forms of results:
-
-    an entry   `cached`, `map_cached`: a folder of files, whole or not there. An edit of one document costs one shard.
-    a log      `ResultLog`: results by name, each appended as soon as it is computed, so that a kill loses none
+It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. An entry of
+`cached` and `map_cached` is a folder of files, whole or not there, so an edit of one document costs one shard.
 
 Files are copied out of it, so editing a result cannot change the cache. What is read is compared with its checksum
-first: a damaged entry is computed again, and so is a damaged result of a log.
+first: a damaged entry is computed again.
 """
 
 import fcntl
@@ -16,13 +13,12 @@ import json
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
@@ -169,46 +165,6 @@ def _is_known(entry: Path) -> bool:
 def _sums(entry: Path) -> dict[str, str]:
     files = sorted(file for file in entry.rglob("*") if file.is_file() and file != entry / SUMS)
     return {file.relative_to(entry).as_posix(): file_sha256(file) for file in files}
-
-
-class ResultLog:
-    """Results by name, as JSON, all of one key; several processes may append to it at once.
-
-    `key` says all that a result depends on besides its name, the code that computes it included.
-    """
-
-    def __init__(self, kind: str, key: str) -> None:
-        self.folder = cache_folder(kind, key)
-        self.file = self.folder / "log.jsonl"
-        """A line of checksum, name and result for each result."""
-
-    def read(self) -> dict[str, Any]:
-        """The results; without lines that a kill has truncated and those that are damaged."""
-        results = {}
-        with suppress(FileNotFoundError):
-            for line in self.file.read_bytes().split(b"\n"):
-                checksum, _, result = line.partition(b" ")
-                if checksum == _checksum(result):
-                    name, value = json.loads(result)
-                    results[name] = value
-            os.utime(self.folder)
-        return results
-
-    def append(self, name: str, result: Any) -> None:
-        """Write a result at the end; a later one of the same name counts."""
-        text = json.dumps([name, result]).encode()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with self.file.open("ab", buffering=0) as file:
-            # In one call, so that lines of several processes do not mix. The newline first: it ends a truncated line.
-            file.write(b"\n" + _checksum(text) + b" " + text)
-
-    def drop(self) -> None:
-        """Delete it, once its results are elsewhere."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _checksum(text: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(text)
 
 
 def drop_unused(kind: str) -> None:

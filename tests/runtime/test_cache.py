@@ -1,4 +1,3 @@
-import math
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.cache import CACHE, SUMS, ResultLog, cache_key, cached, drop_unused, map_cached
+from stages.runtime.cache import CACHE, SUMS, cache_key, cached, drop_unused, map_cached
 from stages.runtime.entry import UserError
 
 
@@ -171,8 +170,8 @@ def test_nothing_goes_while_another_process_uses_the_cache(monkeypatch: pytest.M
     entry = cached("toy", cache_key("a"), lambda folder: write("whole", folder))
     monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "0")
     reader = (
-        "from stages.runtime.cache import ResultLog, cache_key\n"
-        "ResultLog('toy', cache_key('b'))\nprint('reading', flush=True)\ninput()"
+        "from stages.runtime.cache import cache_folder, cache_key\n"
+        "cache_folder('toy', cache_key('b'))\nprint('reading', flush=True)\ninput()"
     )
     command = [sys.executable, "-c", reader]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -196,59 +195,3 @@ def test_half_of_an_entry_that_a_kill_left_of_deleting_it_is_computed_again() ->
     (entry / "a").unlink()
 
     assert sorted(path.name for path in cached("toy", cache_key("a"), write_two).glob("?")) == ["a", "b"]
-
-
-def append_many(name: str) -> None:
-    log = ResultLog("toy", cache_key("a"))
-    for number in range(200):
-        log.append(f"{name}{number}", [name * 50, number])
-
-
-def test_a_log_keeps_what_several_processes_append() -> None:
-    with get_context("fork").Pool(2) as pool:
-        pool.map(append_many, ["x", "y"])
-
-    results = ResultLog("toy", cache_key("a")).read()
-
-    assert results == {f"{name}{number}": [name * 50, number] for name in "xy" for number in range(200)}
-    assert ResultLog("toy", cache_key("b")).read() == {}
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "of an earlier version"])
-def test_a_result_that_is_damaged_or_half_written_is_left_out_and_may_be_appended_again(damage: str) -> None:
-    log = ResultLog("toy", cache_key("a"))
-    for name in ("first", "second", "third"):
-        log.append(name, {"value": math.nan if name == "first" else name})
-    content = log.file.read_bytes()
-    log.file.write_bytes(
-        {
-            "cut": content[:-4],
-            "flipped": content.replace(b'"value": "third"', b'"value": "thirt"'),
-            "of an earlier version": content[: content.rindex(b"\n")] + b'\n["third", "passed", ""]',
-        }[damage]
-    )
-
-    assert log.read().keys() == {"first", "second"}
-    log.append("third", "again")
-    assert log.read()["third"] == "again"
-    assert math.isnan(log.read()["first"]["value"])
-
-
-def test_the_last_result_of_a_name_counts() -> None:
-    log = ResultLog("toy", cache_key("a"))
-    for number in range(3):
-        log.append("same", number)
-    assert log.read() == {"same": 2}
-
-
-def test_logs_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = [ResultLog("toy", cache_key(str(number))) for number in range(3)]
-    for number, log in enumerate(logs):
-        log.append("x", "x" * 100)
-        os.utime(log.folder, (number, number))
-    logs[0].read()
-    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", str(300 / 1e9))
-
-    drop_unused("toy")
-
-    assert [log.folder.exists() for log in logs] == [True, False, True]

@@ -1,171 +1,153 @@
-"""The sandbox, in which a program is run and judged: bubblewrap, and in it a server that forks (inside.py).
+"""The sandbox: a bubblewrap for each program, in which inside.py runs it.
 
-Available inside, read-only: Python, its standard library, the C libraries, and inside.py. No network, no home,
-no environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs of each program.
+Available inside, read-only: Python, its standard library, the C libraries, and inside.py. No network, no home, no
+environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs. Its namespaces end with it, so
+nothing is left for the next program.
 """
 
-import json
 import os
+import secrets
 import shutil
-import socket
+import signal
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from stages.evaluate.score.params import Limits
-from stages.formats.evaluation.verdicts import Outcome
+from stages.evaluate.score.seccomp import filter_program
+from stages.formats.evaluation.verdicts import Outcome, SampleResult
 from stages.runtime.entry import UserError
 
-SERVER = "stages.evaluate.score.inside"
-INSIDE = Path(__file__).with_name("inside.py")
+RUNNER = "stages.evaluate.score.inside"
+"""The module that runs inside. Its name makes it part of this stage's code."""
+INSIDE = Path(__file__).with_name(f"{RUNNER.rpartition('.')[2]}.py")
 
 LEVEL = "bubblewrap+rlimits+seccomp"
 """How a candidate is isolated; a machine that cannot do all of it is refused."""
 
 NOBODY = "65534"
 
+TMP_BYTES = 16_000_000
+
 LIBRARIES = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
 """Where systems keep the C libraries and their loader."""
 
 RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert double(2) == 4\n"
-"""What every sandbox judges first: the libraries that a candidate imports can be read."""
+"""Judged before all others: the libraries that a candidate imports can be read."""
 
-ATTEMPTS = 2
-"""A program that is lost is judged once more: the machine may have killed it, for want of memory say."""
+FAILURES: tuple[SampleResult, ...] = ("assertion", "exception", "syntax", "memory")
+"""What inside.py says of a program that has not passed."""
 
-CLOSE_SECONDS = 5
-GRACE_SECONDS = 60
-"""Seconds after the wall limit, for the start too. The sandbox enforces the limit; one that is later still is lost."""
+MAX_VERDICT_BYTES = 1000
 
 
-class Judge:
-    """Judges one program after the other; close it at the end."""
+def require_isolation(limits: Limits) -> None:
+    """Raise UserError if this machine cannot isolate a program, or runs none under these limits."""
+    found = judge(RIGHT, limits)
+    if found.result in ("timeout", "memory"):
+        named = ", ".join(f"{name} = {value:g}" for name, value in limits.model_dump().items())
+        raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
+    if found.result != "passed":
+        raise refused("a program that is right does not pass in the sandbox")
 
-    _ready: bool
-    _process: subprocess.Popen[bytes]
 
-    def __init__(self, limits: Limits) -> None:
-        """Start the sandbox, which ends with the thread that started it. Raises UserError without bubblewrap."""
-        self._limits = limits
-        self._killed = False
-        self._open()
-
-    def wait_until_ready(self) -> None:
-        """Raises UserError where this machine cannot isolate."""
-        if self._ready:
-            return
-        found = self._answer(RIGHT)
-        if found.result in ("timeout", "memory"):
-            named = ", ".join(f"{name} = {value:g}" for name, value in self._limits.model_dump().items())
-            raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
-        if found.result == "lost":
-            self._process.kill()
-            said = self._process.communicate()[1].decode(errors="replace").strip().splitlines()
-            raise refused(said[-1] if said else "it did not start")
-        if found.result != "passed":
-            raise refused("a program that is right does not pass in the sandbox")
-        self._ready = True
-
-    def judge(self, program: str) -> Outcome:
-        """Run a program, in a new sandbox if it was lost. Raises UserError where no new sandbox can be made."""
-        for _ in range(ATTEMPTS):
-            self.wait_until_ready()
-            found = self._answer(program)
-            if found.result != "lost" or self._killed:
-                break
-            self.close()
-            self._open()
-        return found
-
-    def _answer(self, program: str) -> Outcome:
-        job = json.dumps({"program": program, **self._limits.model_dump()})
+def judge(program: str, limits: Limits) -> Outcome:
+    """Run a program in a sandbox of its own. Raises UserError if bubblewrap cannot make one."""
+    nonce = secrets.token_hex(16)
+    verdict, theirs = os.pipe()
+    # Read when nothing writes any more: a candidate can fill the pipe, and no more than that.
+    os.set_blocking(verdict, False)
+    filters, rules = os.pipe()
+    try:
+        os.write(rules, filter_program())
+        os.close(rules)
+        command = [*sandbox_command(), "--seccomp", str(filters), *python_command()]
+        command += [str(theirs), str(limits.cpu_seconds), str(limits.memory_megabytes * 1_000_000)]
         try:
-            self._control.settimeout(self._limits.wall_seconds + GRACE_SECONDS)
-            self._control.sendall(f"{job}\n".encode())
-            answer = self._answers.readline()
-        except OSError:
-            answer = b""
-        return Outcome(*json.loads(answer)) if answer.endswith(b"\n") else Outcome("lost")
-
-    def _open(self) -> None:
-        self._ready = False
-        command = sandbox_command()
-        self._control, theirs = socket.socketpair()
-        self._answers = self._control.makefile("rb")
-        with theirs:
-            self._process = subprocess.Popen(
+            done = subprocess.run(
                 command,
-                stdin=theirs.fileno(),
+                input=f"{nonce}\n{program}".encode("utf-8", "surrogatepass"),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.PIPE,  # bubblewrap's: inside.py closes its own
+                pass_fds=(theirs, filters),
                 env={},
                 cwd="/",
-                # A terminal sends Ctrl-C to all processes of a session: a sandbox would end, and with it a verdict.
-                start_new_session=True,
+                timeout=limits.wall_seconds,
+                check=False,
             )
-
-    def kill(self) -> None:
-        """Kill the sandbox, also while another thread judges, whose outcome says nothing; only `close` may follow."""
-        self._killed = True
-        self._process.kill()
-
-    def close(self) -> None:
-        """End the sandbox, with all that runs in it."""
-        self._answers.close()
-        self._control.close()  # at which the server ends
-        try:
-            self._process.communicate(timeout=CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            return Outcome("timeout")
+        finally:
+            os.close(theirs)
+        try:
+            written = os.read(verdict, MAX_VERDICT_BYTES)
+        except BlockingIOError:
+            written = b""
+    finally:
+        os.close(verdict)
+        os.close(filters)
+    if outcome := outcome_of(written.decode("utf-8", "replace"), nonce):
+        return outcome
+    if said := done.stderr.decode(errors="replace").strip().splitlines():
+        raise refused(said[-1])
+    return Outcome("timeout" if done.returncode == 128 + signal.SIGXCPU else "died")
+
+
+def outcome_of(written: str, nonce: str) -> Outcome | None:
+    """What inside.py has written: the nonce, or a failure; None for anything else."""
+    if written == nonce:
+        return Outcome("passed")
+    result, _, name = written.partition(" ")
+    # A candidate chooses the names of its exceptions, and may write here itself.
+    for failure in FAILURES:
+        if result == failure:
+            return Outcome(failure, name if name.isidentifier() else "")
+    return None
 
 
 def refused(reason: str) -> UserError:
     """The error for a machine that cannot isolate."""
     return UserError(
         f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
-        "bubblewrap (`apt-get install bubblewrap`) on Linux and allow it to make namespaces "
+        "bubblewrap (0.7 or newer, `apt-get install bubblewrap`) on Linux and allow it to make user namespaces "
         "(docs/how-to/evaluation.md says how in a container), or set it to false: "
         "generated code never runs without isolation"
     )
 
 
-def sandbox_command() -> list[str]:
-    """bubblewrap with its options, and the server that it runs. Raises UserError where it is not installed.
+@cache
+def sandbox_command() -> tuple[str, ...]:
+    """bubblewrap with its options. Raises UserError if it is not installed.
 
-    Root keeps its ids, so that the server can become the user `nobody`, whose processes the kernel limits; any other
-    user gets a user namespace. The capabilities are those that the server needs to isolate programs from each other; in
-    a user namespace they count for nothing outside.
+    It makes a user namespace, in which the candidate is `nobody` and has no capabilities, also under root.
     """
     program = shutil.which("bwrap")
     if program is None:
         raise refused("bubblewrap (`bwrap`) is not installed")
-    root = os.getuid() == 0
-    user = [] if root else ["--unshare-user", "--uid", NOBODY, "--gid", NOBODY]
-    capabilities = ["CAP_SYS_ADMIN", *(["CAP_SETUID", "CAP_SETGID", "CAP_KILL"] if root else [])]
-    code = f"/code/{SERVER.replace('.', '/')}.py"
     paths = shown_paths()
-    # Parent folders that bubblewrap creates on its own could be entered by root only.
-    above = [str(folder) for path in (*paths, Path(code)) for folder in reversed(path.parents[:-1])]
-    return [
+    return (
         program,
-        *user,
+        *("--unshare-user", "--uid", NOBODY, "--gid", NOBODY),
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
-        *(word for name in capabilities for word in ("--cap-add", name)),
-        *(word for folder in dict.fromkeys([*above, "/dev"]) for word in ("--dir", folder)),
+        *(word for link in LIBRARIES if link.is_symlink() for word in ("--symlink", str(link.readlink()), str(link))),
         *(word for path in map(str, paths) for word in ("--ro-bind", path, path)),
         *(word for path in map(str, hidden_paths(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
-        *("--ro-bind", str(INSIDE), code),
-        *("--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--remount-ro", "/"),
+        *("--ro-bind", str(INSIDE), "/inside.py"),
+        *("--dev-bind", "/dev/null", "/dev/null", "--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/"),
+        *("--chdir", "/tmp"),
         # The order of sets of strings depends on the seed, and so may a candidate's result.
         *("--setenv", "PYTHONHASHSEED", "0"),
-        *(str(python()), "-s", "-S", "-P", "-B", "-X", "utf8", "-c"),
-        f"import sys; sys.path.insert(0, '/code'); from {SERVER} import main; main()",
-    ]
+    )
+
+
+def python_command() -> tuple[str, ...]:
+    """Python inside, with inside.py."""
+    return (str(python()), "-s", "-S", "-P", "-B", "-X", "utf8", "/inside.py")
 
 
 def python() -> Path:
@@ -178,6 +160,8 @@ def shown_paths() -> list[Path]:
     paths: list[Path] = []
     architecture = sysconfig.get_config_var("MULTIARCH")
     for folder in LIBRARIES:
+        if folder.is_symlink():
+            continue  # as /lib to /usr/lib; each mount costs every program a millisecond
         if architecture and (folder / architecture).is_dir():  # as on Debian
             paths += [folder / architecture, *sorted(folder.glob("ld-*"))]
         elif folder.is_dir():
@@ -185,7 +169,7 @@ def shown_paths() -> list[Path]:
     paths += [Path(sysconfig.get_path("stdlib")).resolve(), python()]
     own_libraries = Path(sys.base_prefix).resolve() / "lib"
     if own_libraries not in LIBRARIES:
-        paths += [path for path in sorted(own_libraries.glob("*.so*")) if path.is_file()]
+        paths += [path for path in sorted(own_libraries.glob("*.so*")) if path.is_file() and not path.is_symlink()]
     return paths
 
 

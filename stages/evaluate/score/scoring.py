@@ -1,44 +1,26 @@
 """From completions to verdicts and pass@k: programs, judged in parallel, and the report.
 
-Each verdict is written at once, so a kill loses none. pass@k is the probability that at least one of k samples of a
-problem passes (Chen et al. 2021, arXiv:2107.03374).
+pass@k is the probability that at least one of k samples of a problem passes (Chen et al. 2021, arXiv:2107.03374).
 """
 
 import hashlib
 import platform
-import resource
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, closing
-from dataclasses import astuple
-from queue import SimpleQueue
 
 import numpy as np
 from rich.progress import track
 
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import Limits, ScoreParams
-from stages.evaluate.score.sandbox import LEVEL, Judge
+from stages.evaluate.score.sandbox import LEVEL, judge, require_isolation
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.verdicts import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
-from stages.runtime.cache import ResultLog, cache_key, drop_unused
 from stages.runtime.entry import UserError
-from stages.runtime.stage_code import computing_sha256
 from stages.runtime.workers import worker_count
-
-DEPENDS_ON_THE_MACHINE = ("timeout", "lost")
-"""A busy machine can cause these: a right program gets another chance when scoring is started again."""
-
-DESCRIPTORS_OF_A_JUDGE = 4
-"""Open at most: the sandbox's socket and its messages, twice while it starts."""
-OTHER_DESCRIPTORS = 200
-
-OUTCOMES, OUTCOMES_OF_THE_COMMAND = "score", "score_command"
-"""Kinds of the cache: the outcomes of the last run, also of one that was killed, with which the next one continues; and
-those of `parrotflow score`, which scores other files."""
 
 
 def python_program(problem: Problem, completion: str) -> str:
@@ -73,68 +55,33 @@ def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) 
 
 
 def judged(
-    problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits, kind: str = OUTCOMES
+    problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits
 ) -> tuple[list[SampleVerdict], int]:
     """The verdict on each completion, in their order, and how many programs they are: equal ones are judged once.
 
-    Outcomes that hold for these completions, limits and code are taken from the cache. Raises UserError for a
-    completion of an unknown problem, and as `judge_programs` does.
+    One worker for each core, or `PARROTFLOW_WORKERS`. Raises UserError for a completion of an unknown problem, and if
+    this machine cannot isolate.
     """
     programs = programs_of(problems, completions)
-    keys = [cache_key(program) for program in programs]
-    depends_on = (completions_text(completions), limits.model_dump_json(), computing_sha256(__name__))
-    known = ResultLog(kind, cache_key(*depends_on, platform.python_version()))
-    outcomes = judge_programs(dict(zip(keys, programs, strict=True)), limits, known)
-    drop_unused(kind)
+    if not programs:
+        return [], 0
+    require_isolation(limits)
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(worker_count(), "judges") as threads:
+        judging = {threads.submit(judge, program, limits): program for program in dict.fromkeys(programs)}
+        try:
+            for done in track(as_completed(judging), description="scoring", total=len(judging)):
+                outcomes[judging[done]] = done.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # those that run end at their limits
+            raise
     verdicts = [
         SampleVerdict(
             task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception
         )
-        for completion, found in zip(completions, map(outcomes.__getitem__, keys), strict=True)
+        for completion, found in zip(completions, map(outcomes.__getitem__, programs), strict=True)
     ]
     return verdicts, len(outcomes)
-
-
-def judge_programs(programs: Mapping[str, str], limits: Limits, known: ResultLog) -> dict[str, Outcome]:
-    """The outcome of each program, by its key.
-
-    Outcomes in `known` are not judged again, unless a busy machine may have caused them; each new one is appended. One
-    worker for each core, or `PARROTFLOW_WORKERS`; fewer where the limit of open files is too low for them. Raises
-    UserError where this machine cannot isolate.
-    """
-    read = {key: Outcome(*outcome) for key, outcome in known.read().items() if key in programs}
-    outcomes = {key: outcome for key, outcome in read.items() if outcome.result not in DEPENDS_ON_THE_MACHINE}
-    to_do = {key: program for key, program in programs.items() if key not in outcomes}
-    if not to_do:
-        return outcomes
-    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    workers = min(worker_count(), len(to_do), max(1, (open_files - OTHER_DESCRIPTORS) // DESCRIPTORS_OF_A_JUDGE))
-    with ExitStack() as stack:
-        judges = [stack.enter_context(closing(Judge(limits))) for _ in range(workers)]  # they start in parallel
-        idle: SimpleQueue[Judge] = SimpleQueue()
-        for judge in judges:
-            judge.wait_until_ready()
-            idle.put(judge)
-
-        def outcome_of(program: str) -> Outcome:
-            judge = idle.get()
-            try:
-                return judge.judge(program)
-            finally:
-                idle.put(judge)
-
-        with ThreadPoolExecutor(workers, "judges") as threads:
-            keys = {threads.submit(outcome_of, program): key for key, program in to_do.items()}
-            try:
-                for done in track(as_completed(keys), description="scoring", total=len(keys)):
-                    outcomes[keys[done]] = outcome = done.result()
-                    known.append(keys[done], astuple(outcome))
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                for judge in judges:
-                    judge.kill()
-                raise
-    return outcomes
 
 
 def solutions(problems: Sequence[Problem]) -> list[Completion]:

@@ -21,11 +21,9 @@ SampleResult: TypeAlias = Literal[
     "timeout",
     "memory",
     "died",
-    "lost",
 ]
 """assertion: an AssertionError. exception: any other. syntax: no valid Python. timeout: wall-clock or processor time.
-memory: more than allowed. died: its process ended before the program did. lost: twice it or its sandbox was killed from
-outside, or the sandbox did not answer."""
+memory: more than allowed. died: its process ended before the program did, or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class ScoreReport(Report):
     problems_sha256: str
     completions_sha256: str
     weights_sha256: str
-    """Of the model that wrote the completions; empty where they came from elsewhere."""
+    """Of the model that wrote the completions."""
     python: str
     """The version that ran the programs."""
     settings: dict[str, int | float]
@@ -95,6 +93,6 @@ class ScoreReport(Report):
     """How the score was computed, in prose."""
 
 
-def write_verdicts(verdicts: Iterable[SampleVerdict], path: Path = VERDICTS) -> None:
+def write_verdicts(verdicts: Iterable[SampleVerdict]) -> None:
     """Write one verdict a line, in the order given."""
-    write_lines(path, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))
+    write_lines(VERDICTS, "".join(f"{verdict.model_dump_json()}\n" for verdict in verdicts))

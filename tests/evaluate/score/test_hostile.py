@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score.inside import ARGUMENTS, DENIED, NEWER, numbers
+from stages.evaluate.score.seccomp import ARGUMENTS, DENIED, NEWER, numbers
 from stages.formats.evaluation.verdicts import Outcome
-from tests.evaluate.score.conftest import Judges, Run
+from tests.evaluate.score.conftest import Run
 from tests.small_project import ROOT
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.needs_bwrap]
@@ -64,7 +64,7 @@ def test_it_sees_no_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 WRITES = {
     "the root": "open('/written', 'w')",
     "Python's library": "open(os.path.join(os.path.dirname(os.__file__), 'written.py'), 'w')",
-    "the sandbox's own code": "open('/code/stages/evaluate/score/inside.py', 'a')",
+    "the sandbox's own code": "open('/inside.py', 'a')",
     "devices": "open('/dev/written', 'w')",
 }
 
@@ -85,14 +85,13 @@ def test_what_it_writes_to_its_tmp_is_gone_for_the_next(run: Run) -> None:
 
 REFUSED_BY_THE_KERNEL = {
     "a shell": 'subprocess.run("true", shell=True)',
-    "a program": "os.execv(sys.executable, [sys.executable])",
     "a fork": "os.fork()",
     "a fork bomb": "while True:\n    os.fork()",
     "a network socket": "socket.create_connection(('127.0.0.1', 22))",
     "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "to become root": "os.setuid(0)",
     "a changed root": "os.chroot('/tmp')",
-    "more memory than allowed": "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (1, 1))\n",
+    "more memory than allowed": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (10**12, 10**12))\n",
 }
 
 
@@ -184,7 +183,6 @@ return allowed
 SIGNALS = {
     "the process of these tests": f"os.kill({os.getpid()}, 0)",
     "everybody": "os.kill(-1, 9)",
-    "the server of the sandbox": "os.kill(2, 9)",
     "a neighbour": "os.kill(3, 9)",
 }
 
@@ -194,68 +192,17 @@ def test_it_cannot_signal(run: Run, attempt: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED) == Outcome("exception", "ProcessLookupError")
 
 
-OUT_OF_ITS_GROUP = """
-import contextlib
-for attempt in (os.setsid, lambda: os.setpgid(0, 0), lambda: os.setpgid(0, 2), os.setpgrp, lambda: os.tcsetpgrp(1, 2)):
-    with contextlib.suppress(OSError):
-        attempt()
-"""
-
-
-@pytest.mark.parametrize("signals", ["9", "19", "9, 19, *set(range(1, 65)) - {2}"])
-@pytest.mark.parametrize("before", ["", OUT_OF_ITS_GROUP], ids=["at once", "after it has tried to leave its group"])
-def test_signals_to_its_process_group_reach_itself_alone(run: Run, before: str, signals: str) -> None:
-    body = f"""{before}
-for number in ({signals},):
-    os.kill(0, number)
-    os.killpg(0, number)
-return 2 * values[0]"""
-
-    assert run(function(body), DOUBLES) == Outcome("passed")
-    assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
-
-
-def test_a_signal_that_the_kernel_sends_for_it_reaches_nobody_else(run: Run) -> None:
-    body = """
-import contextlib, fcntl
-for owner in (0, 1, -1, 2, -2, 3):
-    ours, theirs = socket.socketpair()
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(ours, fcntl.F_SETOWN, owner)
-        fcntl.fcntl(ours, 10, signal.SIGKILL)  # F_SETSIG
-        fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC)
-        theirs.send(b"x")
-return 2 * values[0]"""
-
-    assert run(function(body), DOUBLES) == Outcome("passed")
-    assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
-
-
-def test_it_cannot_have_the_kernel_kill_it_early_as_if_from_outside(run: Run) -> None:
-    body = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (0, 0))\nwhile True:\n    pass"
-
-    assert run(function(body), ESCAPED) == Outcome("exception", "ValueError")
-
-
-def test_it_has_no_parent_to_reach(run: Run) -> None:
-    assert run(function('return "escaped" if os.getppid() else ""'), ESCAPED) == Outcome("assertion")
-
-
 EXHAUSTS = {
     "memory at once": ("x = bytearray(10**10)", "memory"),
     "memory bit by bit": ("x = [0]\nwhile True:\n    x += x", "memory"),
     "threads": ("while True:\n    threading.Thread(target=time.sleep, args=(60,)).start()", "exception"),
     "a large file": ("open('x', 'wb').write(bytes(10**8))", "exception"),
-    "many files": ("for n in range(10**6):\n    open(str(n), 'w').close()", "exception"),
+    "many files": ("for n in range(10**7):\n    open(str(n), 'w').close()", "timeout"),
     "the disk": ("for n in range(99):\n    open(str(n), 'wb').write(bytes(10**6))", "exception"),
     "descriptors": ("x = []\nwhile True:\n    x.append(os.dup(1))", "exception"),
     "memory in pipes": ("x = []\nwhile True:\n    x.append(os.pipe())", "exception"),
     "the output": ("while True:\n    print('x' * 10**6)", "timeout"),
     "the processor": ("while True:\n    pass", "timeout"),
-    "the processor, deaf to signals": (
-        "for n in range(1, 32):\n    n in (9, 19) or signal.signal(n, signal.SIG_IGN)\nwhile True:\n    pass",
-        "timeout",
-    ),
     "the clock": ("time.sleep(60)", "timeout"),
     "the stack": ("return f()", "exception"),
     "standard input": ("input()", "exception"),
@@ -265,6 +212,12 @@ EXHAUSTS = {
 @pytest.mark.parametrize(("attempt", "result"), EXHAUSTS.values(), ids=EXHAUSTS)
 def test_it_cannot_exhaust(run: Run, attempt: str, result: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED).result == result
+
+
+def test_a_program_that_ignores_its_limit_of_processor_time_ends_all_the_same(run: Run) -> None:
+    deaf = "for n in range(1, 32):\n    n in (9, 19) or signal.signal(n, signal.SIG_IGN)\nwhile True:\n    pass"
+
+    assert run(function(deaf), ESCAPED).result in ("timeout", "died")  # by the clock, or killed
 
 
 TELL = (
@@ -294,7 +247,9 @@ FORGES = {
         "died",
     ),
     "a kill of itself": ("os.kill(os.getpid(), signal.SIGKILL)\nos.abort()", "died"),
-    "a stop of itself": ("os.kill(os.getpid(), signal.SIGSTOP)\nreturn 0", "assertion"),
+    "a kill of its group": ("os.kill(0, signal.SIGKILL)\nreturn 0", "died"),
+    "a stop of itself": ("os.kill(os.getpid(), signal.SIGSTOP)\nreturn 0", "timeout"),
+    "another program": ("os.execv(sys.executable, [sys.executable, '-c', ''])", "died"),
     "a crash": ("ctypes.string_at(0)", "died"),
     "atexit": ("import atexit\natexit.register(print, 'passed')\nsys.exit()", "exception"),
     "a handler of a signal": (
@@ -324,11 +279,9 @@ FORGES = {
     "closed descriptors": ("os.closerange(0, 64)\nreturn 0", "died"),
     "closed descriptors and the right answer": ("os.closerange(0, 64)\nreturn 2 * values[0]", "died"),
     "printing": ("print('passed', flush=True)\nsys.exit(0)", "exception"),
-    "changing the server": (
-        """from stages.evaluate.score import inside as server
-server.failure_of = lambda *_: ""
-server.result_of = lambda *_: ("passed", "")
-server.run = server.supervise = server.result_of
+    "changing what runs it": (
+        """import __main__ as inside
+inside.failure_of = inside.main = lambda *_: ""
 os._exit = lambda code: None
 os.write = lambda *_: 0
 return 0""",
@@ -387,7 +340,7 @@ ALSO_PASSES = {
     "the frames of its caller": """frame = sys._getframe()
 while "nonce" not in frame.f_locals:
     frame = frame.f_back
-os.write(3, frame.f_locals["nonce"].encode())
+os.write(frame.f_locals["verdict"], frame.f_locals["nonce"].encode())
 os._exit(0)""",
 }
 
@@ -403,8 +356,3 @@ def test_it_may_replace_what_the_tests_use_and_end_their_loops_as_with_human_eva
 
     assert run("def abs(x): return 0\ndef f(x): return 9", close) == Outcome("passed")
     assert run("def f(x): raise StopIteration", both) == Outcome("passed")
-
-
-def test_after_all_of_this_the_same_sandbox_judges_right(run: Run, judge: Judges) -> None:
-    assert run(function("return 2 * values[0]"), DOUBLES) == Outcome("passed")
-    assert run(function("return 3 * values[0]"), DOUBLES) == Outcome("assertion")

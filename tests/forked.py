@@ -33,7 +33,7 @@ PYTHON = "python"
 IMPORTED = {
     DVC: ("dvc.cli", "dvc.commands.repro", "dvc.repo"),
     PARROTFLOW: ("flows.cli", "flows.plan.graph", "flows.plan.settings", "flows.sweep.run_cells", "flows.pipeline"),
-    PYTHON: ("stages.publish.__main__", "stages.publish.hub"),
+    PYTHON: ("stages.publish.__main__", "stages.publish.hub", "dvc.repo"),
 }
 """By the program: what each child finds imported with all that it uses. The first one of a command has `main`."""
 

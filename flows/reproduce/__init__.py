@@ -18,8 +18,6 @@ class ReproduceOptions:
     _: KW_ONLY
     folder: Path | None = None
     """Where to work; .parrotflow/reproduce/REVISION when none is named."""
-    source: str | None = None
-    """A git repository (path or URL) with the recorded commit, if neither this project nor the origin has it."""
     from_scratch: bool = False
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
     python: Path | None = None

@@ -15,6 +15,7 @@ import psutil
 
 from flows.run.locks import held_locks, run_lock
 from stages.formats.revision.execution import is_computing
+from stages.formats.revision.provenance import GitState
 from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
 
@@ -34,8 +35,6 @@ NOT_GIVEN = re.compile(
 that look secret, and what would lead git, DVC and the stages to places of the user."""
 
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
-
-SSH = "ssh -oBatchMode=yes -oConnectTimeout=30"
 
 SHOWN_LINES = 20
 """Of what a program that failed has printed."""
@@ -114,7 +113,7 @@ def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, 
         if not NOT_GIVEN.fullmatch(name) and not is_computing(name) and credential_in(value) is None
     }
     values |= {name: value for name, value in here if name in granted or (also and name.startswith(also))}
-    values = {"GIT_SSH_COMMAND": SSH} | values | {"GIT_TERMINAL_PROMPT": "0"}
+    values |= {"GIT_TERMINAL_PROMPT": "0"}
     return values if HUB_TOKENS & set(granted) else values | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
@@ -142,11 +141,8 @@ def failed(code: int) -> type[UserError]:
 
 def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:
     """Say whose code is about to run, and ask for a yes in the terminal. Raises UserError without one."""
-    git, archive = revision.provenance.git, revision.provenance.source
-    origin = (git and as_recorded(git.origin)) or "of unknown origin"
-    commit = f"commit {as_recorded(git.commit)}" if git else "no commit"
-    own = f" with {len(archive.files)} files from the revision itself" if archive and archive.files else ""
-    whose = f"{origin}, {commit}{own}; {signature}"
+    git = revision.provenance.git
+    whose = f"{as_recorded(git.origin or 'of no known origin')}, {describe_commit(git)}; {signature}"
     print(f"\nThis runs the revision's code on this machine: {whose}.", flush=True)
     if yes:
         return
@@ -159,6 +155,11 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
 
 
-def as_recorded(text: str | None) -> str | None:
+def describe_commit(git: GitState) -> str:
+    """The commit, and that files differed from it."""
+    return f"commit {as_recorded(git.commit)}" + (" with changes" if git.dirty else "")
+
+
+def as_recorded(text: str) -> str:
     """A word of the record, for a question: with other characters it is quoted, and cannot answer for the record."""
-    return text if text is None or re.fullmatch("[!-~]*", text) else ascii(text)
+    return text if re.fullmatch("[!-~ ]*", text) and "\n" not in text else ascii(text)

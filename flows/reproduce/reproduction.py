@@ -1,7 +1,7 @@
 """`parrotflow reproduce REV`, from the published revision to the verdict.
 
     WORK/revision/      a revision of the Hub, as downloaded; a local one is read in place
-    WORK/checkout/      its code at the recorded commit; here everything is computed
+    WORK/checkout/      its code; here everything is computed
     WORK/venv/          an environment with the locked versions, where this one has others
     WORK/prepared.json  how it was prepared: a reproduction that was killed continues only in the same way
 
@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo.lock_file import repair_after_kill
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.checkout import check_code, check_out, write_back
-from flows.reproduce.commands import failed, only_reproduction_in, require_consent, run_python
-from flows.reproduce.data import bring_data
+from flows.reproduce.checkout import bring_data, check_out
+from flows.reproduce.commands import describe_commit, failed, only_reproduction_in, require_consent, run_python
 from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
@@ -65,7 +64,7 @@ def reproduce(request: ReproduceOptions) -> int:
         say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)
-        checkout = check_out(revision, request.source)
+        checkout = check_out(revision)
         interpreter, restored = prepare(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
         say("execution", describe_execution(revision, interpreter))
@@ -119,19 +118,14 @@ def prepare(
     """
     earlier = revision.work / PREPARED
     before = Prepared.model_validate_json(earlier.read_bytes()) if earlier.exists() else None
-    wanted = dict[str, list[str]]()
-    if before is None:  # afterwards dvc.lock is that of this reproduction, which does not say what the code was
-        write_back(revision, checkout)
-        wanted = check_code(revision, checkout)
-    say("code", describe_code(revision, begun=before is not None))
-    say("", f"in {checkout}")
+    say("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
     computed = {stage for stage in revision.stages if request.steps is None or stage == revision.training}
     restored = (
         before.restored
         if before
-        else bring_data(revision, checkout, wanted, computed, request.token, from_scratch=request.from_scratch)
+        else bring_data(revision, checkout, computed, request.token, from_scratch=request.from_scratch)
     )
     interpreter = choose_interpreter(
         revision, checkout, python=request.python, this_environment=request.this_environment
@@ -168,16 +162,6 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
         raise failed(code)(
             f"the stages did not all run (exit code {code}, see above); the same command continues there"
         )
-
-
-def describe_code(revision: RecordedRevision, *, begun: bool) -> str:
-    """Where the code is from. A continued reproduction compared it when it first started."""
-    git, archive = revision.provenance.git, revision.provenance.source
-    commit = "an archive of the whole project" if git is None or (archive and archive.whole) else f"commit {git.commit}"
-    files = len(archive.files) + len(archive.deleted) if archive and not archive.whole else 0
-    changed = f" with {files} files as they were changed" if files else ""
-    when = ", checked at the first start" if begun else ""
-    return f"{commit}{changed}; every file as the stages read it{when}"
 
 
 def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:

@@ -15,7 +15,6 @@ from stages.formats.revision.provenance import (
     CARD_FOLDER,
     CURVES,
     EXECUTION,
-    INPUTS,
     MAIN,
     PROVENANCE,
     RECORD,
@@ -23,7 +22,7 @@ from stages.formats.revision.provenance import (
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
-    InputListing,
+    SOURCE_ARCHIVE,
     Provenance,
     is_shipped,
     record_path,
@@ -32,9 +31,9 @@ from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
-from stages.runtime.stage_code import FOLDER, code_in, file_changes, library_changes
+from stages.runtime.stage_code import code_in, file_changes, library_changes
 
-NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS)
+NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS, SOURCE_ARCHIVE)
 """Without these nothing can be rebuilt."""
 
 
@@ -50,7 +49,6 @@ class RecordedRevision:
     """Of all stages that led to the model and its evaluation, each after those that it depends on."""
     execution: Execution | None
     """How the training was executed."""
-    inputs: InputListing | None
     work: Path
     """The folder in which it is reproduced."""
 
@@ -105,11 +103,6 @@ def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
     return [path for path in provenance.files if (file := project_path(path)) and maker_of(made, file) is None]
 
 
-def code_read(stages: dict[str, LockEntry]) -> list[str]:
-    """The files of code that the stages read."""
-    return [dep["path"] for entry in stages.values() for dep in entry["deps"] if Path(dep["path"]).parent == FOLDER]
-
-
 def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
     """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
     provenance = Provenance.find(folder / PROVENANCE)
@@ -123,8 +116,7 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
     makers, ordered = makers_of(stages), dict[str, LockEntry]()
     for stage in stages:
         ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
-    execution, inputs = Execution.find(folder / EXECUTION), InputListing.find(folder / INPUTS)
-    return RecordedRevision(asked, folder, provenance, ordered, execution, inputs, work)
+    return RecordedRevision(asked, folder, provenance, ordered, Execution.find(folder / EXECUTION), work)
 
 
 def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) -> Iterator[str]:

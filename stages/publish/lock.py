@@ -1,98 +1,56 @@
-"""What DVC knows of the project: what dvc.lock records of the stages that led to a file, and its own workspaces.
+"""The state of the project that is published: exactly what dvc.lock says of the stages that led to the model.
 
-The record of a revision has the parameters, versions and pipeline as its stages ran with them: copies of files that may
-have been edited since. Where params.yaml or requirements.lock say something else than was recorded, the copy has the
-recorded values, and its comments.
+Each stage fails if its inputs change while it runs. Here the same is asked of the whole chain, so that a revision has
+one state: params.yaml, dvc.yaml, requirements.lock and the code are copied as they are.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import md5
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.evaluation.report import EVALUATE_REPORT
-from stages.formats.model_folder import MODEL
-from stages.formats.revision.lock import Stages, hash_of, makers_of, overlaps
-from stages.formats.revision.provenance import CARD_FOLDER, record_path
-from stages.runtime.entry import UserError
+from stages.formats.revision.lock import Stages, makers_of, overlaps
+from stages.formats.revision.provenance import record_path
+from stages.runtime.entry import UserError, first_line
 from stages.runtime.inputs import DVC_FILE
-from stages.runtime.section import PARAMS_FILE, value_at
-from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, StageCode, normalised, pinned, read_stage_code
+from stages.runtime.section import PARAMS_FILE, as_dvc_reads, differences, value_at
+from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_in, stage_codes
 
 LOCK = Path("dvc.lock")
 
-COPIED = {path.as_posix() for path in (PARAMS_FILE, DVC_FILE, REQUIREMENTS_LOCK, LOCK)}
-"""The files of the project that a record always has, so that no source archive needs them."""
-
-NULL = "tag:yaml.org,2002:null"
-
 TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep", ".parrotflow/sweep-check")
 """Folders with the workspaces of DVC experiments, and with the clones of a sweep's cells."""
-"""Below this folder are the workspaces of `dvc exp run --temp` and `--queue`, which DVC deletes afterwards."""
 
 
-def read_lock(path: Path = LOCK) -> Stages:
-    """The stages of dvc.lock, or of dvc.yaml; empty where there is no such file."""
-    if not path.exists():
-        return {}
-    # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
-    stages: Stages = YAML(typ="safe").load(path).get("stages", {})
+def in_temporary_workspace(folder: Path) -> bool:
+    """Return True in the workspace of a DVC experiment or in the clone of a sweep's cell."""
+    path = f"{folder.absolute().as_posix()}/"
+    return any(f"/{place}/" in path for place in TEMPORARY)
+
+
+def published_stages() -> Stages:
+    """The entries in dvc.lock of the stages before publish, each after those that it depends on.
+
+    Raises UserError that names the first parameter, command, input, file of code or output that is not as recorded.
+    """
+    everything, inputs = read_stages(LOCK), deps_of(read_stages(DVC_FILE).get("publish", {}))
+    made = makers_of(everything)
+    for path in inputs:
+        if not any(overlaps(path, out) for out in made):
+            raise UserError(f"{LOCK}: no stage has made {path}: run `dvc repro`")
+    stages = ancestors(everything, inputs)
+    for change in (*changed_code(stages), *changes_since(stages)):
+        raise UserError(f"{change}; only what {LOCK} says is published: take the edit back, or run `dvc repro`")
     return stages
 
 
-def recorded_section(stages: Stages, name: str) -> dict[str, Any]:
-    """A section of params.yaml as the stage that depends on it last ran with; empty where none is recorded."""
-    recorded = (stage.get("params", {}).get("params.yaml", {}) for stage in stages.values())
-    section: dict[str, Any] = next((params[name] for params in recorded if name in params), {})
-    return section
-
-
-def recorded_code(stages: Stages) -> dict[str, StageCode | None]:
-    """Each stage's file of code -> what the stage ran with; None where the file is another by now."""
-    found: dict[str, StageCode | None] = {}
-    for stage in stages.values():
-        for dep in stage.get("deps", []):
-            path = Path(dep["path"])
-            if path.parent == FOLDER:
-                content = path.read_bytes() if path.is_file() else b""
-                same = md5(content, usedforsecurity=False).hexdigest() == hash_of(dep)
-                found[dep["path"]] = read_stage_code(content) if same else None
-    return found
-
-
-def recorded_versions(stages: Stages) -> dict[str, str]:
-    """Library -> the version that the stages ran with, as far as that is recorded.
-
-    Raises UserError where two stages ran with different versions.
-    """
-    versions: dict[str, str] = {}
-    for path, code in recorded_code(stages).items():
-        for library, version in code.libraries.items() if code else ():
-            if versions.setdefault(library, version) != version:
-                raise UserError(
-                    f"{path}: its stage ran with {library} {version}, another one with {versions[library]}: no one "
-                    "state of the project made this model; run `dvc repro`"
-                )
-    return versions
-
-
-def publish_deps() -> list[str]:
-    """The paths that dvc.yaml lists for publish; without dvc.yaml what it always reads."""
-    always = [MODEL.as_posix(), CARD_FOLDER.as_posix(), EVALUATE_REPORT.as_posix()]
-    return deps_of(read_lock(DVC_FILE).get("publish", {})) or always
-
-
-def require_one_chain(stages: Stages) -> None:
-    """Raise UserError if a stage read another version of an output than dvc.lock has: it did not run since."""
-    made = {out["path"]: hash_of(out) for entry in stages.values() for out in entry.get("outs", [])}
-    for name, entry in stages.items():
-        for dep in entry.get("deps", []):
-            if made.get(dep["path"], hash_of(dep)) != hash_of(dep):
-                raise UserError(f"{LOCK}: {name} ran before {dep['path']} was made anew: run `dvc repro {name}`")
+def read_stages(path: Path) -> Stages:
+    """The stages of dvc.lock or dvc.yaml; empty if there is no such file."""
+    # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
+    stages: Stages = YAML(typ="safe").load(path).get("stages", {}) if path.exists() else {}
+    return stages
 
 
 def deps_of(defined: Mapping[str, Any]) -> list[str]:
@@ -100,26 +58,10 @@ def deps_of(defined: Mapping[str, Any]) -> list[str]:
     return [dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []]
 
 
-def not_in_lock(stages: Stages, inputs: Iterable[str]) -> list[str]:
-    """The inputs that no stage in dvc.lock has made."""
-    made = makers_of(stages)
-    return [path for path in inputs if not any(overlaps(path, out) for out in made)]
-
-
-def outside_deps(stages: Stages) -> Iterator[dict[str, Any]]:
-    """The files and folders that stages depend on and that none of them makes, each once, as dvc.lock has them."""
-    made, seen = makers_of(stages), set()
-    for stage in stages.values():
-        for dep in stage.get("deps", []):
-            if dep["path"] not in seen and not any(overlaps(dep["path"], out) for out in made):
-                seen.add(dep["path"])
-                yield dep
-
-
 def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
     """The stages that the inputs come from, each after those that it depends on.
 
-    Without the one that records the code: it depends on every file of code, and its results are kept themselves.
+    The stage that records the code is left out: it depends on every file of code, and its results are kept themselves.
     """
     ordered: Stages = {}
 
@@ -137,96 +79,72 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
     return ordered
 
 
-def in_temporary_workspace(folder: Path) -> bool:
-    """Return True in the workspace of a DVC experiment or in the clone of a sweep's cell."""
-    path = f"{folder.absolute().as_posix()}/"
-    return any(f"/{place}/" in path for place in TEMPORARY)
+def changed_code(stages: Stages) -> Iterator[str]:
+    """What of the code differs from the files of code that the stages depend on."""
+    recorded = {path: code_in(path) for path in code_files(stages)}
+    present = stage_codes(modules=[f"stages.{path.stem}" for path in recorded])
+    for path, code in recorded.items():
+        if code is None:
+            yield f"{path}: is missing"
+        else:
+            yield from (f"{path}: {change}" for change in code.changes_to(present[path]))
+
+
+def changes_since(stages: Stages) -> Iterator[str]:
+    """What differs from the entries in dvc.lock, as DVC sees it. An output that is not here contradicts none."""
+    from dvc.exceptions import DvcException  # slow
+    from dvc.repo import Repo
+
+    try:
+        with Repo(_wait_for_lock=True) as repo:
+            status = repo.status(targets=list(stages)) if stages else {}
+    except DvcException as error:
+        raise UserError(f"dvc cannot say whether the project is as {LOCK} says: {first_line(error)}") from None
+    made = makers_of(stages)
+    for stage, changes in status.items():
+        for change in changes:
+            if change == "changed command":
+                yield f"{DVC_FILE}: {stage}: the command is another one than ran: {stages[stage]['cmd']}"
+            for path, how in change.get("changed deps", {}).items() if isinstance(change, dict) else ():
+                if isinstance(how, dict):
+                    yield from changed_parameters(stages[stage], stage, path, how)
+                elif how != "deleted" or path not in made:
+                    yield f"{path}: is {how} since {stage} read it"
+            for path, how in change.get("changed outs", {}).items() if isinstance(change, dict) else ():
+                if how not in ("deleted", "not in cache"):
+                    yield f"{path}: is {how} since {stage} made it"
+
+
+def changed_parameters(entry: Mapping[str, Any], stage: str, file: str, keys: Iterable[str]) -> Iterator[str]:
+    """The parameters in `keys` of a stage, each with the present and the recorded value."""
+    now = as_dvc_reads(Path(file).read_bytes()) if Path(file).is_file() else {}
+    recorded = entry.get("params", {}).get(file, {})
+    for key in keys:
+        for name, before, after in differences(key, recorded.get(key), value_at(now, key)):
+            yield f"{file}: {name} is {after}, and {stage} ran with {before}"
+        if key not in recorded:
+            yield f"{file}: {stage} ran without {key}"
+
+
+def outside_deps(stages: Stages) -> list[str]:
+    """The files and folders that stages depend on and that none of them makes; files of code excepted."""
+    made = makers_of(stages)
+    paths = {dep["path"]: None for stage in stages.values() for dep in stage.get("deps", [])}
+    return [path for path in paths if Path(path).parent != FOLDER and not any(overlaps(path, out) for out in made)]
+
+
+def code_files(stages: Stages) -> list[Path]:
+    """The files of code that the stages depend on."""
+    deps = {Path(dep["path"]) for stage in stages.values() for dep in stage.get("deps", [])}
+    return sorted(path for path in deps if path.parent == FOLDER)
 
 
 def settings(stages: Stages) -> dict[str, bytes]:
-    """Path in the revision -> content, of the files that say what the stages ran with. Those that are not there lack.
-
-    `stages` are the entries of dvc.lock that led to the revision. Raises UserError where they contradict each other.
-    """
-    versions, values = recorded_versions(stages), edited(stages)
-    code = (Path(path) for path, code in recorded_code(stages).items() if code)
-    kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code)
-    contents = {path: path.read_bytes() for path in kept if path.is_file()} | {LOCK: lock_of(stages)}
-    if values and PARAMS_FILE in contents:
-        contents[PARAMS_FILE] = with_values(contents[PARAMS_FILE], values)
-    if REQUIREMENTS_LOCK in contents:
-        contents[REQUIREMENTS_LOCK] = with_pins(contents[REQUIREMENTS_LOCK], versions)
-    return {record_path(path): content for path, content in contents.items()}
-
-
-def edited(stages: Stages) -> dict[str, Any]:
-    """Dotted key -> the value that the stages read of params.yaml, where it has another one by now.
-
-    Raises UserError where two stages ran with other values of the same key.
-    """
-    recorded: dict[str, Any] = {}
-    for name, stage in stages.items():
-        for key, value in stage.get("params", {}).get(PARAMS_FILE.as_posix(), {}).items():
-            if recorded.setdefault(key, value) != value:
-                raise UserError(
-                    f"{LOCK}: {name} ran with {key} = {value}, another stage with {recorded[key]}: no one "
-                    "state of the project made this model; run `dvc repro`"
-                )
-    now = YAML(typ="safe").load(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
-    return {key: value for key, value in recorded.items() if value_at(now, key) != value}
-
-
-def stages_of_another_pipeline(stages: Stages) -> list[str]:
-    """The stages whose command or dependencies in dvc.yaml are not those that ran. Templates are not compared."""
-    defined = read_lock(DVC_FILE)
-    return [name for name, stage in stages.items() if name in defined and is_edited(defined[name], stage)]
-
-
-def is_edited(defined: Mapping[str, Any], ran: Mapping[str, Any]) -> bool:
-    """Whether a stage of dvc.yaml is not the one of an entry of dvc.lock."""
-    command, deps = defined.get("cmd", "${"), set(deps_of(defined))
-    if any("${" in text for text in (*deps, str(command))):
-        return False
-    return bool(command != ran["cmd"] or deps != {dep["path"] for dep in ran.get("deps", [])})
-
-
-def with_values(content: bytes, values: Mapping[str, Any]) -> bytes:
-    """A YAML file's content with some values changed, and its comments."""
-    editor = YAML()
-    editor.width, editor.preserve_quotes = 10_000, True
-    editor.indent(mapping=2, sequence=4, offset=2)
-    editor.representer.add_representer(type(None), lambda dumper, _: dumper.represent_scalar(NULL, "null"))
-    document = editor.load(content)
-    for key, value in values.items():
-        put(document, key.split("."), value)
-    stream = StringIO()
-    editor.dump(document, stream)
-    return stream.getvalue().encode("utf-8")
-
-
-def put(document: Any, key: list[str], new: Any) -> None:
-    """Set a value of a document, leaf by leaf, so that comments stay with what is the same."""
-    *above, last = key
-    for part in above:
-        document = document.setdefault(part, {})
-    old = document.get(last)
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in old.keys() - new.keys():
-            del old[name]
-        for name, value in new.items():
-            put(old, [name], value)
-    elif old != new or last not in document:
-        document[last] = new
-
-
-def with_pins(content: bytes, versions: Mapping[str, str]) -> bytes:
-    """requirements.lock with these versions."""
-    pins = pinned(REQUIREMENTS_LOCK)
-    changed = {name: version for name, version in versions.items() if pins.get(normalised(name), "") != (name, version)}
-    text = content.decode("utf-8")
-    for library, version in changed.items():
-        text = re.sub(rf"(?m)^({re.escape(library)})==[^\s;]+", rf"\g<1>=={version}", text)
-    return text.encode("utf-8")
+    """Path in the revision -> content, of the files that say what the stages ran with."""
+    kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code_files(stages))
+    return {record_path(path): path.read_bytes() for path in kept if path.is_file()} | {
+        record_path(LOCK): lock_of(stages)
+    }
 
 
 def lock_of(stages: Stages) -> bytes:

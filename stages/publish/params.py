@@ -36,8 +36,7 @@ class PublishParams(Section):
     dataset_repository: RepositoryName | None
     """`owner/name` of a data set on the Hub for the cleaned documents; null publishes none."""
     include_data: bool
-    """Whether a revision holds the data files that stages depend on and that neither the commit nor the source archive
-    has, e.g. `corpus/`. Their names and hashes are published anyhow."""
+    """Whether a revision's source archive also has the inputs of stages that git does not have, e.g. `corpus/`."""
     gate: GateParams
     """Conditions on the evaluation."""
 

@@ -2,12 +2,11 @@
 from their content; and the quality gate, which says what may become `main`. The stage itself checks it, however the
 stage is started."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -25,37 +24,19 @@ from stages.formats.revision.provenance import (
     step_name,
 )
 from stages.publish.params import GateParams
+from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import RefusedError, UserError
 
-READ_AT_ONCE = 1 << 22
-"""Bytes."""
 
-
-class FileHashes(NamedTuple):
-    """Both in hex."""
-
-    sha256: str
-    md5: str
-    """As DVC names the content."""
-
-
-def file_hashes(path: Path) -> FileHashes:
-    """Hash a file in one pass, unless this process has hashed it and it has not changed since.
-
-    So the weights of a large model are read for their hashes once.
-    """
+def file_hash(path: Path) -> str:
+    """The sha256 of a file, which is read unless this process has read it and it has not changed since."""
     state = path.stat()
-    return _hashes(path.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
+    return _hash(path.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
 
 
 @cache
-def _hashes(path: Path, *_: int) -> FileHashes:
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while part := file.read(READ_AT_ONCE):
-            sha256.update(part)
-            md5.update(part)
-    return FileHashes(sha256.hexdigest(), md5.hexdigest())
+def _hash(path: Path, *_: int) -> str:
+    return file_sha256(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +53,7 @@ class Revision:
 
 def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
-    sha256 = {path: file_hashes(files[path]).sha256 for path in sorted(files)}
+    sha256 = {path: file_hash(files[path]) for path in sorted(files)}
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
@@ -131,7 +112,7 @@ def training_execution() -> Execution | None:
 
 def weights_hash() -> str:
     """What `model_folder.weights_sha256` of the model is, without reading it again."""
-    return combined_sha256([file_hashes(file).sha256 for file in weight_files(MODEL)])
+    return combined_sha256([file_hash(file) for file in weight_files(MODEL)])
 
 
 def run_of_model() -> str | None:

@@ -1,165 +1,101 @@
-"""The source archive of a revision: the code that its commit alone does not have.
+"""The source archive of a revision, and what git says of the project: the commit, its origin, whether files differ.
 
-Where the commit can be cloned, these are the tracked files that differ from it and the untracked ones that a stage
-depends on. Where it cannot (no repository, or a commit that is on no remote), it is every file that a run needs.
-
-The code that is kept is the code that ran: a file that was edited after its stage ran is taken from the commit, if that
-has the version which ran, or else left out and named. Comments and docstrings are no edits.
-What git ignores stays out, and what holds a credential: it is looked for in all that is about to be published.
-
-Here is too what git knows of the project: the commit, where it can be cloned from, and what differs from it.
+The archive has the code folders as git has or would add them, and of the stages' inputs what git has. A file there that
+holds a credential is refused, since without it the revision could not be rebuilt.
 """
 
 import gzip
-import hashlib
 import io
 import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from fnmatch import fnmatch
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from stages.formats.revision.lock import Stages, overlaps
-from stages.formats.revision.provenance import GitState, LeftOut, SourceArchive, printable
-from stages.publish.lock import COPIED, outside_deps, recorded_code
-from stages.runtime.code import read_module
+from stages.formats.revision.lock import Stages
+from stages.formats.revision.provenance import GitState
+from stages.publish.lock import LOCK, outside_deps
+from stages.runtime.code import PACKAGES
 from stages.runtime.credentials import PARTS, SECRET_NAMES, credentials
 from stages.runtime.entry import UserError
+from stages.runtime.inputs import DVC_FILE
+from stages.runtime.section import PARAMS_FILE
+from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
-LARGEST = 1_000_000
-"""Bytes of a file of code. A larger one is data, of which only the hash is kept."""
+CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")
+"""The code folders, and what says which libraries a run needs, what DVC passes over, and where it has data."""
 
-CODE = ("stages/*.py", "flows/*.py", "stages/*.jinja", "flows/*.jinja")
-LAUNCH = ("deploy/launch/*", "conf/*", "pyproject.toml", "README.md", ".dvcignore")
-"""What a run needs besides the dependencies of its stages, in a project without a repository."""
+COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK))
+"""Files of which the record has its own copy."""
 
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
-"""Names of files that are never archived."""
+"""Names of files that are never published."""
 
-SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock")
+SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock", ".dvc", "config")
 """Endings of files whose URLs are used, not shown as examples."""
 
-EDITED = "was edited after the stage ran; the version that ran is neither here nor in the commit"
 
+def archive_source(stages: Stages, *, include_data: bool) -> tuple[bytes, GitState]:
+    """The archive, a .tar.gz that is the same for the same files, and what git says of it.
 
-@dataclass(frozen=True, slots=True)
-class CodeArchive:
-    """The source archive, as bytes and in words."""
-
-    content: bytes
-    """A .tar.gz, the same for the same files."""
-    archive: SourceArchive | None
-    """None where the commit has everything."""
-    left_out: list[LeftOut]
-
-
-def archive_source(state: GitState | None, stages: Stages, written: list[str]) -> CodeArchive:
-    """Archive the code that the commit of `state` does not have.
-
-    `stages` are the entries of dvc.lock that led to the revision; `written` are the paths of the pipeline's results.
+    `stages` are the entries of dvc.lock that led to the revision. `include_data` adds the inputs that git does not
+    have. Raises UserError if git has no commit here, or a file cannot be archived.
     """
-    ran = content_that_ran(stages)
-    whole = state is None or not state.on_remote
-    tracked, changed = set(tracked_files()), set(changed_files())
-    added = {path for path in untracked_files() if is_needed(path, ran, repository=state is not None)}
-    kept: dict[str, bytes] = {}
-    left_out = [LeftOut(path=path, reason=EDITED) for path, code in recorded_code(stages).items() if code is None]
-    deleted: list[str] = []
-    for path in sorted((tracked | added) - COPIED):
-        asked = whole or path in changed or path in added
-        if any(overlaps(path, out) for out in written) or not (asked or path in ran):
-            continue
-        content = version_that_ran(path, ran.get(path))
-        reason = None
-        if asked and Path(path).is_symlink():
-            reason = "is a link"
-        elif asked and Path(path).is_dir():
-            reason = "is a folder of another repository"
-        elif content is None and path in ran:
-            reason = EDITED
-        elif content is None:
-            deleted.append(path)
-        elif asked and (whole or content != committed(path)):
-            reason = why_not(path, content)
-            kept |= {} if reason else {path: content}
-        if reason:
-            left_out.append(LeftOut(path=printable(path), reason=reason))
-    deleted = [] if whole else deleted
-    if not kept and not deleted:
-        return CodeArchive(b"", None, left_out)
-    packed = pack(kept)
-    archive = SourceArchive(
-        sha256=hashlib.sha256(packed).hexdigest(),
-        files={printable(path): hashlib.sha256(content).hexdigest() for path, content in kept.items()},
-        whole=whole,
-        deleted=[printable(path) for path in deleted],
-    )
-    return CodeArchive(packed, archive, left_out)
+    commit = git("rev-parse", "HEAD").strip()
+    inputs = inputs_of(stages)
+    added = listed("--others", "--exclude-standard", "--", *CODE)
+    files = added + listed("--cached", "--", *CODE, *inputs)
+    dirty = bool(added or git("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs))
+    if include_data and inputs:
+        files += listed("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
+    contents = {path: content_of(path) for path in sorted({*files} - {*COPIED}) if os.path.lexists(path)}
+    for path, content in contents.items():
+        is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
+        require_no_secret(path, content, in_urls=path.endswith(SETTINGS) and not is_data)
+    remotes = git("remote").split()
+    origin = public_url(git("remote", "get-url", "origin").strip()) if "origin" in remotes else None
+    return pack(contents), GitState(commit=commit, dirty=dirty, origin=origin)
 
 
-def content_that_ran(stages: Stages) -> dict[str, Callable[[bytes], bool]]:
-    """File that stages depend on -> whether a content is the one that they ran with."""
-    found: dict[str, Callable[[bytes], bool]] = {
-        dep["path"]: partial(has_md5, dep["md5"])
-        for dep in outside_deps(stages)
-        if dep.get("hash") == "md5" and "nfiles" not in dep
-    }
-    codes = (code for code in recorded_code(stages).values() if code)
-    return found | {path: partial(has_syntax, path, sha256) for code in codes for path, sha256 in code.files.items()}
+def inputs_of(stages: Stages) -> list[str]:
+    """The files and folders that the stages read and none makes, and the files by which DVC would keep these."""
+    inputs = [path for path in outside_deps(stages) if "://" not in path]
+    kept = (f"{part}.dvc" for path in map(Path, inputs) for part in (path, *path.parents) if part.name)
+    return list(dict.fromkeys((*inputs, *kept)))
 
 
-def has_md5(md5: str, content: bytes) -> bool:
-    """Whether a content is the one that dvc.lock names."""
-    return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
-
-
-def has_syntax(path: str, sha256: str, content: bytes) -> bool:
-    """Whether a content is code with that hash of its syntax tree."""
+def git(*arguments: str) -> str:
+    """What git prints. Raises UserError with its own words if it fails."""
+    # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
+    command = ["git", "--no-optional-locks", "--literal-pathspecs", *arguments]
     try:
-        return read_module(content, path).sha256 == sha256
-    except (SyntaxError, ValueError):
-        return False
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise UserError("git: not found, which says what the code is: install it and run the same again") from None
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip()
+        raise UserError(
+            f"nothing was published, as a revision names the commit of its code, and git has none here: {said}\n"
+            "`git init`, `git add -A` and `git commit` make the first"
+        )
+    return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def is_needed(path: str, ran: Mapping[str, object], *, repository: bool) -> bool:
-    """Whether a file that git does not know belongs to the code. Files in a folder of data never do."""
-    patterns = CODE if repository else (*CODE, *LAUNCH)
-    return path in ran or any(fnmatch(path, pattern) for pattern in patterns)
+def listed(*arguments: str) -> list[str]:
+    """The files that `git ls-files` prints, relative to this folder."""
+    return git("ls-files", "-z", *arguments).split("\0")[:-1]
 
 
-def version_that_ran(path: str, ran: Callable[[bytes], bool] | None) -> bytes | None:
-    """The content of a file that its stage ran with; None where it is lost, or the file was deleted.
-
-    Without `ran` no stage depends on the file: then it is as it is now.
-    """
-    here = Path(path).read_bytes() if Path(path).is_file() else None
-    if ran is None or (here is not None and ran(here)):
-        return here
-    there = committed(path)
-    return there if there is not None and ran(there) else None
-
-
-def why_not(path: str, content: bytes) -> str | None:
-    """Why a file may not be archived; None if it may."""
-    if has_private_name(Path(path)):
-        return "a file of this name may hold credentials"
-    if len(content) > LARGEST:
-        return f"larger than {LARGEST} bytes"
-    of_dvc = path.startswith(".dvc/")
-    secret = find_secret(content, in_urls=of_dvc or path.endswith(SETTINGS), by_name=of_dvc)
-    return secret and f"holds what looks like a credential: {secret}"
-
-
-def has_private_name(path: Path) -> bool:
-    """Whether files of this name hold credentials."""
-    return any(fnmatch(path.name, pattern) for pattern in PRIVATE)
+def content_of(path: str) -> bytes:
+    """The content of a file. Raises UserError for what an archive cannot hold."""
+    if Path(path).is_symlink() or not Path(path).is_file():
+        raise UserError(f"{path}: is a link or another repository, which no revision holds: put the files in its place")
+    return Path(path).read_bytes()
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -172,9 +108,37 @@ def pack(files: Mapping[str, bytes]) -> bytes:
         for path in sorted(files):
             entry = tarfile.TarInfo(path)
             entry.size = len(files[path])
-            entry.mode = 0o755 if Path(path).is_file() and Path(path).stat().st_mode & 0o100 else 0o644
+            entry.mode = 0o755 if Path(path).stat().st_mode & 0o100 else 0o644
             archive.addfile(entry, io.BytesIO(files[path]))
     return stream.getvalue()
+
+
+HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
+"""The short form of ssh: `git@example.com:owner/name.git`."""
+
+
+def public_url(url: str) -> str | None:
+    """A URL without user, password, query and fragment; None for a path of this machine.
+
+    The user of ssh, mostly `git`, is kept: without it nothing can be cloned.
+    """
+    match = PARTS.fullmatch(url)
+    if match is None or match[1] == "file" or match[3].startswith("/"):
+        return url if HOST_AND_PATH.fullmatch(url) else None
+    scheme, login, host_and_path, _ = match.groups()
+    user = f"{login.partition(':')[0]}@" if login and scheme.endswith("ssh") else ""
+    return f"{scheme}://{user}{host_and_path}"
+
+
+def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
+    """Raise UserError if a file that would be published has a private name or holds a credential."""
+    private = any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE)
+    found = "its name" if private else find_secret(content, in_urls=in_urls, by_name=path.startswith(".dvc/"))
+    if found:
+        raise UserError(
+            f"{path}: holds what looks like a credential ({found}), and would be published: take it out, and give it "
+            "in an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration"
+        )
 
 
 SHORTEST = 12
@@ -194,7 +158,6 @@ ALLOWED = "pragma: allowlist secret"
 
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 """Of the Hugging Face Hub, for which detect-secrets has no detector."""
-
 
 OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S")
 """In DVC's configuration: a credential by its name."""
@@ -235,128 +198,3 @@ def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
     detectors = [detector for detector in detectors if detector.__name__ not in BY_ENTROPY_OR_NAME]
     found = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
     return (("Hugging Face token", HUB_TOKEN), *found)
-
-
-CHANGED_SHOWN = 100
-"""The most files that differ from the commit and are named."""
-
-HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
-"""How ssh is written in short: `git@example.com:owner/name.git`."""
-
-
-def observe_git(written: Sequence[str]) -> GitState | None:
-    """The commit, and whether code or parameters differ from it; None outside a repository.
-
-    The paths in `written` are results of the pipeline, which do not count as changes. Raises UserError with git's own
-    words if it refuses to read the repository, e.g. one of another user.
-    """
-    require_readable_repository()
-    commit, folder = run_git("rev-parse", "HEAD"), run_git("rev-parse", "--show-prefix")
-    status = run_git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--", ".")
-    if commit is None or folder is None or status is None:
-        return None
-    prefix = folder.strip()
-    entries = [(entry[:2], entry[3:].removeprefix(prefix)) for entry in status.split("\0") if entry]
-    entries = [entry for entry in entries if not any(overlaps(entry[1], out) for out in written)]
-    changed = sorted(path for state, path in entries if state != "??")
-    origin, on_remote = remote_of(commit.strip())
-    return GitState(
-        commit=commit.strip(),
-        dirty=bool(entries),
-        changed=[printable(path) for path in changed[:CHANGED_SHOWN]],
-        untracked=len(entries) - len(changed),
-        origin=origin,
-        on_remote=on_remote,
-        folder=prefix.rstrip("/"),
-    )
-
-
-def require_readable_repository() -> None:
-    """Raise UserError with git's own words if there is a repository here that git does not read."""
-    here = Path.cwd()
-    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
-        return
-    done = subprocess.run(["git", "rev-parse", "--git-dir"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"git cannot read this repository, so nothing was published: {done.stderr.strip()}")
-
-
-def remote_of(commit: str) -> tuple[str | None, bool]:
-    """The URL of the remote repository and whether it has the commit, as far as this clone knows without asking it."""
-    remotes = (run_git("remote") or "").split()
-    for remote in sorted(remotes, key=lambda name: name != "origin"):
-        url = public_url((run_git("remote", "get-url", remote) or "").strip())
-        if url is not None:
-            found = run_git("for-each-ref", "--contains", commit, "--count=1", f"refs/remotes/{remote}")
-            return url, bool(found)
-    return None, False
-
-
-def public_url(url: str) -> str | None:
-    """A URL without user, password, query and fragment; None for a path of this machine.
-
-    The user of ssh, mostly `git`, is kept: without it nothing can be cloned.
-    """
-    match = PARTS.fullmatch(url)
-    if match is None or match[1] == "file" or match[3].startswith("/"):
-        return url if HOST_AND_PATH.fullmatch(url) else None
-    scheme, login, host_and_path, _ = match.groups()
-    user = f"{login.partition(':')[0]}@" if login and scheme.endswith("ssh") else ""
-    return f"{scheme}://{user}{host_and_path}"
-
-
-def tracked_files() -> list[str]:
-    """The files in this folder that git knows."""
-    return (run_git("ls-files", "-z", "--cached") or "").split("\0")[:-1]
-
-
-def changed_files() -> list[str]:
-    """The files in this folder that git knows and that differ from the commit, deleted ones included."""
-    return (run_git("diff", "--name-only", "-z", "--no-renames", "--relative", "HEAD") or "").split("\0")[:-1]
-
-
-def untracked_files() -> list[str]:
-    """The files in this folder that git neither knows nor ignores; outside a repository all that are not ignored."""
-    found = run_git("ls-files", "-z", "--others", "--exclude-standard")
-    return all_files("--exclude-standard") if found is None else found.split("\0")[:-1]
-
-
-def all_files(*arguments: str) -> list[str]:
-    """What `git ls-files --others` lists in a repository that knows no file: all that is not ignored."""
-    with TemporaryDirectory() as folder:
-        run_git("init", "--quiet", "--bare", folder)
-        found = run_git("--git-dir", folder, "--work-tree", ".", "ls-files", "-z", "--others", *arguments)
-    return (found or "").split("\0")[:-1]
-
-
-def files_of_dvc(folder: Path) -> list[Path]:
-    """The files of a folder as DVC counts them, sorted: those that .dvcignore ignores do not count."""
-    paths = [Path(path) for path in all_files("--exclude-per-directory=.dvcignore", "--", folder.as_posix())]
-    # Of a repository in the folder git lists only the folder.
-    inner = (file for path in paths if path.is_dir() for file in path.rglob("*") if ".git" not in file.parts)
-    return sorted(path for path in (*paths, *inner) if path.is_file())
-
-
-def committed(path: str) -> bytes | None:
-    """A file's content in the commit; None where it has none."""
-    return git_output("show", f"HEAD:./{path}")
-
-
-def run_git(*arguments: str) -> str | None:
-    """What git prints, as text; None if it fails."""
-    output = git_output(*arguments)
-    return None if output is None else output.decode("utf-8", "surrogateescape")
-
-
-def git_output(*arguments: str) -> bytes | None:
-    """What git prints; None if it fails. Raises UserError where it is not installed."""
-    try:
-        # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
-        return subprocess.run(["git", "--no-optional-locks", *arguments], capture_output=True, check=True).stdout
-    except FileNotFoundError:
-        raise UserError(
-            "git: not found, which says what code ran and what files a folder has: the record would be wrong; install "
-            "it and run the same command again"
-        ) from None
-    except (OSError, subprocess.CalledProcessError):
-        return None

@@ -7,7 +7,7 @@ versions in requirements.lock. So an edit or an upgrade reruns exactly the stage
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -112,10 +112,13 @@ def stage_modules(root: Path = Path()) -> list[str]:
     return sorted({path.replace("/", ".") for path in found} - {WRITER})
 
 
-def stage_codes(root: Path = Path()) -> dict[Path, StageCode]:
-    """The code of every stage as it is now, by `code_path`. Raises UserError where a file is not Python."""
+def stage_codes(root: Path = Path(), modules: Iterable[str] | None = None) -> dict[Path, StageCode]:
+    """The code of these stages, or of all, as it is now, by `code_path`. Raises UserError if a file is not Python."""
     sources, pins, params = Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE)
-    return {code_path(module): _code_of(module, sources, pins, params) for module in stage_modules(root)}
+    return {
+        code_path(module): _code_of(module, sources, pins, params)
+        for module in (stage_modules(root) if modules is None else modules)
+    }
 
 
 def code_of(module: str, root: Path = Path()) -> StageCode:

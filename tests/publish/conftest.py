@@ -10,6 +10,8 @@ from stages.evaluate.generate.__main__ import main as generate
 from stages.evaluate.harness.__main__ import main as harness
 from stages.evaluate.score.__main__ import main as score
 from tests.fake_hub import Hub
+from tests.publish.publishing import record, write_pipeline
+from tests.publish.repository import commit_all
 from tests.trained_project import write_trained_project
 
 
@@ -24,6 +26,15 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         score()
         harness()
         card()
+        write_pipeline()
+        (folder / "data/other").mkdir()
+        (folder / ".dvc").mkdir()
+        (folder / ".dvc/config").touch()
+        (folder / ".gitignore").write_text(
+            "/data/\n/model/\n/published/\n/reports/\n/corpus/\n.parrotflow/\n.dvc/tmp\n"
+        )
+        commit_all()
+        record()
     return folder
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fake_hub import Hub
 from tests.forked import PYTHON, run_forked
+from tests.publish.publishing import record
 from tests.publish.test_hub import environment
 from tests.publish.to_hub import NAME
 from tests.trained_project import write_sections
@@ -29,10 +30,15 @@ open("opened.json", "w").write(str(opened))
     [(None, 2), (NAME, 3)],  # the Hub's client also opens a file for its first 512 bytes
     ids=["folder", "hub"],
 )
-def test_the_weights_are_read_twice(project: Path, hub: Hub, repository: str | None, most: int) -> None:
+def test_the_weights_are_read_twice(
+    project: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, repository: str | None, most: int
+) -> None:
+    hashes = str(project.parent / "hashes")  # DVC's own: it does not read again what a stage has just made
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", hashes)
+    record()
     write_sections(project, publish__repository=repository)
 
-    result = run_forked(PYTHON, ["-c", COUNTED], project, environment(hub))
+    result = run_forked(PYTHON, ["-c", COUNTED], project, environment(hub, DVC_SITE_CACHE_DIR=hashes))
 
     assert result.returncode == 0, result.stderr
     assert json.loads((project / "opened.json").read_text()) == most

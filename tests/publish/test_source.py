@@ -1,225 +1,176 @@
 import io
 import os
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.publish.source import EDITED, CodeArchive, archive_source, find_secret, observe_git
-from stages.runtime.atomic import file_sha256
-from tests.publish.repository import commit_all, git, pretend_to_push, stage, write
+from stages.formats.revision.provenance import GitState
+from stages.publish.source import archive_source, find_secret, public_url
+from stages.runtime.entry import UserError
+from tests.publish.repository import commit_all, git, write
 
 MODULE, OTHER = "stages/train/loop.py", "stages/train/model.py"
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository whose commit is on a remote."""
+    """A repository with code, settings and a corpus that git ignores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    write(
-        {MODULE: "steps = 1\n", OTHER: "width = 1\n", "deploy/launch/cpu.yaml": "", "params.yaml": "", "notes.txt": "a"}
-    )
-    write(
-        {
-            "corpus/.gitignore": "*\n",
-            ".gitignore": "*.ignored\n",
-            "model/model.safetensors": "",
-            "deploy/launch/old.yaml": "",
-        }
-    )
+    write({MODULE: "steps = 1\n", OTHER: "width = 1\n", "pyproject.toml": "", "params.yaml": "", "notes.txt": "a"})
+    write({"problems/a.jsonl": "{}\n", ".gitignore": "/corpus/\n*.ignored\n", ".dvcignore": "*.tmp\n"})
     commit_all()
-    pretend_to_push()
     return tmp_path
 
 
-def archived(stages: dict[str, Any], written: list[str] | None = None) -> CodeArchive:
-    written = written or []
-    return archive_source(observe_git(written), stages, written)
+def reading(*paths: str) -> dict[str, Any]:
+    """The entry of a stage that has read these files."""
+    return {"train": {"deps": [{"path": path} for path in paths]}}
 
 
-def unpacked(source: CodeArchive) -> dict[str, str]:
-    with tarfile.open(fileobj=io.BytesIO(source.content)) as archive:
-        return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}  # type: ignore[union-attr]
+def archived(*paths: str, include_data: bool = False) -> tuple[dict[str, str], GitState]:
+    content, state = archive_source(reading(*paths), include_data=include_data)
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}, state  # type: ignore[union-attr]
 
 
-def test_a_commit_that_can_be_cloned_needs_no_archive() -> None:
-    assert archived({"train": stage([MODULE, OTHER])}) == CodeArchive(b"", None, [])
+def test_the_archive_has_the_code_that_git_has_or_would_add_and_of_the_inputs_what_git_has() -> None:
+    write({MODULE: "steps = 2\n", "flows/cli.py": "new\n", "stages/a.ignored": "", "notes.txt": "b"})
+    write({"corpus/mine.txt": "mine", "problems/b.jsonl": "", "model/model.safetensors": "1", "private.txt": "mine"})
+    write({"corpus.dvc": "outs: []\n"})
+    git("add", "corpus.dvc")
+    Path(OTHER).unlink()
 
+    files, state = archived("problems", "corpus")
 
-def test_of_a_tree_that_differs_the_changed_and_the_needed_new_files_are_kept() -> None:
-    write(
-        {
-            MODULE: "steps = 2\n",
-            "stages/train/new.py": "new\n",
-            "stages/publish/card.md.jinja": "# new\n",
-            "problems.jsonl": "{}\n",
-            "model/model.safetensors": "1",
-        }
-    )
-    write({"private.txt": "mine", "corpus/mine.txt": "mine", "params.yaml": "edited", "a.ignored": ""})
-    Path("deploy/launch/old.yaml").unlink()
-
-    source = archived({"train": stage([MODULE, OTHER, "problems.jsonl", "corpus"])}, ["model"])
-
-    assert unpacked(source) == {
-        "problems.jsonl": "{}\n",
+    assert files == {
+        ".dvcignore": "*.tmp\n",
         MODULE: "steps = 2\n",
-        "stages/publish/card.md.jinja": "# new\n",
-        "stages/train/new.py": "new\n",
+        "corpus.dvc": "outs: []\n",
+        "flows/cli.py": "new\n",
+        "problems/a.jsonl": "{}\n",
+        "pyproject.toml": "",
     }
-    assert source.archive is not None
-    assert source.archive.files == {path: file_sha256(Path(path)) for path in unpacked(source)}
-    assert (source.archive.whole, source.archive.deleted) == (False, ["deploy/launch/old.yaml"])
+    assert state == GitState(commit=git("rev-parse", "HEAD"), dirty=True, origin=None)
 
 
-def test_of_a_commit_that_is_nowhere_else_every_tracked_file_is_kept() -> None:
-    git("commit", "-q", "--allow-empty", "-m", "not pushed")
-    write({"private.txt": "mine"})
+def test_inputs_that_git_does_not_have_are_there_only_by_choice() -> None:
+    write({"corpus/mine.txt": "mine", "corpus/a.tmp": "", "elsewhere.txt": ""})
 
-    source = archived({"train": stage([MODULE, OTHER])}, ["model"])
-
-    assert source.archive is not None
-    assert source.archive.whole
-    assert set(unpacked(source)) == {
-        *(MODULE, OTHER, "notes.txt"),
-        *("deploy/launch/cpu.yaml", "deploy/launch/old.yaml", ".gitignore"),
-    }
+    assert "corpus/mine.txt" not in archived("corpus")[0]
+    assert {*archived("corpus", include_data=True)[0]} - {*archived("corpus")[0]} == {"corpus/mine.txt"}
 
 
-def test_without_a_repository_the_code_and_what_stages_depend_on_are_kept(project: Path) -> None:
-    Path(".git").rename(project.parent / "git-of-another")
-    write({"flows/cli.py": "run\n", "corpus/mine.txt": "mine", "problems.jsonl": "{}\n"})
+def test_a_change_that_is_in_no_revision_makes_no_tree_dirty() -> None:
+    git("remote", "add", "origin", "https://someone:token@example.com/owner/name.git")
+    write({"notes.txt": "b", "more-notes.txt": "c"})
 
-    source = archived({"train": stage([MODULE, "corpus", "problems.jsonl"])}, ["model"])
+    _, state = archived()
 
-    assert source.archive is not None
-    assert source.archive.whole
-    assert set(unpacked(source)) == {
-        MODULE,
-        OTHER,
-        "flows/cli.py",
-        "deploy/launch/cpu.yaml",
-        "deploy/launch/old.yaml",
-        "problems.jsonl",
-    }
+    assert (state.dirty, state.origin) == (False, "https://example.com/owner/name.git")
+    for path in ("stages/new.py", "params.yaml", "problems/a.jsonl"):
+        before = Path(path).read_bytes() if Path(path).exists() else None
+        write({path: "changed"})
+        assert archived("problems")[1].dirty
+        Path(path).unlink() if before is None else Path(path).write_bytes(before)
 
 
-def test_code_that_was_edited_after_its_stage_ran_is_not_kept_as_what_ran() -> None:
-    write({OTHER: "width = 2\n"})
-    stages = {"train": stage([MODULE, OTHER])}
-    write({MODULE: "steps = 2\n", OTHER: "width = 3\n"})
+def test_in_a_folder_of_its_repository_a_project_has_paths_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    write({"inner/stages/a.py": "a", "inner/pyproject.toml": ""})
+    monkeypatch.chdir("inner")
 
-    source = archived(stages)
-
-    assert source.archive is None  # of MODULE the commit has the version that ran
-    assert [(entry.path, entry.reason) for entry in source.left_out] == [(OTHER, EDITED)]
+    assert {*archived()[0]} == {"stages/a.py", "pyproject.toml"}
 
 
-def test_code_that_ran_and_was_deleted_since_is_in_the_commit_and_nothing_is_deleted() -> None:
-    stages = {"train": stage([MODULE])}
-    Path(MODULE).unlink()
+@pytest.mark.parametrize("prepared", ["nothing", "no commit", "of another user"])
+def test_without_a_commit_nothing_is_published_and_git_says_why(monkeypatch: pytest.MonkeyPatch, prepared: str) -> None:
+    if prepared == "of another user":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    else:
+        shutil.rmtree(".git")
+    if prepared == "no commit":
+        git("init", "-q")
+    said = {"nothing": "not a git repository", "no commit": "HEAD", "of another user": r"safe\.directory"}[prepared]
 
-    assert archived(stages) == CodeArchive(b"", None, [])
+    with pytest.raises(UserError, match=rf"nothing was published, .*[\s\S]*{said}[\s\S]*`git init`"):
+        archived()
 
 
 @pytest.mark.parametrize(
     ("path", "text", "reason"),
     [
-        (
-            MODULE,
-            "key = 'ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8'\n",
-            "holds what looks like a credential: GitHub Token, line 1",
-        ),
-        (".env", "A=1\n", "a file of this name may hold credentials"),
-        ("settings/server.pem", "", "a file of this name may hold credentials"),
-        ("stages/table.py", "x" * 1_000_001, "larger than 1000000 bytes"),
-        (
-            ".dvc/config",
-            "[core]\n    remote = store\n    access_key_id = me\n",
-            "holds what looks like a credential: Credential in a configuration, line 3",
-        ),
-        (
-            ".dvc/config",
-            "['remote \"store\"']\n    url = https://me:pass@host/x\n",
-            "holds what looks like a credential: a URL with a password, line 2",
-        ),
-        (
-            "experiments/own.yaml",
-            "base: {collect.sources: ['s3://bucket/a?X-Amz-Signature=ab']}\n",
-            "holds what looks like a credential: a URL with the parameter `X-Amz-Signature`, line 1",
-        ),
+        (MODULE, "key = 'ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8'\n", "GitHub Token, line 1"),
+        ("problems/.env", "A=1\n", "its name"),
+        ("problems/server.pem", "", "its name"),
+        (".dvc/config", "[core]\n    access_key_id = me\n", "Credential in a configuration, line 2"),
+        (".dvc/config", "    url = https://me:pass@host/x\n", "a URL with a password, line 1"),
+        ("stages/a.yaml", "a: 's3://b/a?X-Amz-Signature=ab'\n", "a URL with the parameter `X-Amz-Signature`, line 1"),
+        (MODULE, "token = 'not-of-any-known-form'\n", "the value of HF_TOKEN, line 1"),
     ],
 )
-def test_what_may_be_secret_or_is_too_large_is_left_out_and_named(path: str, text: str, reason: str) -> None:
-    write({path: text})
-
-    source = archived({"train": stage([path])})
-
-    assert source.archive is None
-    assert [(entry.path, entry.reason) for entry in source.left_out] == [(path, reason)]
-
-
-def test_the_value_of_a_token_in_the_environment_is_never_archived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_hold_a_credential_is_refused(
+    monkeypatch: pytest.MonkeyPatch, path: str, text: str, reason: str
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "not-of-any-known-form")
-    write({MODULE: "token = 'not-of-any-known-form'\n"})
+    write({path: text})
+    git("add", "-f", path)
 
-    source = archived({"train": stage([MODULE])})
-
-    assert source.archive is None
-    assert source.left_out[0].reason.endswith("the value of HF_TOKEN, line 1")
-
-
-def test_a_link_is_not_followed(project: Path) -> None:
-    (project.parent / "outside.py").write_text("mine")
-    Path(MODULE).unlink()
-    Path(MODULE).symlink_to(project.parent / "outside.py")
-
-    source = archived({"train": stage([MODULE])})
-
-    assert source.archive is None
-    assert source.left_out[0].reason == "is a link"
+    with pytest.raises(UserError, match=rf"^{path}: holds what looks like a credential \({reason}\)"):
+        archived("problems")
 
 
-def test_a_name_that_is_not_utf_8_is_written_out(project: Path) -> None:
+def test_urls_with_passwords_are_examples_in_data() -> None:
+    write({"problems/a.json": '{"a": "http://bob:password@host/"}'})
+    git("add", "-A")
+
+    assert "problems/a.json" in archived("problems")[0]
+
+
+def test_a_link_and_another_repository_are_refused(project: Path) -> None:
+    Path("stages/link.py").symlink_to(project.parent / "outside.py")
+    with pytest.raises(UserError, match=r"^stages/link\.py: is a link or another repository"):
+        archived()
+    Path("stages/link.py").unlink()
+    write({"stages/library/a.py": "1"})
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
+        git("-C", "stages/library", *arguments)
+    with pytest.raises(UserError, match=r"^stages/library/?: is a link or another repository"):
+        archived()
+
+
+def test_a_name_that_is_not_utf_8_is_archived() -> None:
     name = os.fsdecode(b"stages/\xe9.py")
     write({name: "x = 1\n"})
 
-    source = archived({"train": stage([name])})
-
-    assert source.archive is not None
-    assert list(source.archive.files) == ["stages/\\udce9.py"]
-    assert list(unpacked(source).values()) == ["x = 1\n"]
-
-
-def test_a_repository_in_the_repository_is_named_and_not_deleted() -> None:
-    write({"library/a.py": "1"})
-    for arguments in (
-        ["init", "-q", "library"],
-        ["-C", "library", "add", "-A"],
-        ["-C", "library", "commit", "-qm", "a"],
-    ):
-        git(*arguments)
-    git("add", "library")
-    git("commit", "-qm", "with a library")
-    git("update-ref", "refs/remotes/origin/main", "HEAD")
-    git("-C", "library", "commit", "-q", "--allow-empty", "-m", "b")
-
-    source = archived({})
-
-    assert source.archive is None
-    assert [(left.path, left.reason) for left in source.left_out] == [("library", "is a folder of another repository")]
+    assert archived()[0][name] == "x = 1\n"
 
 
 def test_the_archive_is_the_same_whenever_and_wherever_it_is_made() -> None:
-    write({MODULE: "steps = 2\n"})
-    first = archived({})
+    first, _ = archive_source({}, include_data=False)
     Path(MODULE).touch()
 
-    assert archived({}).content == first.content
-    with tarfile.open(fileobj=io.BytesIO(first.content)) as archive:
-        assert [(entry.mtime, entry.uid, entry.uname, oct(entry.mode)) for entry in archive] == [(0, 0, "", "0o644")]
+    assert archive_source({}, include_data=False)[0] == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        assert {(entry.mtime, entry.uid, entry.uname, oct(entry.mode)) for entry in archive} == {(0, 0, "", "0o644")}
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("https://me:secret@example.com/a/b.git", "https://example.com/a/b.git"),
+        ("https://token@example.com/a/b.git?key=1#x", "https://example.com/a/b.git"),
+        ("ssh://git:secret@example.com:22/a/b", "ssh://git@example.com:22/a/b"),
+        ("git@example.com:a/b.git", "git@example.com:a/b.git"),
+        ("/home/me/b", None),
+        ("file:///home/me/b", None),
+        ("C:\\repositories\\b", None),
+    ],
+)
+def test_of_a_url_neither_credentials_nor_a_path_of_this_machine_are_published(url: str, public: str | None) -> None:
+    assert public_url(url) == public
 
 
 GITHUB = "ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8"

@@ -16,6 +16,7 @@ from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision, card_files, model_files, name_revision
 from stages.runtime.section import read_section
 from tests.fake_hub import WRITER, Hub
+from tests.formats.revision.records import GITSTATE
 from tests.trained_project import write_sections
 
 NAME = "me/model"
@@ -51,7 +52,5 @@ def with_record(evaluation: Evaluation, note: str) -> Revision:
     (folder / "record/note").write_text(note)
     added = [EVALUATION, "record/note", PROVENANCE]
     files = named.sha256 | dict.fromkeys(added[:2], "0" * 64)
-    Provenance(format=1, revision=named.name, files=files, git=None, source=None, left_out=[]).write(
-        folder / PROVENANCE
-    )
+    Provenance(format=1, revision=named.name, files=files, git=GITSTATE).write(folder / PROVENANCE)
     return Revision(named.name, named.files | {path: folder / path for path in added}, named.sha256)

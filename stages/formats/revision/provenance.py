@@ -3,12 +3,11 @@
     model.safetensors, config.json, tokenizer.json, ...   as in the model folder
     README.md, curves.png                          the model card and its picture
     record/                                        what made the revision: `record_path` of a file of the project, and
-        params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, accepted.yaml, reports/...
+        params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, reports/...
         execution.json                             `Execution`: how the training was executed
         train_speed.json                           how fast it was, and how much of its time was useful
         inputs.json                                `InputListing`: the data that went in
-        source.tar.gz                              the code, where the commit alone does not have it
-        included/...                               inputs, only where `publish.include_data` asks for them
+        source.tar.gz                              the code, and the inputs that git has
     provenance.json                                `Provenance`: the index, with the sha256 of every file above
     provenance.json.sig                            the signature of the index, only if a key is named
 
@@ -49,7 +48,6 @@ RECORDED_PARAMS = "record/params.yaml"
 RECORDED_PIPELINE = "record/dvc.yaml"
 RECORDED_LOCK = "record/dvc.lock"
 RECORDED_REQUIREMENTS = "record/requirements.lock"
-RECORDED_DATA = "record/included"
 EXECUTION = "record/execution.json"
 SPEED = "record/train_speed.json"
 INPUTS = "record/inputs.json"
@@ -98,11 +96,6 @@ def run_name(fingerprint: str) -> str:
     return fingerprint[:NAME_DIGITS]
 
 
-def printable(path: str) -> str:
-    """A path as JSON can hold it: bytes that are not UTF-8 are written out, e.g. `\\udce9`."""
-    return path.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def step_name(step: int) -> str:
     """The folder of an exported step in `model/`: 100 -> `step-00000100`."""
     return f"step-{step:08d}"
@@ -123,45 +116,14 @@ def publication_receipt(folder: str, name: str) -> Path:
     return Path(folder) / name / RECEIPT
 
 
-MOST_FILES = 10_000
-"""Of one folder, that are listed by name."""
-
-
 class GitState(BaseModel, frozen=True):
-    """The commit that was checked out when the revision was published, and what differed from it."""
+    """What git said of the project when the revision was published. Facts; nothing depends on them."""
 
     commit: str
     dirty: bool
-    """Whether files differed from the commit. What the pipeline writes itself does not count."""
-    changed: list[str]
-    """Tracked files that differed; at most 100."""
-    untracked: int
-    """How many files git did not know. Their names are not published."""
-    origin: str | None = None
-    """The URL of the remote repository, without credentials; None where there is none."""
-    on_remote: bool = False
-    """Whether the remote repository had the commit, as far as this clone knew."""
-    folder: str = ""
-    """The project's folder in the repository; empty where it is the root."""
-
-
-class LeftOut(BaseModel, frozen=True):
-    """A file that the code needs and that is not in the source archive."""
-
-    path: str
-    reason: str
-
-
-class SourceArchive(BaseModel, frozen=True):
-    """What `record/source.tar.gz` holds: the code of a revision that the commit alone does not have."""
-
-    sha256: str
-    files: dict[str, str]
-    """File -> sha256."""
-    whole: bool
-    """True: every file that a run needs. False: only what is to be laid over a checkout of the commit."""
-    deleted: list[str]
-    """Tracked files that the tree did not have; only where it is not whole."""
+    """Whether code, settings or inputs differed from the commit."""
+    origin: str | None
+    """The URL of the remote repository `origin`, without credentials; None if there is none."""
 
 
 FORMAT = 1
@@ -169,7 +131,7 @@ FORMAT = 1
 
 
 class Provenance(Report, extra="ignore"):
-    """The index of a revision: where its code comes from, and the hash of every file."""
+    """The index of a revision: the hash of every file, and the commit."""
 
     path: ClassVar[Path] = Path(PROVENANCE)
     stage: ClassVar[str] = "publish"
@@ -179,43 +141,12 @@ class Provenance(Report, extra="ignore"):
     revision: str
     files: dict[str, str]
     """File of the revision -> sha256, without this file and the signature."""
-    git: GitState | None
-    """None outside a git repository."""
-    source: SourceArchive | None
-    """None where the commit has all the code."""
-    left_out: list[LeftOut]
-    """What the code needs and is in neither the commit nor the archive."""
+    git: GitState
 
     @property
     def weights_sha256(self) -> str:
         """What `model_folder.weights_sha256` of the revision's weights is."""
         return combined_sha256([self.files[path] for path in sorted(self.files) if fnmatchcase(path, WEIGHTS)])
-
-
-class Place(BaseModel, frozen=True):
-    """Where bytes can be had from."""
-
-    kind: Literal["commit", "source archive", "record", "dvc remote", "package", "hub", "url", "local"]
-    """`commit`: the git commit of the provenance. `record`: below `record/included/` of the revision. `local`: only the
-    project itself is known to have it."""
-    address: str | None = None
-    """Of a DVC remote or URL, without credentials; `name==version` of a package; `repository@commit` on the Hub."""
-
-
-class Dependency(BaseModel, frozen=True):
-    """A file or folder that stages depend on and that none makes; code excepted."""
-
-    path: str
-    md5: str
-    """As dvc.lock records it; of a folder that of DVC's listing, with `.dir` at its end; of a URL the server's tag."""
-    bytes: int
-    files: dict[str, str]
-    """File -> sha256, by its path from the project's root; at most `MOST_FILES`."""
-    not_listed: int
-    """Files of a folder beyond those."""
-    edited: bool = False
-    """Whether it was changed after the stages had run; then no file is listed."""
-    places: list[Place]
 
 
 class Amount(BaseModel, frozen=True):
@@ -231,29 +162,22 @@ class Source(BaseModel, frozen=True):
     name: str
     revision: str
     """A version, a commit, or the user's own text."""
-    kind: str
-    """As `collect.sources` names it, of several entries the kinds of all; empty where that is not recorded."""
     documents: int
     bytes: int
     """UTF-8 bytes of the documents' text, as they were tokenized."""
-    sha256: str
-    """Of the documents' ids, sorted, one a line."""
+    ids: str
+    """The sum, modulo 2**256, of the sha256 of the documents' ids: the same in any order."""
     licenses: dict[str, Amount]
     """SPDX expression, or empty where none is known -> amount."""
-    places: list[Place]
 
 
 class InputListing(Report, extra="ignore"):
-    """All data that went into a revision: `record/inputs.json`. Names, hashes, licences, and where the bytes are."""
+    """The documents that went into a revision, by source: `record/inputs.json`."""
 
     path: ClassVar[Path] = Path(INPUTS)
     stage: ClassVar[str] = "publish"
 
     sources: list[Source]
-    dependencies: list[Dependency]
-    remote: str | None = None
-    """The URL of the project's default DVC remote, without credentials; it has what the stages made, if that was
-    pushed. None where there is none, or a folder of one machine."""
 
 
 class Receipt(Report):

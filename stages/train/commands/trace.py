@@ -97,7 +97,7 @@ def trained_order(model: Path = MODEL, tokens: Path = TRAINING_TOKENS) -> DataOr
         raise UserError(f"{recorded}: not the file that was published ({PROVENANCE}); fetch the revision again")
     values, manifest = read_json(recorded), tokens / STORE_MANIFEST
     if not manifest.is_file() or values["tokens_sha256"] != file_sha256(manifest):
-        commit = f"`git checkout {provenance.git.commit}`, then " if provenance and provenance.git else ""
+        commit = f"`git checkout {provenance.git.commit}`, then " if provenance else ""
         raise UserError(
             f"{tokens}: {'not' if manifest.is_file() else 'does not exist, so not'} the tokens that {model}/ was "
             f"trained on (their {STORE_MANIFEST} has the sha256 {values['tokens_sha256']}); {commit}"

@@ -1,7 +1,7 @@
 """A revision made by hand from a project that has run: what publish writes, without its card."""
 
+import contextlib
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -9,31 +9,29 @@ from ruamel.yaml import YAML
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
+from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     EXECUTION,
     FORMAT,
-    INPUTS,
     NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
+    SOURCE_ARCHIVE,
     GitState,
-    InputListing,
-    LeftOut,
     Provenance,
-    SourceArchive,
     revision_name,
 )
+from stages.publish.source import archive_source
 from stages.runtime.atomic import file_md5, file_sha256
 from stages.runtime.stage_code import StageCode, read_stage_code
-from tests.flows.small_pipeline import run
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 
 
-def write_revision(project: Path, folder: Path, source: SourceArchive | None = None) -> Path:
+def write_revision(project: Path, folder: Path) -> Path:
     """Write a revision of what is in the project now; publish's own stage is left out."""
     (folder / "record").mkdir(parents=True)
     for file in (project / MODEL).glob("*.*"):
@@ -51,9 +49,10 @@ def write_revision(project: Path, folder: Path, source: SourceArchive | None = N
     if (project / "data/code").is_dir():
         shutil.copytree(project / "data/code", folder / "record/data/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
-    InputListing(sources=[], dependencies=[]).write(folder / INPUTS)
-    commit = run(["git", "rev-parse", "HEAD"], project).strip()
-    seal(folder, GitState(commit=commit, dirty=False, changed=[], untracked=0), source)
+    with contextlib.chdir(project):
+        archive, state = archive_source(read_recorded_lock(folder), include_data=False)
+    (folder / SOURCE_ARCHIVE).write_bytes(archive)
+    seal(folder, state)
     return folder
 
 
@@ -68,17 +67,10 @@ def pin_only(revision: Path, pins: str) -> None:
         lock.write_text(lock.read_text().replace(before, file_md5(file)))
 
 
-def seal(
-    folder: Path, git: GitState | None, source: SourceArchive | None = None, left_out: Sequence[LeftOut] = ()
-) -> None:
+def seal(folder: Path, git: GitState | None = None) -> None:
     """Write the provenance over the files as they are now: whoever forges a file can do this too."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files if path.name not in NOT_INDEXED}
-    Provenance(
-        format=FORMAT,
-        revision=revision_name(hashes),
-        files=hashes,
-        git=git,
-        source=source,
-        left_out=list(left_out),
-    ).write(folder / PROVENANCE)
+    state = git or Provenance.read(folder / PROVENANCE).git
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in NOT_INDEXED)
+    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    index = Provenance(format=FORMAT, revision=revision_name(hashes), files=hashes, git=state)
+    index.write(folder / PROVENANCE)

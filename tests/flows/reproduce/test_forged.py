@@ -4,18 +4,15 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from dvc.repo import Repo
 
-from flows.reproduce.checkout import check_out, fetch_commit, inside, remove_results, write_back, write_code
+from flows.reproduce.checkout import configure_dvc, pull
 from flows.reproduce.commands import MARK, only_reproduction_in, output, require_consent
 from flows.reproduce.compare import ComparedStage, Difference
-from flows.reproduce.data import pull
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
@@ -25,16 +22,10 @@ from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
     FORMAT,
-    RECORDED_PARAMS,
-    SOURCE_ARCHIVE,
     GitState,
     Provenance,
-    SourceArchive,
 )
 from stages.runtime.entry import UserError
-from stages.runtime.stage_code import StageCode
-from tests.flows.small_pipeline import git, run
-from tests.small_project import make_repository
 
 
 @pytest.fixture
@@ -50,64 +41,15 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def make_revision(tmp_path: Path, **git: str) -> RecordedRevision:
+def make_revision(tmp_path: Path, origin: str | None = None) -> RecordedRevision:
     (tmp_path / "revision" / "record").mkdir(parents=True, exist_ok=True)
-    (tmp_path / "revision" / RECORDED_PARAMS).write_text("recorded")
-    state = GitState.model_validate({"commit": "a" * 40, "dirty": False, "changed": [], "untracked": 0} | git)
-    provenance = Provenance(format=FORMAT, revision="r", files={}, git=state, source=None, left_out=[])
-    return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, None, tmp_path)
+    state = GitState(commit="a" * 40, dirty=False, origin=origin)
+    provenance = Provenance(format=FORMAT, revision="r", files={}, git=state)
+    return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, tmp_path)
 
 
 def test_a_path_out_of_the_project_is_known_by_its_form() -> None:
     assert [is_outside(path) for path in ("/etc/x", "a/../../x", "data/x")] == [True, True, False]
-
-
-@pytest.mark.parametrize("path", ["..", "/etc", "away/x"])
-def test_a_recorded_folder_is_below_the_checkout(tmp_path: Path, checkout: Path, path: str) -> None:
-    (checkout / "away").symlink_to(tmp_path)
-
-    with pytest.raises(UserError, match="outside of its project"):
-        inside(checkout, path)
-
-
-def test_the_record_is_not_written_back_through_links_of_the_commit(tmp_path: Path, checkout: Path, mine: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
-    (checkout / ".dvc").mkdir()
-    for name in ("params.yaml", ".dvc/config.local"):
-        (checkout / name).symlink_to(mine)
-
-    write_back(make_revision(tmp_path), checkout)
-
-    assert mine.read_text() == "mine"
-    assert (checkout / "params.yaml").read_text() == "recorded"
-
-
-def test_a_commit_whose_settings_of_dvc_are_elsewhere_is_refused(tmp_path: Path, checkout: Path) -> None:
-    (checkout / ".dvc").symlink_to(tmp_path)
-
-    with pytest.raises(UserError, match=r"\.dvc is a link"):
-        remove_results(checkout)
-
-
-def test_results_that_a_commit_carries_are_removed_and_links_not_followed(checkout: Path, mine: Path) -> None:
-    (checkout / ".dvc" / "cache").mkdir(parents=True)
-    (checkout / ".dvc" / "tmp").symlink_to(mine.parent)
-    (checkout / ".parrotflow" / "checkpoints").mkdir(parents=True)
-
-    remove_results(checkout)
-
-    assert [path.name for path in checkout.rglob("*")] == [".dvc"]
-    assert mine.exists()
-
-
-def test_what_a_commit_has_in_the_folder_of_code_is_compared_with_nothing(tmp_path: Path, checkout: Path) -> None:
-    stages = {"train": {"cmd": "python -m stages.train", "deps": [{"path": "data/code/train.json", "md5": "0" * 32}]}}
-    (checkout / "data/code").mkdir(parents=True)
-    (checkout / "data/code/train.json").write_text(StageCode({}, {}).text)
-
-    write_code(replace(make_revision(tmp_path), stages=stages), checkout)
-
-    assert not (checkout / "data/code/train.json").exists()
 
 
 def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mine: Path) -> None:
@@ -202,40 +144,6 @@ def test_of_other_weights_each_number_at_the_head_of_the_card_is_within_its_inte
     assert (found.equal, found.reason) == (False, f"{metric} not within each other's intervals")
 
 
-def with_archive(revision: RecordedRevision, *names: str, **source: Any) -> RecordedRevision:
-    """The revision with an archive of such files, and what its index says of it."""
-    with tarfile.open(revision.folder / SOURCE_ARCHIVE, "w:gz") as packed:
-        for name in names:
-            packed.addfile(tarfile.TarInfo(name))
-    said = SourceArchive.model_validate({"sha256": "", "files": {}, "whole": False, "deleted": []} | source)
-    return replace(revision, provenance=revision.provenance.model_copy(update={"source": said}))
-
-
-def test_an_archive_with_other_files_than_the_user_is_asked_for_is_not_unpacked(tmp_path: Path) -> None:
-    revision = with_archive(make_revision(tmp_path), "flows/cli.py", whole=True)
-
-    with pytest.raises(UserError, match=r"source\.tar\.gz: holds flows/cli\.py, which provenance\.json does not list"):
-        check_out(revision, None)
-
-    assert not (tmp_path / "checkout").exists()
-
-
-def test_a_file_of_the_commit_that_became_a_folder_is_rebuilt_as_one(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "words").write_text("of the commit")
-    make_repository(project)
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "start")
-    revision = make_revision(tmp_path, commit=run(["git", "rev-parse", "HEAD"], project).strip())
-
-    checkout = check_out(
-        with_archive(revision, "words/a.py", files={"words/a.py": ""}, deleted=["words"]), str(project)
-    )
-
-    assert (checkout / "words/a.py").is_file()
-
-
 def test_a_record_cannot_answer_the_question_whose_code_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,20 +156,15 @@ def test_a_record_cannot_answer_the_question_whose_code_it_is(
     assert said.endswith(f"machine: {origin!a}, commit {'a' * 40}; not signed.")
 
 
-@pytest.mark.parametrize("git", [{"commit": "."}, {"commit": "--all"}, {"origin": "--upload-pack=touch harm"}])
-def test_what_git_would_take_for_an_option_is_refused(tmp_path: Path, checkout: Path, git: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="that git could fetch"):
-        fetch_commit(make_revision(tmp_path, **git), checkout, None)
-
-
-def test_modules_of_the_commit_are_not_run_while_it_is_prepared(tmp_path: Path, checkout: Path) -> None:
+def test_modules_of_the_archive_are_not_run_while_it_is_prepared(checkout: Path) -> None:
     subprocess.run(["git", "init", "-q", str(checkout)], check=True)
     (checkout / "dvc.py").write_text("raise SystemExit(9)")
 
-    write_back(make_revision(tmp_path), checkout)
+    configure_dvc(checkout)
+    pull(checkout, ["no-such-stage"], ())
 
 
-def test_what_is_pulled_from_the_remote_of_the_commit_is_verified_and_a_failure_is_said(
+def test_what_is_pulled_from_the_recorded_remote_is_verified_and_a_failure_is_said(
     tmp_path: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subprocess.run(["git", "init", "-q", str(checkout)], check=True)
@@ -269,7 +172,7 @@ def test_what_is_pulled_from_the_remote_of_the_commit_is_verified_and_a_failure_
     (checkout / ".dvc" / "config").write_text(
         f"[core]\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'store'}\n"
     )
-    write_back(make_revision(tmp_path), checkout)
+    configure_dvc(checkout)
 
     with Repo(str(checkout)) as repo:
         assert repo.config["remote"]["store"]["verify"]

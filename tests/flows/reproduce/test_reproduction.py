@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,20 +21,14 @@ from flows.reproduce.reproduction import reproduce
 from stages.formats.revision.provenance import (
     EVALUATION,
     EXECUTION,
-    PROVENANCE,
     RECORDED_LOCK,
     RECORDED_REQUIREMENTS,
-    SOURCE_ARCHIVE,
-    GitState,
-    LeftOut,
-    Provenance,
-    SourceArchive,
 )
-from stages.runtime.atomic import file_md5, file_sha256
+from stages.runtime.atomic import file_md5
 from stages.runtime.entry import EXIT_TERMINATED, UserError
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import pin_only, seal, write_revision
-from tests.flows.reproduce.small_training import make_training
+from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git, run
 from tests.flows.toy import repro
 from tests.small_project import ROOT
@@ -62,17 +55,10 @@ def revision(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / "main"
 
 
-def git_state(revision: Path) -> GitState:
-    provenance = Provenance.find(revision / PROVENANCE)
-    assert provenance is not None
-    assert provenance.git is not None
-    return provenance.git
-
-
 def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_nothing_more_to_compute(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    request = ReproduceOptions(str(revision), yes=True, source=str(project))
+    request = ReproduceOptions(str(revision), yes=True)
     opened: list[str] = []
     sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
 
@@ -82,12 +68,11 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     said = capfd.readouterr().out
     assert "Running stage 'train'" in said
     assert "\nbit-identical: " in said
-    assert f"commit {git_state(revision).commit}; every file as the stages read it\n" in said
+    assert f"commit {commit(project)}; every file as the stages read it, in " in said
 
     assert reproduce(request) == 0
     said = capfd.readouterr().out
     assert "Running stage" not in said
-    assert "every file as the stages read it, checked at the first start" in said
     assert "\nbit-identical: " in said
 
 
@@ -95,12 +80,7 @@ def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     python = Path(os.path.relpath(sys.executable))
-    assert (
-        reproduce(
-            ReproduceOptions(str(revision), yes=True, source=str(project), python=python, set=["OMP_NUM_THREADS=7"])
-        )
-        == 0
-    )
+    assert reproduce(ReproduceOptions(str(revision), yes=True, python=python, set=["OMP_NUM_THREADS=7"])) == 0
 
     said = capfd.readouterr().out
     assert "note: as asked: OMP_NUM_THREADS=7 (recorded: 2)" in said
@@ -111,35 +91,23 @@ def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
     assert "\ndiffers: threads_per_process: recorded 2, here 7\n" in said
 
 
-def test_a_tree_that_was_not_committed_is_rebuilt_from_its_source_archive(
+def test_a_tree_that_was_not_committed_is_rebuilt_too(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     dirty = tmp_path / "dirty"
     shutil.copytree(project, dirty)
-    (dirty / "stages/train/__main__.py").write_text(
-        (dirty / "stages/train/__main__.py").read_text().replace("np.float32(step)", "np.float32(step + 1)")
-    )
-    (dirty / "notes.txt").unlink()
+    train = dirty / "stages/train/__main__.py"
+    train.write_text(train.read_text().replace("np.float32(step)", "np.float32(step + 1)"))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     repro(dirty)
-    archive = tmp_path / "source.tar.gz"
-    with tarfile.open(archive, "w:gz") as packed:
-        packed.add(dirty / "stages/train/__main__.py", "stages/train/__main__.py")
-    source = SourceArchive(
-        sha256=file_sha256(archive),
-        files={"stages/train/__main__.py": file_sha256(dirty / "stages/train/__main__.py")},
-        whole=False,
-        deleted=["notes.txt"],
-    )
-    revision = write_revision(dirty, tmp_path / "main", source=source)
-    shutil.copyfile(archive, revision / SOURCE_ARCHIVE)
-    seal(revision, git_state(revision), source)
+    write_revision(dirty, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work")) == 0
+    assert reproduce(ReproduceOptions("main", yes=True)) == 0
 
-    assert "\nbit-identical: " in capfd.readouterr().out
-    assert not (tmp_path / "work/checkout/notes.txt").exists()
+    said = capfd.readouterr().out
+    assert f"commit {commit(project)} with changes; every file" in said
+    assert "\nbit-identical: " in said
 
 
 def record_other_numpy(revision: Path) -> None:
@@ -161,8 +129,8 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     execution["sessions"][0]["threads_per_process"] = 7
     execution["sessions"][0]["versions"]["numpy"] = "1.0.1"
     (revision / EXECUTION).write_text(json.dumps(execution))
-    seal(revision, git_state(revision))
-    reproduce(ReproduceOptions(str(revision), yes=True, source=str(project), this_environment=True))
+    seal(revision)
+    reproduce(ReproduceOptions(str(revision), yes=True, this_environment=True))
 
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
@@ -175,10 +143,10 @@ def test_a_library_that_cannot_be_installed_is_named_with_what_pip_says(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     pin_only(revision, "no-such-library==1\n")
-    seal(revision, git_state(revision))
+    seal(revision)
 
     with pytest.raises(UserError, match=r"(?s)pip install .*\n.*No matching distribution found for no-such-library==1"):
-        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project)))
+        reproduce(ReproduceOptions(str(revision), yes=True))
 
 
 def test_a_damaged_file_ends_it_by_name(revision: Path) -> None:
@@ -201,7 +169,7 @@ def test_a_record_without_the_stage_of_a_published_file_is_refused(revision: Pat
     lock = YAML(typ="safe", pure=True).load(revision / RECORDED_LOCK)
     lock["stages"][stage]["outs"] = []
     YAML(typ="safe").dump(lock, revision / RECORDED_LOCK)
-    seal(revision, git_state(revision))
+    seal(revision)
 
     with pytest.raises(UserError, match=rf"no stage in record/dvc\.lock makes {unmade}"):
         reproduce(ReproduceOptions(str(revision)))
@@ -216,9 +184,9 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     lock = (revision / RECORDED_LOCK).read_text()
     assert before in lock
     (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
-    seal(revision, git_state(revision))
+    seal(revision)
 
-    assert reproduce(ReproduceOptions(str(revision), yes=True, source=str(project))) == 1
+    assert reproduce(ReproduceOptions(str(revision), yes=True)) == 1
 
     said = capfd.readouterr().out
     assert "\nnot reproduced: " in said
@@ -243,7 +211,7 @@ def test_a_comparison_with_what_was_published_before_is_listed_and_not_judged(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(ReproduceOptions("main", yes=True, source=str(mine))) == 0
+    assert reproduce(ReproduceOptions("main", yes=True)) == 0
 
     said = capfd.readouterr().out
     assert "evaluate  different\n" in said
@@ -252,29 +220,19 @@ def test_a_comparison_with_what_was_published_before_is_listed_and_not_judged(
     assert "\nno recorded fact of the execution differs\n" in said
 
 
-def test_a_commit_that_is_nowhere_is_named_with_the_places_that_were_asked(revision: Path, tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path / "empty")], check=True)
-
-    with pytest.raises(UserError, match=rf"commit {git_state(revision).commit} was not found in {tmp_path}/empty"):
-        reproduce(ReproduceOptions(str(revision), yes=True, source=str(tmp_path / "empty")))
-
-
-def test_code_that_is_not_as_it_ran_is_named(project: Path, revision: Path) -> None:
-    lock = (revision / RECORDED_LOCK).read_text()
+def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path) -> None:
     code = revision / "record/data/code/train.json"
     before = read_stage_code(code.read_bytes())
     assert before is not None
-    other = StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries)
-    (revision / RECORDED_LOCK).write_text(lock.replace(file_md5(code), hashlib.md5(other.text.encode()).hexdigest()))
-    code.write_text(other.text)
-    seal(revision, git_state(revision))
+    code.write_text(StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries).text)
+    seal(revision)
 
-    with pytest.raises(UserError, match=r"stages/train/__main__\.py is modified: it is not as stage train read it"):
-        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project)))
+    with pytest.raises(UserError, match=r"data/code/train\.json: stages/train/__main__\.py modified: the revision"):
+        reproduce(ReproduceOptions(str(revision)))
     shutil.rmtree(code.parents[1])
-    seal(revision, git_state(revision), left_out=[LeftOut(path="data/code/train.json", reason="was edited")])
-    with pytest.raises(UserError, match=r"data/code/train\.json is modified: it is not as stage train read it"):
-        reproduce(ReproduceOptions(str(revision), yes=True, source=str(project), folder=revision.parent / "again"))
+    seal(revision)
+    with pytest.raises(UserError, match=r"the record has no data/code/train\.json: the revision"):
+        reproduce(ReproduceOptions(str(revision)))
 
 
 def killed_while_it_trains(command: list[str], environment: dict[str, str], hold: Path) -> None:
@@ -296,7 +254,7 @@ def killed_while_it_trains(command: list[str], environment: dict[str, str], hold
 def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_done(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes"]
     command += ["--set", f"HOLD={tmp_path / 'hold'}"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     killed_while_it_trains(command, environment, tmp_path / "hold")
@@ -312,7 +270,7 @@ def test_a_killed_reproduction_also_continues_while_its_dead_processes_are_zombi
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
     """As in a container whose first process reads none: DVC's dead process then still holds its locks."""
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes"]
     command += ["--set", f"HOLD={tmp_path / 'hold'}"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     killed_while_it_trains(command, environment, tmp_path / "hold")
@@ -341,21 +299,24 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(ReproduceOptions("main", yes=True, source=str(mine))) == 0
+    assert reproduce(ReproduceOptions("main", yes=True)) == 0
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
     with pytest.raises(UserError, match=r"was begun with another revision or other options"):
-        reproduce(ReproduceOptions("main", yes=True, source=str(mine), from_scratch=True))
+        reproduce(ReproduceOptions("main", yes=True, from_scratch=True))
 
 
 @pytest.fixture
 def other_data(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A project whose corpus is not that of the commit, and its revision."""
+    """A project whose corpus git ignores, and its revision."""
     mine = tmp_path / "mine"
     shutil.copytree(project, mine)
+    git(mine, "rm", "-q", "--cached", "corpus.txt")
+    with (mine / ".gitignore").open("a") as ignored:
+        ignored.write("/corpus.txt\n")
     (mine / "corpus.txt").write_text("1.5 2.5 3.5")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     repro(mine)
@@ -372,7 +333,7 @@ def test_an_input_that_changed_here_is_no_obstacle_if_what_was_made_of_it_is_res
     mine, revision = other_data
     (mine / "corpus.txt").write_text("1.5 2.5 3.5 4.5")
     monkeypatch.chdir(mine)
-    request = ReproduceOptions(str(revision), yes=True, source=str(project))
+    request = ReproduceOptions(str(revision), yes=True)
 
     assert reproduce(request) == 0
     assert reproduce(request) == 0
@@ -380,7 +341,7 @@ def test_an_input_that_changed_here_is_no_obstacle_if_what_was_made_of_it_is_res
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert said.count("\nbit-identical: ") == 2
-    with pytest.raises(UserError, match=r"corpus\.txt is modified: stage data read it with DVC's md5 "):
+    with pytest.raises(UserError, match=r"corpus\.txt: stage data read it with DVC's md5 "):
         reproduce(replace(request, from_scratch=True, folder=tmp_path / "work"))
 
 
@@ -393,10 +354,10 @@ def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_
 ) -> None:
     mine, _ = other_data
     monkeypatch.chdir(tmp_path)
-    request = ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work")
+    request = ReproduceOptions("main", yes=True, folder=tmp_path / "work")
     there, md5 = tmp_path / "work/checkout/corpus.txt", file_md5(mine / "corpus.txt")
 
-    with pytest.raises(UserError, match=rf"corpus\.txt is .*DVC's md5 {md5}, .*; put it at {there} and run the same"):
+    with pytest.raises(UserError, match=rf"corpus\.txt: .*DVC's md5 {md5}, .*; put it at {there} and run the same"):
         reproduce(request)
     assert not (tmp_path / "work/venv").exists()
     shutil.copyfile(mine / "corpus.txt", there)
@@ -410,7 +371,7 @@ NO_CHECKER = 1
 
 
 def test_a_segment_ends_with_the_exit_code_of_the_checker(project: Path, revision: Path) -> None:
-    request = ReproduceOptions(str(revision), yes=True, source=str(project))
+    request = ReproduceOptions(str(revision), yes=True)
 
     assert reproduce(replace(request, segment="4-8")) == NO_CHECKER
     with pytest.raises(UserError, match=r"--segment 2: expected FROM-TO in steps, e\.g\. 0-100"):
@@ -422,7 +383,7 @@ def test_sigterm_reaches_the_stage_and_not_dvc_which_would_leave_it_running(
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes", "--source", str(project)]
+    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes"]
     process = subprocess.Popen([*command, "--set", f"HOLD={hold}"], env=os.environ | {"PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 120
     while not Path(f"{hold}.reached").exists():

@@ -14,10 +14,10 @@ from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import Machine, interpreter_for, needed_versions
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import read_revision, require_intact
-from stages.formats.revision.provenance import EXECUTION, PROVENANCE, GitState, Provenance
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE, GitState
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
-from tests.flows.reproduce.small_training import make_training
+from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git
 from tests.flows.toy import repro
 from tests.small_project import ROOT, folder_bytes
@@ -75,19 +75,13 @@ def command_line(*arguments: str, folder: Path, **variables: str) -> "subprocess
     )
 
 
-def reseal(revision: Path, **changed: object) -> None:
-    provenance = Provenance.find(revision / PROVENANCE)
-    assert provenance is not None
-    assert provenance.git is not None
-    seal(revision, GitState.model_validate(provenance.git.model_dump() | changed))
-
-
 def test_without_a_yes_nothing_runs_and_it_is_said_whose_code_it_is(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
-    reseal(revision, origin="https://example.org/them/model.git")
+    state = GitState(commit=commit(project), dirty=False, origin="https://example.org/them/model.git")
+    seal(revision, state)
 
-    done = command_line("main", "--source", str(project), folder=tmp_path)
+    done = command_line("main", folder=tmp_path)
 
     assert done.returncode == 2
     assert "This runs the revision's code on this machine: https://example.org/them/model.git, commit " in done.stdout
@@ -113,7 +107,7 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     home = tmp_path / "home"
     (home / ".config/pip").mkdir(parents=True)
     (home / ".config/pip/pip.conf").write_text(f"[global]\nextra-index-url = http://user:{SECRET}@127.0.0.1:9/\n")
-    arguments = [str(tmp_path / "main"), "--yes", "--source", str(theirs)]
+    arguments = [str(tmp_path / "main"), "--yes"]
 
     done = command_line(*arguments, folder=here, HOME=str(home), SOME_OTHER_VARIABLE="1", **PLANTED)
 
@@ -135,9 +129,9 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
     pin_only(revision, "no-such-library==1\n")
-    reseal(revision)
+    seal(revision)
 
-    done = command_line("main", "--yes", "--source", str(project), folder=tmp_path, PIP_RETRIES="0", **PLANTED)
+    done = command_line("main", "--yes", folder=tmp_path, PIP_RETRIES="0", **PLANTED)
 
     assert done.returncode == 2
     assert "No matching distribution found for no-such-library==1" in done.stderr
@@ -185,7 +179,7 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     recorded = ".".join(map(str, sys.version_info[:3]))
     there = f'"python": "{recorded}"'
     (revision / EXECUTION).write_text((revision / EXECUTION).read_text().replace(there, '"python": "3.97.1"'))
-    reseal(revision)
+    seal(revision)
     found = read_revision("main", revision, tmp_path)
     here = Machine(python=recorded, versions={}, flags=[], accelerators=[], cpu_capability=None)
     with pytest.raises(UserError, match=r"made with Python 3\.97\.1; .*PATH has no python3\.97: install it"):
@@ -225,14 +219,14 @@ def test_an_interpreter_without_the_libraries_makes_the_environment(
         wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("tiny-1.0.dist-info/RECORD", "")
     pin_only(revision, "tiny==1.0\n")
-    reseal(revision)
+    seal(revision)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     bare = tmp_path / "bare/bin/python"
 
     with pytest.raises(UserError, match="the stages did not all run"):  # they need more than that
-        reproduce(ReproduceOptions("main", yes=True, source=str(project), folder=tmp_path / "work", python=bare))
+        reproduce(ReproduceOptions("main", yes=True, folder=tmp_path / "work", python=bare))
 
     assert "work/venv, made from the lock" in capfd.readouterr().out
     assert (tmp_path / "work/venv/made-with").read_text() == str(bare)

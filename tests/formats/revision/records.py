@@ -8,13 +8,8 @@ from stages.formats.revision.provenance import (
     FORMAT,
     NOT_INDEXED,
     PROVENANCE,
-    Amount,
-    Dependency,
     GitState,
-    InputListing,
-    Place,
     Provenance,
-    Source,
     revision_name,
 )
 from stages.runtime.atomic import file_sha256
@@ -40,34 +35,7 @@ SESSION = Session(
     versions={"python": "3.11.7"},
 )
 
-INPUTS = InputListing(
-    sources=[
-        Source(
-            name="rich",
-            revision="15.0.0",
-            kind="packages",
-            documents=2,
-            bytes=99,
-            sha256="a" * 64,
-            licenses={"MIT": Amount(documents=2, bytes=99)},
-            places=[Place(kind="package", address="rich==15.0.0")],
-        )
-    ],
-    dependencies=[
-        Dependency(
-            path="corpus",
-            md5="1.dir",
-            bytes=3,
-            files={"corpus/a.py": "b" * 64},
-            not_listed=0,
-            places=[Place(kind="local")],
-        )
-    ],
-)
-
-GITSTATE = GitState(
-    commit="d" * 40, dirty=True, changed=["a"], untracked=0, origin="https://example.com/a/b.git", on_remote=True
-)
+GITSTATE = GitState(commit="d" * 40, dirty=True, origin="https://example.com/a/b.git")
 
 
 def execution(weights: str) -> Execution:
@@ -81,8 +49,7 @@ def write_index(folder: Path, **changes: Any) -> Provenance:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in NOT_INDEXED
     }
-    provenance = Provenance(
-        format=FORMAT, revision=revision_name(files), files=files, git=GITSTATE, source=None, left_out=[]
-    ).model_copy(update=changes)
+    provenance = Provenance(format=FORMAT, revision=revision_name(files), files=files, git=GITSTATE)
+    provenance = provenance.model_copy(update=changes)
     provenance.write(folder / PROVENANCE)
     return provenance

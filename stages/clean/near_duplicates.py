@@ -1,7 +1,9 @@
 """Near-duplicates: a document is dropped if and only if it resembles one that is kept.
 
-MinHash signatures propose pairs, the exact Jaccard similarity of their words decides. Documents are judged in the order
-of (source, path, id). For example, if b resembles a, and c resembles b, but not a: a and c are kept, b is dropped.
+MinHash signatures propose pairs, the exact Jaccard similarity of their words decides, and whether they share passages:
+unlike documents of a small vocabulary (records, sums, games) have the same words in another order. Documents are judged
+in the order of (source, path, id). For example, if b resembles a, and c resembles b, but not a: a and c are kept, b is
+dropped.
 
 The result does not depend on the order of the shards or on the number of workers. Signatures and words come from the
 cache: a new document costs its own shard.
@@ -18,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import ShardWords, WordHashes, WordKind, read_words
+from stages.clean.words import EMPTY, ShardWords, WordHashes, WordKind, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -26,6 +28,10 @@ FOUND_AT_THRESHOLD = 0.999
 MOST_KEPT = 1000
 """Kept documents of a bucket that others are compared with. Boilerplate puts unlike documents into one bucket, and
 comparing each with all of them would take time by the square of their number."""
+
+SHARED_PASSAGES = 0.3
+"""Of the passages of near-duplicates, at least this share is common to both (about 0.5 where 8 % of the words are
+exchanged at random places, 0.0 for unlike texts of a hundred words)."""
 
 COMPARED_AT_ONCE = 1000
 """Documents whose words are in memory together."""
@@ -78,6 +84,19 @@ class Corpus:
             common = np.add.reduceat(is_common.astype(np.int64), np.cumsum(sizes) - sizes)
             found.append(common / (len(own) + sizes - common))
         return np.concatenate(found)
+
+    def shared_passages(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The Jaccard similarity of the passages of one document and of each of others, as their signatures have it."""
+        own = self._passages(document)
+        found = np.array([self._passages(other) for other in others]).reshape(len(others), len(own))
+        is_used = (own != EMPTY) | (found != EMPTY)
+        shared: npt.NDArray[np.float64] = ((found == own) & is_used).sum(axis=1) / is_used.sum(axis=1)
+        return shared
+
+    def _passages(self, document: int) -> npt.NDArray[np.uint32]:
+        shard: ShardWords = self.shards[self.shard_of[document]]
+        found: npt.NDArray[np.uint32] = shard.passages[self.row_in_shard[document]]
+        return found
 
     def buckets(self, params: NearDuplicates) -> Iterator[RowNumbers]:
         """Groups of documents whose signatures agree in a whole band (locality-sensitive hashing, Indyk and Motwani
@@ -153,8 +172,11 @@ def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDupl
     for document in sorted(buckets_of):
         earlier = sorted({kept for kept_in_bucket in buckets_of[document] for kept in kept_in_bucket})
         similarities = corpus.similarities(document, earlier)
-        if earlier and similarities.max() >= params.similarity:
-            yield NearDuplicate(document, earlier[similarities.argmax()], float(similarities.max()))
+        alike = np.flatnonzero(similarities >= params.similarity)
+        alike = alike[corpus.shared_passages(document, [earlier[one] for one in alike]) >= SHARED_PASSAGES]
+        if len(alike):
+            most = alike[similarities[alike].argmax()]
+            yield NearDuplicate(document, earlier[most], float(similarities[most]))
             continue
         for kept_in_bucket in buckets_of[document]:
             if len(kept_in_bucket) < MOST_KEPT:

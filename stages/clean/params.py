@@ -42,8 +42,8 @@ class NearDuplicates(Section):
     """Documents that are alike, by the Jaccard similarity of their sets of words."""
 
     similarity: Annotated[float, Field(gt=0.3, le=1)]
-    """A document with at least this similarity to a kept one is dropped (CodeParrot: 0.85, BigCode: 0.7). Lower: fewer
-    documents, and more comparisons."""
+    """A document with at least this similarity to a kept one, and three tenths of its passages of five words, is
+    dropped (CodeParrot: 0.85, BigCode: 0.7). Lower: fewer documents, and more comparisons."""
     permutations: Annotated[int, Field(ge=16, le=1024)]
     """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
     minimum_words: Count

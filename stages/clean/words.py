@@ -53,6 +53,14 @@ _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{My
 WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|[{_WITHOUT_SPACES}]+", regex.V1)
 WRITTEN_WITHOUT_SPACES = regex.compile(rf"[{_WITHOUT_SPACES}]", regex.V1)
 
+PASSAGE_WORDS = 5
+"""As datatrove and text-dedup have it."""
+
+SIGNATURE = 64
+"""Numbers that stand for the passages of a document."""
+
+EMPTY = np.uint32(2**32 - 1)
+
 BATCH_BYTES = 2**20
 """Of texts that are cut and hashed at once."""
 
@@ -72,7 +80,7 @@ def word_list(text: str, kind: WordKind) -> list[bytes]:
 
 
 def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
-    """The hashes of each text's distinct words, sorted: those of `word_list`, several texts at once."""
+    """The hashes of each text's words, those of `word_list` in their order, several texts at once."""
     for batch in _batches(texts):
         # Where each character is a byte, as in most documents of code, less is to be done.
         by_bytes = [kind == "ascii" or document.isascii() for document in batch]
@@ -88,7 +96,7 @@ def _hashes_of(documents: Sequence[bytes], spans: Callable[[bytes], Spans]) -> I
     starts, ends = spans(data)
     hashes = hashed(data, starts, ends)
     for start, stop in pairwise(np.searchsorted(starts, begins).tolist()):
-        yield _distinct(hashes[start:stop])
+        yield hashes[start:stop]
 
 
 def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
@@ -110,11 +118,26 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
 KINDS = CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
 
 
-def _distinct(hashes: WordHashes) -> WordHashes:
-    hashes.sort()
+def distinct(hashes: WordHashes) -> WordHashes:
+    """The different ones, sorted."""
+    hashes = np.sort(hashes)
     is_first = np.ones(len(hashes), dtype=bool)
     np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])
     return hashes[is_first]
+
+
+def passages(hashes: WordHashes) -> npt.NDArray[np.uint32]:
+    """A signature of the passages of five words (one-permutation hashing, Li et al. 2012): two texts have as large a
+    share of its numbers in common as of their passages. Shape (SIGNATURE,); `EMPTY` where no passage falls."""
+    count = max(len(hashes) - PASSAGE_WORDS + 1, 1)
+    found = np.zeros(count, dtype=np.uint64)
+    for start in range(PASSAGE_WORDS):
+        words = hashes[start : start + count]
+        found[: len(words)] = found[: len(words)] * np.uint64(BASE) + words
+    found = _mixed(found)
+    smallest = np.full(SIGNATURE, EMPTY, dtype=np.uint32)
+    np.minimum.at(smallest, found % np.uint64(SIGNATURE), (found >> np.uint64(32)).astype(np.uint32))
+    return smallest
 
 
 class ShardWords(NamedTuple):
@@ -126,6 +149,8 @@ class ShardWords(NamedTuple):
     """Document i has words[offsets[i]:offsets[i + 1]]."""
     signatures: npt.NDArray[np.uint32]
     """MinHash (Broder 1997); shape (documents, permutations)."""
+    passages: npt.NDArray[np.uint32]
+    """Of each document; shape (documents, SIGNATURE)."""
 
     def of(self, row: int) -> WordHashes:
         """The words of one document."""
@@ -137,18 +162,20 @@ def read_words(shards: Sequence[Path], permutations: int, kind: WordKind) -> Ite
     key = cache_key(str(permutations), kind)
     compute = partial(_compute, permutations, kind)
     for entry in map_cached("words", shards, lambda shard: cache_key(key, shard_sha256(shard)), compute):
-        yield ShardWords(
-            *(np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ("words", "offsets", "signatures"))
-        )
+        yield ShardWords(*(np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
 
 
 def _compute(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
-    hashed = list(word_hashes(read_shard(shard, ["text"]).column("text"), kind))
+    hashed, signed = [], []
+    for hashes in word_hashes(read_shard(shard, ["text"]).column("text"), kind):
+        signed.append(passages(hashes))
+        hashed.append(distinct(hashes))
     words = np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
     offsets = np.cumulative_sum(np.array(list(map(len, hashed)), dtype=np.int64), include_initial=True)
     digests: Any = RMinHash.digest_matrix_from_flat_token_hashes(words, offsets, permutations, SEED)
     np.save(folder / "words.npy", words)
     np.save(folder / "offsets.npy", offsets)
+    np.save(folder / "passages.npy", np.array(signed, dtype=np.uint32).reshape(len(signed), SIGNATURE))
     np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), permutations))
 
 
@@ -212,6 +239,10 @@ def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
         sums = np.cumulative_sum(terms * powers[: len(terms)], include_initial=True)
         hashes[block] = (sums[ends[block] - begin] - sums[starts[block] - begin]) * inverses[starts[block] - begin]
         first = stop
+    return _mixed(hashes)
+
+
+def _mixed(hashes: WordHashes) -> WordHashes:
     hashes = (hashes ^ (hashes >> np.uint64(32))) * MIXER
     return hashes ^ (hashes >> np.uint64(32))
 

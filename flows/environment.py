@@ -87,18 +87,12 @@ PREFIX = "PARROTFLOW_"
 
 VARIABLES = {
     "PARROTFLOW_LAUNCH": (
-        "your `accelerate config`, else `one_gpu` or `cpu`",
+        "`one_gpu` or `cpu`",
         "how training and evaluation start: a preset of `deploy/launch/` or a path to an Accelerate config file",
     ),
     "PARROTFLOW_MICRO_BATCH": (
         "by the hardware",
         "sequences in one forward pass; the rest of the global batch is accumulated",
-    ),
-    "PARROTFLOW_RESTARTS": ("3", "how often workers that died are started again, from the last checkpoint"),
-    "PARROTFLOW_GRACE_SECONDS": (
-        "none",
-        "how long training may take to save after SIGTERM; unset, until something kills the command (`parrotflow run` "
-        "does so 35 s after Ctrl-C, SIGTERM or a cancellation)",
     ),
     "PARROTFLOW_MIRROR": (
         "none",
@@ -166,7 +160,6 @@ SET_BY_STAGES = {
     "PARROTFLOW_SEGMENT",
     "PARROTFLOW_STAGES_TO_DO",
     "PARROTFLOW_SUPERVISION",
-    "PARROTFLOW_TRAIN_SECTION",
 }
 """How processes of one stage tell each other what to do; nobody else sets them."""
 

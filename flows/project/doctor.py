@@ -174,8 +174,7 @@ def accelerator() -> Finding:
     # oneDNN can be told to use less than the CPU has (ONEDNN_MAX_CPU_ISA); then it says so here.
     if "amx_bf16" in flags and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return Finding("ok", "accelerator", "no GPU; bf16 is fast on this CPU (AMX)")
-    remedy = "train.precision: fp32 is faster here than bf16; larger models want a GPU"
-    return Finding("note", "accelerator", "no GPU, and bf16 is slow on this CPU (no AMX)", remedy)
+    return Finding("ok", "accelerator", "no GPU; on this CPU train.precision: auto is fp32 (no AMX: bf16 is slow)")
 
 
 def compiler() -> Finding:
@@ -192,7 +191,7 @@ def launcher() -> Finding:
     if name and not (Path("deploy/launch") / f"{name}.yaml").exists() and not Path(name).exists():
         presets = ", ".join(sorted(path.stem for path in Path("deploy/launch").glob("*.yaml")))
         return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
-    return Finding("ok", "launcher", name or "your `accelerate config`, else a preset by the hardware")
+    return Finding("ok", "launcher", name or "one_gpu or cpu of deploy/launch/, by the hardware")
 
 
 def variables() -> Finding:

@@ -28,7 +28,7 @@ MARK = "parrotflow-reproduce"
 NOT_GIVEN = re.compile(
     rf".*({SECRET_NAMES.pattern}).*|(SSH|ACCELERATE|PREFECT)_.*|GIT_(?!SSL_|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$).*|"
     "DVC_(?!(NO_ANALYTICS|SITE_CACHE_DIR)$).*|"
-    "PARROTFLOW_(?!(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB|RESTARTS|GRACE_SECONDS)$).*",
+    "PARROTFLOW_(?!(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB)$).*",
     re.IGNORECASE,
 )
 """The variables of this shell that programs of a revision do not get, besides those that change the computation: names

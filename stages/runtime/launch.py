@@ -1,8 +1,7 @@
-"""How workers are launched: by the user's own Accelerate configuration or by a preset of `deploy/launch/`.
+"""How workers are launched: by an Accelerate configuration. How a run is launched is never part of what it computes.
 
-`PARROTFLOW_LAUNCH` names a preset or the path of any Accelerate config file. If it is unset, the configuration of
-`accelerate config` is used if there is one, else the preset `one_gpu` or `cpu`, depending on the machine. How a run is
-launched is never part of what it computes.
+`PARROTFLOW_LAUNCH` names a preset of `deploy/launch/` or the path of any Accelerate config file. If it is unset, the
+preset is `one_gpu` or `cpu`, depending on the machine.
 """
 
 import gc
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 import yaml
-from accelerate.commands.config.config_args import default_json_config_file, default_yaml_config_file
 
 from stages.runtime.entry import UserError
 
@@ -64,9 +62,8 @@ class LaunchConfig:
 
     @property
     def device_type(self) -> str:
-        """Where the workers compute: cpu, cuda, ..."""
-        found = None if self.on_cpu else torch.accelerator.current_accelerator()
-        return "cpu" if found is None else found.type
+        """Where the workers compute."""
+        return "cpu" if self.on_cpu or not has_gpu() else "cuda"
 
     @property
     def notes(self) -> list[str]:
@@ -122,9 +119,6 @@ def _config_path() -> Path:
                 return path
         presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
         raise UserError(f"{LAUNCH}={name}: no such file, and no preset (there are {presets})")
-    for path in (Path(default_yaml_config_file), Path(default_json_config_file)):
-        if path.is_file():
-            return path
     return PRESETS / ("one_gpu.yaml" if has_gpu() else "cpu.yaml")
 
 
@@ -134,8 +128,8 @@ def has_gpu() -> bool:
 
 
 def device_count() -> int:
-    """How many GPUs or other accelerators torch finds in this machine."""
-    return torch.accelerator.device_count()
+    """How many GPUs torch finds in this machine."""
+    return torch.cuda.device_count()
 
 
 def require_devices(config: LaunchConfig) -> None:
@@ -196,7 +190,7 @@ def environment(config: LaunchConfig) -> dict[str, str]:
     values = {name: value for name, value in os.environ.items() if not (alone and OF_OTHER_LAUNCHERS.fullmatch(name))}
     # torchrun would handle SIGTERM although it is started ignoring it (torch/distributed/run.py).
     values.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT")
-    if config.on_cpu:
+    if config.device_type == "cpu":
         values["ACCELERATE_USE_CPU"] = "true"  # without it accelerate does not start several CPU processes
         values.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
         # Threads that spin for a moment and then sleep: as fast as spinning on, but not at a standstill where anything

@@ -28,12 +28,10 @@ from stages.train.launcher import (
     check_batch,
     check_machine,
     check_store,
-    grace_seconds,
     launch,
     note_dropout,
     note_idle_devices,
     note_padded_vocabulary,
-    restarts_allowed,
 )
 from stages.train.model.build import build_config, source_folder
 from stages.train.model.generation import note_dropped_settings
@@ -46,8 +44,6 @@ def main() -> None:
     params = read_section("train", TrainParams)
     require_locked(*LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()
-    restarts_allowed()
-    grace_seconds()
     check_machine(config)
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
@@ -72,7 +68,7 @@ def main() -> None:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
-    if code := launch(config, params):
+    if code := launch(config):
         sys.exit(code)
 
 

@@ -1,8 +1,7 @@
 """Checks what can be known to be wrong before a worker starts; then runs the workers to their end.
 
-Workers that die are started again, `PARROTFLOW_RESTARTS` times (3 if unset), and continue from the last checkpoint.
-They are told the `train` section as the command read it, once: an edit of params.yaml during a run changes nothing that
-is computed, also not in workers that are started again.
+A worker that dies ends the command; whoever started it, such as the flow, starts it again, and it continues from the
+last checkpoint.
 """
 
 import json
@@ -12,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -25,21 +24,14 @@ from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, whole_number
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment, require_devices
-from stages.runtime.section import read_section
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
 """The module that each process of a training runs."""
 
-RESTARTS = "PARROTFLOW_RESTARTS"
-GRACE = "PARROTFLOW_GRACE_SECONDS"
-SECTION = "PARROTFLOW_TRAIN_SECTION"
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
-
-TOKENS_AT_ONCE = 2**24
-"""Token ids in memory while a store is read through."""
 
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
@@ -50,115 +42,61 @@ AFTER_FAILURE_SECONDS = 20.0
 process group's timeout (`parallel.PROCESS_GROUP`)."""
 
 
-class Stop(threading.Event):
-    """Set by SIGTERM or SIGINT; `on_stop` is then called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on_stop: Callable[[], None] = lambda: None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.set()
-        self.on_stop()
-
-
-def launch(config: LaunchConfig, params: TrainParams) -> int:
+def launch(config: LaunchConfig) -> int:
     """Run the workers to their end and return the exit code for this command.
 
-    0; 75 after a stop that saved everything; 143 after one that did not. Raises UserError where workers keep dying.
+    0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died.
     """
-    stop = Stop()
-    restarts = restarts_allowed()
-    for start in range(restarts + 1):
-        if start:
-            print(f"a worker died; starting again from the last checkpoint ({start} of {restarts})", flush=True)
-        outcome, died_with = _run_workers(config, params, stop)
-        if outcome is not None:
+    line, stop = supervision.Supervision(), threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        line.ask_to_stop()
+
+    before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    values = environment(config) | recorded_launch(config) | {supervision.VARIABLE: str(line.folder)}
+    try:
+        # In its own session: a terminal's Ctrl-C reaches this command alone.
+        process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
+        _wait(process, stop, line)
+        if (outcome := line.outcome()) is not None:
             return outcome
         if stop.is_set():
             print("stopped on request before the state was saved; the same command continues from the last checkpoint")
             return EXIT_TERMINATED
-    times = f"{restarts + 1} times, lastly " if restarts else ""
-    raise UserError(
-        f"train: a worker died {times}with exit code {died_with}; its messages are above. "
-        f"The last checkpoint is kept: the same command continues from it ({RESTARTS} sets how often by itself)"
-    )
-
-
-def restarts_allowed() -> int:
-    """How often workers that died are started again. Raises UserError where the variable is not a number."""
-    return whole_number(RESTARTS, 3, minimum=0)
-
-
-def grace_seconds() -> float | None:
-    """How long workers may take to save after SIGTERM; None: until something kills the command.
-
-    Raises UserError where the variable is not a number of seconds.
-    """
-    given = os.environ.get(GRACE, "")
-    try:
-        seconds = float(given) if given else None
-    except ValueError:
-        seconds = -1.0
-    if seconds is not None and not seconds >= 0:
-        raise UserError(f"{GRACE}={given}: expected seconds, 0 or more")
-    return seconds
-
-
-def _run_workers(config: LaunchConfig, params: TrainParams, stop: Stop) -> tuple[int | None, int]:
-    """The workers' own exit code, or None where they died; and the launcher's."""
-    line = supervision.Supervision()
-    values = environment(config) | pass_on(params, config) | {supervision.VARIABLE: str(line.folder)}
-    try:
-        # In its own session: a terminal's Ctrl-C reaches this command alone.
-        process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
-        stop.on_stop = line.ask_to_stop
-        if stop.is_set():
-            line.ask_to_stop()
-        code = _wait(process, stop, line)
-        if line.outcome() is None and not line.started() and not stop.is_set():
+        if not line.started():
             raise UserError(f"{config.path}: accelerate could not start a worker by it; its messages are above")
-        return line.outcome(), code
+        raise UnavailableError(
+            "train: a worker died; its messages are above (none if it was killed, as when memory runs out). The same "
+            "command continues from the last checkpoint"
+        )
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         line.close()
 
 
-def _wait(process: "subprocess.Popen[bytes]", stop: Stop, line: supervision.Supervision) -> int:
-    """Wait for the launcher. Its whole session is killed some time after a worker has failed, or after a stop.
+def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, line: supervision.Supervision) -> None:
+    """Wait for the launcher. Its whole session is killed some time after a worker has failed.
 
-    After a stop it is killed when the grace is over, or at once before the first step: there is nothing to save, and a
-    launcher or a worker may be waiting for another machine.
+    After a stop before the first step it is killed at once: there is nothing to save, and a launcher or a worker may be
+    waiting for another machine.
     """
-    grace, stopped, failed = grace_seconds(), math.inf, math.inf
+    failed = math.inf
     while process.poll() is None:
         if line.outcome() not in (None, 0, EXIT_CONTINUE, EXIT_TERMINATED):
             failed = min(failed, time.monotonic())
-        if time.monotonic() >= failed + AFTER_FAILURE_SECONDS:
+        is_stuck = time.monotonic() >= failed + AFTER_FAILURE_SECONDS
+        if is_stuck or (stop.is_set() and not line.can_be_asked()):
             os.killpg(process.pid, signal.SIGKILL)
-        if stop.is_set():
-            stopped = min(stopped, time.monotonic())
-            is_over = grace is not None and time.monotonic() >= stopped + grace
-            if is_over or not line.can_be_asked():
-                os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
-    return process.returncode
 
 
-def pass_on(params: TrainParams, config: LaunchConfig) -> dict[str, str]:
-    """The environment variables that hand the section to workers, and what of the launch goes on record (as YAML)."""
+def recorded_launch(config: LaunchConfig) -> dict[str, str]:
+    """The environment variable that tells the workers what of the launch goes on record (as YAML)."""
     settings = yaml.safe_load(config.path.read_text(encoding="utf-8"))
-    kept = {name: value for name, value in settings.items() if name in RECORDED}
-    return {SECTION: params.model_dump_json(), LAUNCH_SETTINGS: yaml.safe_dump(kept)}
-
-
-def section_of_command() -> TrainParams:
-    """The section that the command read; from params.yaml where a worker was started without the command."""
-    if given := os.environ.get(SECTION):
-        return TrainParams.model_validate_json(given)
-    return read_section("train", TrainParams)
+    return {LAUNCH_SETTINGS: yaml.safe_dump({name: value for name, value in settings.items() if name in RECORDED})}
 
 
 def check_machine(config: LaunchConfig) -> None:
@@ -210,19 +148,10 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
 
 
 def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None:
-    """Raise UserError where a split is corrupt, of another tokenizer, or shorter than one sequence."""
-    store.verify()
+    """Raise UserError if a split is of another tokenizer, or shorter than one sequence."""
     if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
         raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
-    tokens = store.manifest.tokens
-    spans = ((start, min(start + TOKENS_AT_ONCE, tokens)) for start in range(0, tokens, TOKENS_AT_ONCE))
-    largest = max((int(store.read(start, stop).max()) for start, stop in spans), default=-1)
-    if largest >= store.manifest.vocab_size:
-        raise UserError(
-            f"{store.folder}: holds the token id {largest}, the vocabulary has {store.manifest.vocab_size} entries; "
-            "run `dvc repro -f tokenize`"
-        )
-    if tokens < params.sequence_length:
+    if (tokens := store.manifest.tokens) < params.sequence_length:
         raise UserError(
             f"{store.folder}: {tokens} tokens are fewer than one sequence "
             f"(train.sequence_length = {params.sequence_length}); lower it, collect more documents"

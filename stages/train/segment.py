@@ -39,13 +39,13 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
-from stages.runtime.section import read_section
+from stages.runtime.section import PARAMS_FILE, read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
 from stages.train.checkpoint.resume import LIBRARIES, changes_since, fingerprint, identity
 from stages.train.hardware import MICRO_BATCH
-from stages.train.launcher import RESTARTS, launch
+from stages.train.launcher import launch
 from stages.train.params import TrainParams
 
 EXIT_DIFFERENT = 3
@@ -170,12 +170,12 @@ def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
     params = params.model_copy(update=kept | {"trackers": [], "evaluate_every_steps": params.max_steps})
     STATE_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
-        link_inputs(segment, params.start_checkpoint, Path(scratch))
+        link_inputs(segment, params, Path(scratch))
         execute_as_recorded(segment, Path(scratch))
         os.environ.update(settings)
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
         with chdir(scratch):
-            code = launch(launch_config(), params)
+            code = launch(launch_config())
             if code == EXIT_USER_ERROR:
                 raise UserError("the steps could not be computed; see above")
             if code:
@@ -203,16 +203,17 @@ def check_run(segment: Segment, params: TrainParams) -> None:
             raise UserError(f"{segment.start}: {problem}")
 
 
-def link_inputs(segment: Segment, started_from: Path | None, scratch: Path) -> None:
-    """Link this project's inputs, the first checkpoint and that of `start_from` into the temporary project."""
+def link_inputs(segment: Segment, params: TrainParams, scratch: Path) -> None:
+    """Give the temporary project the parameters, and link this one's inputs and the checkpoints that it starts from."""
     for path in Path().absolute().iterdir():
-        if path.name not in map(str, RESULTS):
+        if path.name not in (*map(str, RESULTS), PARAMS_FILE.name):
             (scratch / path.name).symlink_to(path)
+    (scratch / PARAMS_FILE).write_text(yaml.safe_dump({"train": params.model_dump(mode="json")}), encoding="utf-8")
     run = scratch / CHECKPOINTS / segment.record.fingerprint
     run.mkdir(parents=True)
     if segment.start:
         (run / segment.start.name).symlink_to(segment.start)
-    if started_from:
+    if started_from := params.start_checkpoint:
         place = scratch / started_from
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(started_from.absolute())
@@ -230,7 +231,6 @@ def execute_as_recorded(segment: Segment, scratch: Path) -> None:
             del os.environ[name]
     os.environ |= recorded_settings(session) | {
         MICRO_BATCH: str(session.micro_batch_size),
-        RESTARTS: "0",
         SEGMENT: ",".join(map(str, [segment.first, *segment.recorded])),
     }
     if session.launch is not None:

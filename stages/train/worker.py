@@ -24,12 +24,12 @@ from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, Manifest, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
 from stages.runtime.launch import SEGMENT
+from stages.runtime.section import read_section
 from stages.runtime.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
 from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
-from stages.train.launcher import section_of_command
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import register_unmasked, use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
@@ -55,7 +55,7 @@ def main() -> None:
     """What one process does."""
     follow_command()
     stop = StopSignal()
-    setup = set_up(section_of_command(), stop)
+    setup = set_up(read_section("train", TrainParams), stop)
     params, accelerator = setup.params, setup.accelerator
     compiled = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 

@@ -4,16 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train import __main__ as stage
 from stages.train.launcher import check_store
 from stages.train.params import TrainParams
-from tests.train.small_run import documents, params, write_params, write_project, write_store
+from tests.train.small_run import params, write_params, write_project
 
 
 @pytest.fixture(scope="module")
@@ -126,33 +124,10 @@ def test_fewer_tokens_than_one_sequence_are_refused(project: Path) -> None:
     assert "tokens are fewer than one sequence (train.sequence_length = 20000)" in message()
 
 
-def test_a_damaged_token_store_is_refused(project: Path) -> None:
-    tokens = project / "data/tokens/train/s000.tokens.bin"
-    content = bytearray(tokens.read_bytes())
-    content[100] ^= 1
-    tokens.write_bytes(content)
-    assert message() == (
-        "data/tokens/train/s000.tokens.bin: its sha256 is not the one in manifest.json (a damaged file); "
-        "run `dvc checkout`, or `dvc repro -f tokenize`"
-    )
-
-
 def test_a_token_store_of_another_tokenizer_is_refused(project: Path) -> None:
     file = project / "data/tokenizer/tokenizer.json"
     file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     assert message() == "data/tokens/train: made with another tokenizer than data/tokenizer; run `dvc repro tokenize`"
-
-
-def test_a_token_id_beyond_the_vocabulary_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = project / "data/tokenizer/tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(saved))
-    monkeypatch.setattr(Tokenizer, "get_vocab_size", lambda self: 100)
-    shutil.rmtree(project / "data/tokens/train")
-    store = write_store(project / "data/tokens/train", documents(60, seed=2), tokenizer, saved)
-    largest = int(np.max(store.read(0, store.manifest.tokens)))
-    assert message() == (
-        f"data/tokens/train: holds the token id {largest}, the vocabulary has 100 entries; run `dvc repro -f tokenize`"
-    )
 
 
 def test_an_unknown_launch_preset_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Workers that die, that fail while the others wait for them, and that cannot save: what the run makes of it.
+"""Workers that die, that fail while the others wait for them, and that cannot save: how the run ends.
 
-One that dies has all started again, as often as allowed, and the result is that of a calm run. One that fails on
-purpose ends all: on GPUs the others wait for it, and nothing would tell them. After a stop at which one process could
-not save, all say so, so that the run does not report its state as saved.
+One that dies ends all, and the same command continues to the result of a calm run. So does one that fails on purpose:
+on GPUs the others wait for it, and nothing would tell them. After a stop at which one process could not save, all say
+so, so that the run does not report its state as saved.
 """
 
 import errno
@@ -17,13 +17,12 @@ import psutil
 import pytest
 
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR
+from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, EXIT_USER_ERROR
 from stages.runtime.launch import ACCELERATE_LAUNCH, launch_config
 from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
-from stages.train.params import TrainParams
-from tests.train.small_run import copy_of, environment, fork, params, run_workers, write_project
+from tests.train.small_run import copy_of, environment, fork, run_workers, write_project
 
 pytestmark = pytest.mark.acceptance
 
@@ -65,32 +64,23 @@ def kill_a_worker(project: Path, process: "subprocess.Popen[str]") -> list[psuti
     return workers
 
 
-def test_after_the_death_of_one_of_two_workers_both_start_again_and_end_with_the_same_weights(
-    reference: Path, project: Path
+def test_after_the_death_of_one_of_two_workers_none_is_left_and_the_same_command_continues(
+    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
-    kill_a_worker(project, process)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
-    assert said.count("continuing at step ") == 1
-    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
-
-
-def test_where_no_restart_is_allowed_the_last_line_says_how_to_go_on_and_no_worker_is_left(project: Path) -> None:
-    process = fork(project, PARROTFLOW_LAUNCH="cpu_2", PARROTFLOW_RESTARTS="0")
     workers = kill_a_worker(project, process)
     said, _ = process.communicate(timeout=200)  # an exchange without the other would wait for longer
-    assert process.returncode == EXIT_USER_ERROR, said
-    assert "starting again" not in said
-    assert said.count("error: train: ") == 1
+    assert process.returncode == EXIT_UNAVAILABLE, said
     assert said.splitlines()[-1] == (
-        "error: train: a worker died with exit code 1; its messages are above. The last checkpoint is kept: "
-        "the same command continues from it (PARROTFLOW_RESTARTS sets how often by itself)"
+        "error: train: a worker died; its messages are above (none if it was killed, as when memory runs out). The "
+        "same command continues from the last checkpoint"
     )
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     assert not (project / "model").exists()
+    run_workers(project, 2)
+    assert "continuing at step " in capfd.readouterr().out
+    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
 
 @pytest.mark.parametrize(("waiting", "patience"), [("nccl", 1.0), ("gloo", launcher.AFTER_FAILURE_SECONDS)])
@@ -104,7 +94,10 @@ def test_workers_that_wait_for_one_that_failed_are_ended_with_its_exit_code(
     def command() -> None:
         os.chdir(project)
         os.environ.update(environment(PARROTFLOW_LAUNCH="cpu_2", WAITING=waiting))
-        raise SystemExit(launcher.launch(launch_config(), TrainParams.model_validate(params())))
+        before = signal.getsignal(signal.SIGTERM)
+        code = launcher.launch(launch_config())
+        assert signal.getsignal(signal.SIGTERM) == before, "a signal after the workers asks nobody to stop"
+        raise SystemExit(code)
 
     process = multiprocessing.get_context("fork").Process(target=command)
     process.start()
@@ -121,7 +114,7 @@ def test_a_stop_before_the_first_step_ends_workers_that_wait_for_one_another(
     def command() -> None:
         os.chdir(project)
         os.environ.update(environment())
-        raise SystemExit(launcher.launch(launch_config(), TrainParams.model_validate(params())))
+        raise SystemExit(launcher.launch(launch_config()))
 
     process = multiprocessing.get_context("fork").Process(target=command)
     process.start()

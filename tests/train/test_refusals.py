@@ -156,21 +156,6 @@ def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
     assert not started
 
 
-@pytest.mark.parametrize("given", ["many", "-1", "1.5"])
-def test_a_number_of_restarts_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
-    with pytest.raises(UserError, match=f"PARROTFLOW_RESTARTS={given}: expected a whole number, 0 or more"):
-        launcher.restarts_allowed()
-
-
-@pytest.mark.parametrize(("given", "restarts"), [("", 3), ("0", 0), ("7", 7)])
-def test_workers_are_started_again_as_often_as_asked(
-    monkeypatch: pytest.MonkeyPatch, given: str, restarts: int
-) -> None:
-    monkeypatch.setenv("PARROTFLOW_RESTARTS", given)
-    assert launcher.restarts_allowed() == restarts
-
-
 def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_compiler(monkeypatch, tmp_path)
     monkeypatch.setenv("PARROTFLOW_COMPILE", "on")

@@ -15,8 +15,7 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
-from stages.train.launcher import LAUNCH_SETTINGS, pass_on
-from stages.train.params import TrainParams
+from stages.train.launcher import LAUNCH_SETTINGS, recorded_launch
 from tests.small_project import ROOT, folder_bytes
 from tests.train.small_run import copy_of, run_workers, start, stopped_at, write_params, write_project
 
@@ -44,10 +43,10 @@ def project(finished: Path, tmp_path: Path) -> Path:
 def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
     """The command in a project, with its workers forked from this process instead of launched by accelerate."""
 
-    def launch(config: LaunchConfig, params: TrainParams) -> int:
+    def launch(config: LaunchConfig) -> int:
         given = Path.cwd() / "code"
         given.unlink(missing_ok=True)
-        run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **pass_on(params, config))
+        run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **recorded_launch(config))
         return int(given.read_text(encoding="utf-8"))
 
     def run_check(folder: Path, first: int, last: int, code: int, *options: str) -> str:

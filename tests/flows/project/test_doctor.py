@@ -112,7 +112,7 @@ def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPat
 
     said = subprocess.check_output(command, env=limited, text=True)
 
-    assert said == "no GPU, and bf16 is slow on this CPU (no AMX)\n"
+    assert said == "no GPU; on this CPU train.precision: auto is fp32 (no AMX: bf16 is slow)\n"
 
 
 def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(

@@ -16,9 +16,9 @@ import yaml
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED
 from tests.small_project import ROOT
-from tests.train.small_run import copy_of, fork, run, run_workers, write_params, write_project
+from tests.train.small_run import copy_of, fork, run, run_workers, stopped_at, write_project
 
 pytestmark = pytest.mark.acceptance
 
@@ -68,11 +68,6 @@ def family(process: "subprocess.Popen[str]") -> Iterator[psutil.Process]:
     yield from command.children(recursive=True)
 
 
-def test_two_runs_in_two_folders_leave_the_same_bytes(reference: Path, project: Path) -> None:
-    run(project)
-    assert outs(project) == outs(reference)
-
-
 @pytest.mark.parametrize(
     ("victim", "moment"),
     [
@@ -85,7 +80,7 @@ def test_two_runs_in_two_folders_leave_the_same_bytes(reference: Path, project: 
 def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     reference: Path, project: Path, victim: int, moment: str
 ) -> None:
-    process = fork(project, PARROTFLOW_RESTARTS="0")
+    process = fork(project)
     wait_for(project, moment, process)
     members = list(family(process))
     members[victim].send_signal(signal.SIGKILL)
@@ -109,66 +104,24 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     assert killed.weights_sha256 == weights_sha256(project / "model")
 
 
-def test_a_worker_that_dies_is_started_again_with_the_parameters_that_the_command_has_read(
-    reference: Path, project: Path
+def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = fork(project)
-    wait_for(project, "step-00000020", process)
-    write_params(project, **STEPS, seed=1)
-    list(family(process))[2].send_signal(signal.SIGKILL)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert "a worker died; starting again from the last checkpoint (1 of 3)" in said
-    assert outs(project) == outs(reference)
-
-
-def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(reference: Path, project: Path) -> None:
     process = fork(project)
     wait_for(project, "step-00000010", process)
-    worker = list(family(process))[2]
-    worker.suspend()  # it must not finish first
-    said = run(project, expected_code=EXIT_USER_ERROR, begin=fork)
-    assert "another training of the same parameters, data and code is running and writes here" in said
-    assert "Traceback" not in said
-    worker.resume()
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, said
-    assert outs(project) == outs(reference)
-
-
-def test_where_the_grace_is_over_before_the_state_is_saved_the_code_is_not_that_for_saved(
-    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    process = fork(project, PARROTFLOW_GRACE_SECONDS="0")
-    wait_for(project, "step-00000020", process)
-    list(family(process))[2].suspend()  # a step that takes longer than the grace
-    os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == EXIT_TERMINATED == 143, said
-    assert said.splitlines()[-1] == (
-        "stopped on request before the state was saved; the same command continues from the last checkpoint"
-    )
-    run_workers(project, 1)
-    assert "continuing at step" in capfd.readouterr().out
-    assert outs(project) == outs(reference)
-
-
-def test_sigterm_saves_and_leaves_with_the_code_for_continue(
-    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    process = fork(project)
-    wait_for(project, "step-00000020", process)
-    os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == EXIT_CONTINUE == 75, said
-    assert "stopped on request, state saved; the same command continues" in said
-    run_workers(project, 1)
-    assert "continuing at step" in capfd.readouterr().out
-    assert outs(project) == outs(reference)
+    members = list(family(process))
+    members[2].suspend()  # it must not finish first
+    run_workers(project, 1, expected_code=1)
+    assert "another training of the same parameters, data and code is running and writes here" in capfd.readouterr().err
+    for member in members:
+        member.kill()
+    process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("preset", ["cpu", "cpu_2"])
-def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_too(project: Path, preset: str) -> None:
+def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_says_so_by_the_exit_code(
+    reference: Path, project: Path, capfd: pytest.CaptureFixture[str], preset: str
+) -> None:
     """Also where saving takes longer than the 30 s that torchrun gives its workers: it gives them no limit."""
     process = fork(project, PARROTFLOW_LAUNCH=preset)
     wait_for(project, "step-00000020", process)
@@ -177,8 +130,12 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_too(project
         member.send_signal(signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=200)
-    assert process.returncode == EXIT_CONTINUE, said
-    assert "state saved" in said
+    assert process.returncode == EXIT_CONTINUE == 75, said
+    assert "stopped on request, state saved; the same command continues" in said
+    if preset == "cpu":
+        run_workers(project, 1)
+        assert "continuing at step" in capfd.readouterr().out
+        assert outs(project) == outs(reference)
 
 
 def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
@@ -198,26 +155,10 @@ def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> Non
     assert process.returncode == EXIT_TERMINATED
 
 
-def test_two_processes_stop_together_and_continue(project: Path) -> None:
-    write_params(project, **STEPS | {"max_steps": 100})
-    process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
-    wait_for(project, "step-00000020", process)
-    os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=200)
-    assert process.returncode == EXIT_CONTINUE, said
-    said = run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
-    assert "launching 2 processes" in said
-    assert "continuing at step" in said
-    assert read_json(project / "reports/train_speed.json")["processes"] == 2
-
-
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    process = fork(project)
-    wait_for(project, "step-00000030", process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=200)
+    run_workers(project, 1, stopped_at(30), EXIT_CONTINUE)
     newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
     (newest / "__0_0.distcp").write_bytes(b"damaged")
     run_workers(project, 1)

@@ -10,6 +10,7 @@ import pytest
 
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
+from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train.checkpoint.manifest import IDENTITY
 from stages.train.checkpoint.resume import changes_since, fingerprint, identity
@@ -134,17 +135,17 @@ def test_the_trace_of_a_step_ends_with_the_shares_until_then(
 
 
 @pytest.fixture
-def launched(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[TrainParams]:
+def launched(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[LaunchConfig]:
     """What the command would launch in the project; it starts no worker."""
-    found: list[TrainParams] = []
+    found: list[LaunchConfig] = []
     monkeypatch.chdir(project)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
-    monkeypatch.setattr(stage, "launch", lambda config, params: found.append(params))
+    monkeypatch.setattr(stage, "launch", found.append)
     return found
 
 
 def test_the_command_says_what_it_will_train_on(
-    launched: list[TrainParams], capsys: pytest.CaptureFixture[str]
+    launched: list[LaunchConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.main()
     assert launched

@@ -165,8 +165,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print("params.yaml says so already.")
         return
     if compose.changes_training(before, after):
-        groups = ["--groups"] if compose.chooses_model(before, after) else []
-        console.print(f"\n{compose.ask(compose.FORECAST, after, *groups)}", markup=False, end="")
+        console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     if not yes and not confirmed():

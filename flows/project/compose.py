@@ -152,16 +152,6 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
 
 
-def chooses_model(before: str, after: str) -> bool:
-    """Whether two texts of params.yaml train other tensors, or the same by other optimizers."""
-    names = ("model", "start_from", "optimizer.name")
-    old, new = (
-        [value_at(section, name) for section in yaml.safe_load(text).values() for name in names]
-        for text in (before, after)
-    )
-    return old != new
-
-
 def changes_training(before: str, after: str) -> bool:
     """Whether two texts of params.yaml differ in a section that describes a model."""
     old, new = yaml.safe_load(before), yaml.safe_load(after)

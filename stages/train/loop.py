@@ -26,7 +26,7 @@ from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder
 from stages.train.model.loss import CausalLoss
-from stages.train.model.validation import Validation
+from stages.train.model.validation import Validation, ValidationResult
 from stages.train.monitoring.profile import profiled
 from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import Throughput
@@ -149,14 +149,16 @@ def train(
     reporter: Reporter,
     progress: TrainingProgress,
     segment: Sequence[int] = (),
-) -> TrainingProgress:
+) -> tuple[TrainingProgress, ValidationResult | None]:
     """Run the steps that the reporter is told; where a `segment` names steps, with a checkpoint at each of them alone.
+
+    Returns the progress and, if the last step was computed, the measurement after it.
 
     Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
     """
     params, steps = trainer.params, reporter.steps
     trainer.stop.listen()
-    votes = HostCopy(torch.zeros(()))
+    votes, measured = HostCopy(torch.zeros(())), None
     batches_by_step = groupby(trainer.micro_batches(steps), key=attrgetter("step"))
     for step, batches in profiled(batches_by_step, checkpoints.folder, trainer.accelerator):
         result = trainer.step(step, batches)
@@ -170,7 +172,8 @@ def train(
             reporter.step(done, result.loss.item(), result.gradient_norm, routers)
         if done % params.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
-                reporter.validation(done, validation.measure())
+                measured = validation.measure()
+            reporter.validation(done, measured)
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
         kept = done % params.checkpoint_every_steps == 0 or done in params.exported_steps
@@ -188,7 +191,7 @@ def train(
             raise StoppedError(saved=due and not unsaved)
     with trainer.throughput.aside("checkpoint"):
         checkpoints.finish()
-    return progress
+    return progress, measured
 
 
 def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:

@@ -76,13 +76,13 @@ def main() -> None:
     reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
-        progress = train(trainer, validation, checkpoints, reporter, progress, segment)
+        progress, measured = train(trainer, validation, checkpoints, reporter, progress, segment)
     except StoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        with trainer.throughput.aside("evaluation"):
+        if measured is None:  # this start computed no step
             measured = validation.measure()
         write_results(trainer, progress, measured, checkpoints)
     for tracker in accelerator.trackers:

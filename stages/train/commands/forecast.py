@@ -1,22 +1,16 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
 Operations, hours and memory, from a model without weights, before data or a device are touched. `parrotflow params`
-prints it of what it composes; where that is a model or an optimizer, with `--groups`. With `--check` also what the
+prints it of what it composes. With `--check` also what the
 mixture comes to; and a run that the training would refuse when it starts, for its memory or its mixture, is refused: by
 `parrotflow why`, and before other stages run in vain.
 """
 
 import argparse
 import os
-import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
 
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
@@ -25,8 +19,7 @@ from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.data.order import describe, open_order
 from stages.train.forecast import Forecast, make_forecast
-from stages.train.model.build import HUB_COMMIT, model_without_weights, source_folder
-from stages.train.optim.optimizers import Role, weights
+from stages.train.model.build import HUB_COMMIT, source_folder
 from stages.train.params import TrainParams
 
 LOCK = Path("dvc.lock")
@@ -43,7 +36,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.train.commands.forecast", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("params", nargs="?", type=Path, default=PARAMS_FILE, help="default: %(default)s")
-    parser.add_argument("--groups", action="store_true", help="also list which optimizer trains which tensors")
     parser.add_argument("--check", action="store_true", help="refuse what the training would refuse here")
     arguments = parser.parse_args()
     values = read_params_file(arguments.params)
@@ -58,9 +50,6 @@ def main() -> None:
         forecast.check_fits()
     elif forecast and forecast.misfit:
         print(f"here it would be refused: {forecast.misfit}")
-    if forecast and arguments.groups:
-        print("\nThe tensors of the model, and which optimizer trains them:")
-        print("\n".join(group_lines(params, vocabulary(values))))
 
 
 def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
@@ -94,33 +83,6 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
         return
     order = open_order(TokenStore(TOKENS / TRAIN), params)
     yield from describe(order)
-
-
-def group_lines(params: TrainParams, tokens: Manifest) -> Iterator[str]:
-    """A header, and for each group its optimizer, decay, role, number of tensors and parameters, and name.
-
-    A group is of tensors of one role whose names differ in their numbers alone; groups of one role come together, in
-    the model's order.
-    """
-    trained = list(weights(model_without_weights(params, tokens)))
-    # torch fuses no optimizer over tensors without values, so each is built over a number in place of a tensor.
-    numbers = [replace(weight, parameter=nn.Parameter(torch.zeros(()))) for weight in trained]
-    taken = {
-        id(number): (column, float(group.get("weight_decay", 0)))
-        for column, optimizer in params.optimizer.build(numbers, params.precision).items()
-        for group in optimizer.param_groups
-        for number in group["params"]
-    }
-    tensors, parameters = Counter[tuple[str, float, Role, str]](), Counter[tuple[str, float, Role, str]]()
-    for weight, number in zip(trained, numbers, strict=True):
-        group = (*taken[id(number.parameter)], weight.role, re.sub(r"\.\d+\.", ".*.", weight.name))
-        tensors[group] += 1
-        parameters[group] += weight.parameter.numel()
-    roles = [role for _, _, role, _ in tensors]
-    yield f"{'optimizer':10}{'decay':>6}  {'role':10}{'tensors':>8}{'parameters':>14}  name"
-    for group in sorted(tensors, key=lambda group: roles.index(group[2])):
-        column, decay, role, name = group
-        yield f"{column:10}{decay:6g}  {role:10}{tensors[group]:8,}{parameters[group]:14,}  {name}"
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

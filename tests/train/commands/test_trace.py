@@ -1,6 +1,5 @@
 """From a step back to its documents."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from stages.train.commands.trace import check, main, origins, trained_order
 from stages.train.data.batches import read_rows, rows_of_step
 from stages.train.data.order import open_order
 from stages.train.data.packing import pack
-from tests.formats.revision.records import GITSTATE, write_index
 from tests.train.small_run import run_workers, write_params, write_project
 
 
@@ -85,63 +83,3 @@ def test_tokens_that_the_model_was_not_trained_on_are_refused(project: Path) -> 
     manifest.write_text(manifest.read_text() + "\n")
     with pytest.raises(UserError, match="data/tokens/train: not the tokens that model/ was trained on"):
         trained_order()
-
-
-def published(project: Path, name: str) -> Path:
-    """The model as a published revision, with what its record says of one file."""
-    folder = project / "published/tiny/revisions" / name
-    shutil.copytree(project / "model", folder)
-    write_index(folder)
-    return folder
-
-
-def trace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    """What the command prints of step 5."""
-    monkeypatch.setattr("sys.argv", ["trace", "--step", "5", *arguments])
-    main()
-    return capsys.readouterr().out.splitlines()
-
-
-def test_it_answers_for_a_published_revision_by_its_name_and_by_its_folder(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_workers(project, 1)
-    capsys.readouterr()
-    of_the_model = trace(monkeypatch, capsys)
-    folder = published(project, "9f3c01abcd")
-    shutil.rmtree(project / "model")
-    write_params(project, seed=5, global_batch_size=4)
-
-    assert trace(monkeypatch, capsys, "--of", "9f3c") == of_the_model
-    assert trace(monkeypatch, capsys, "--of", str(folder)) == of_the_model
-    assert trace(monkeypatch, capsys) != of_the_model
-
-    moved = project / "elsewhere"
-    (project / "data/tokens/train").rename(moved)
-    with pytest.raises(UserError) as caught:
-        trace(monkeypatch, capsys, "--of", "9f3c")
-    assert str(caught.value).startswith("data/tokens/train: does not exist, so not the tokens that published/tiny/")
-    assert f"`git checkout {GITSTATE.commit}`, then `dvc checkout data/tokens`" in str(caught.value)
-    assert trace(monkeypatch, capsys, "--of", "9f3c", "--tokens", str(moved)) == of_the_model
-
-    (moved / "manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"elsewhere: not the tokens that published/tiny/revisions/9f3c01abcd/ was"):
-        trace(monkeypatch, capsys, "--of", "9f3c", "--tokens", str(moved))
-    published_order = folder / "training.json"
-    published_order.write_text(published_order.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(UserError, match=r"training\.json: not the file that was published \(provenance\.json\)"):
-        trace(monkeypatch, capsys, "--of", "9f3c")
-
-
-def test_a_name_that_means_no_revision_or_several_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("9f3c01", "9f3c02"):
-        revision = project / "published/tiny/revisions" / name
-        revision.mkdir(parents=True)
-        (revision / "training.json").write_text("{}")
-    there = "published/tiny/revisions/9f3c01, published/tiny/revisions/9f3c02"
-    with pytest.raises(UserError, match=f"--of 9f: more than one revision; in published there are: {there}"):
-        trace(monkeypatch, capsys, "--of", "9f")
-    with pytest.raises(UserError, match=f"--of aa: no revision, .*; in published there are: {there}"):
-        trace(monkeypatch, capsys, "--of", "aa")

@@ -48,8 +48,6 @@ class LaunchConfig:
     on_cpu: bool
     sharded: bool
     """FSDP."""
-    port: int | None = None
-    """On which this machine waits for the others; None where it is alone or joins another."""
     unused: tuple[str, ...] = ()
     """Settings without effect."""
     replicas: int = 1
@@ -97,10 +95,8 @@ def launch_config() -> LaunchConfig:
             f"{path}: {REPLICAS} = {replicas} and {SHARDS} = {shards}: their product must be num_processes = "
             f"{processes}, and the second above 1 (see deploy/launch/fsdp2_multi_node.yaml)"
         )
-    leads = machines > 1 and not settings.get("machine_rank")
-    port = settings.get("main_process_port") if leads else None
     unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, port, unused, replicas)
+    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, unused, replicas)
 
 
 def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:

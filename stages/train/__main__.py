@@ -17,7 +17,7 @@ from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import run_stage
-from stages.runtime.launch import SEGMENT, device_count, launch_config
+from stages.runtime.launch import SEGMENT, device_count, launch_config, require_devices
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.resume import LIBRARIES, check_start
@@ -26,7 +26,6 @@ from stages.train.forecast import make_forecast
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
-    check_machine,
     check_store,
     launch,
     note_dropout,
@@ -34,7 +33,6 @@ from stages.train.launcher import (
     note_padded_vocabulary,
 )
 from stages.train.model.build import build_config, source_folder
-from stages.train.model.generation import note_dropped_settings
 from stages.train.monitoring.report import check_trackers
 from stages.train.params import TrainParams
 
@@ -44,7 +42,7 @@ def main() -> None:
     params = read_section("train", TrainParams)
     require_locked(*LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()
-    check_machine(config)
+    require_devices(config)
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
     check_trackers(params)
@@ -59,7 +57,6 @@ def main() -> None:
     if params.start_model:
         source = source_folder(params.start_model, download=True)
         notes += note_padded_vocabulary(source, training.manifest.vocab_size)
-        notes += note_dropped_settings(source)
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

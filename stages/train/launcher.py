@@ -17,7 +17,6 @@ from pathlib import Path
 from types import FrameType
 
 import yaml
-from accelerate.utils.other import is_port_in_use
 from transformers import PreTrainedConfig
 
 from stages.formats.splits import VALIDATION
@@ -25,7 +24,12 @@ from stages.formats.tokens import TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
-from stages.runtime.launch import LaunchConfig, command, device_count, environment, require_devices
+from stages.runtime.launch import LaunchConfig, command, device_count, environment
+from stages.train.params import TrainParams
+
+WORKER = "stages.train.worker"
+"""The module that each process of a training runs."""
+
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
@@ -97,16 +101,6 @@ def recorded_launch(config: LaunchConfig) -> dict[str, str]:
     """The environment variable that tells the workers what of the launch goes on record (as YAML)."""
     settings = yaml.safe_load(config.path.read_text(encoding="utf-8"))
     return {LAUNCH_SETTINGS: yaml.safe_dump({name: value for name, value in settings.items() if name in RECORDED})}
-
-
-def check_machine(config: LaunchConfig) -> None:
-    """Raise UserError where this machine has too few GPUs for the launch, or something else on its port."""
-    require_devices(config)
-    if config.port is not None and is_port_in_use(config.port):
-        raise UserError(
-            f"{config.path}: main_process_port = {config.port} is in use on this machine; end what holds it "
-            "(a run before this one?), or set another port on every machine"
-        )
 
 
 def note_idle_devices(config: LaunchConfig) -> Iterator[str]:

@@ -27,7 +27,7 @@ def project(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
 
-    def refuse(config: object, params: object) -> int:
+    def refuse(config: object) -> int:
         raise AssertionError("a worker would start")
 
     monkeypatch.setattr(stage, "launch", refuse)

@@ -1,14 +1,11 @@
 """What the machine or the environment cannot do is refused with one message, before work is lost."""
 
-import shutil
-import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import Manifest
 from stages.runtime import launch
@@ -16,10 +13,12 @@ from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import forecast, launcher
-from stages.train.hardware import should_compile
-from stages.train.model.build import build_config
+from stages.train.hardware import given_micro_batch_size, should_compile
+from stages.train.model.build import build_config, build_model, source_folder
 from stages.train.params import TrainParams
-from tests.train.small_run import ROOT, copy_of, fork, params, run, run_workers, write_params, write_project
+from tests.train.small_run import ROOT, copy_of, fork, params, run, write_project
+
+VOCABULARY = Manifest("uint16", 300, 0, "", "", ())
 
 HUGE = 1e30
 """Floating-point operations a token: compiling repays itself."""
@@ -38,23 +37,12 @@ def project(inputs: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
-    """A port on which something listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield int(listening.getsockname()[1])
-
-
-@pytest.fixture
 def started(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[LaunchConfig]:
     """What the stage would launch; it starts no worker."""
     configs: list[LaunchConfig] = []
 
-    def take(config: LaunchConfig, params: TrainParams) -> int:
-        configs.append(config)
-        return 0
-
     monkeypatch.chdir(project)
-    monkeypatch.setattr(stage, "launch", take)
+    monkeypatch.setattr(stage, "launch", configs.append)
     return configs
 
 
@@ -64,52 +52,13 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PATH", str(folder))
 
 
-def several_machines(project: Path, port: int) -> Path:
-    settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
-    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
-    (project / "machines.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    return project / "machines.yaml"
-
-
-def test_a_port_in_use_on_the_leading_machine_is_refused(
-    project: Path, started: list[LaunchConfig], taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    several_machines(project, taken)
-    monkeypatch.setenv("PARROTFLOW_LAUNCH", "machines.yaml")
-    with pytest.raises(UserError) as caught:
-        stage.main()
-    assert str(caught.value) == (
-        f"machines.yaml: main_process_port = {taken} is in use on this machine; end what holds it "
-        "(a run before this one?), or set another port on every machine"
-    )
-    assert not started
-
-
-def test_a_machine_that_joins_another_may_use_the_port_itself(
-    project: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = several_machines(project, taken)
-    path.write_text(path.read_text(encoding="utf-8").replace("machine_rank: 0", "machine_rank: 1"), encoding="utf-8")
-    monkeypatch.setenv("PARROTFLOW_LAUNCH", str(path))
-    launcher.check_machine(launch.launch_config())
-
-
-def test_one_machine_takes_a_free_port_where_the_configured_one_is_in_use(project: Path, taken: int) -> None:
-    settings = yaml.safe_load((ROOT / "deploy/launch/cpu_2.yaml").read_text(encoding="utf-8"))
-    settings["main_process_port"] = taken
-    (project / "two.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    said = run(project, begin=fork, PARROTFLOW_LAUNCH="two.yaml")
-    assert "launching 2 processes by two.yaml" in said
-    assert (project / "model/model.safetensors").is_file()
-
-
 @pytest.mark.parametrize("found", [0, 2])
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, found: int) -> None:
     monkeypatch.setattr(launch, "device_count", lambda: found)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "deploy/launch/multi_node.yaml"))
     config = replace(launch.launch_config(), path=Path("deploy/launch/multi_node.yaml"))
     with pytest.raises(UserError) as caught:
-        launcher.check_machine(config)
+        launch.require_devices(config)
     assert str(caught.value) == (
         f"deploy/launch/multi_node.yaml starts 8 processes on this machine, each on a GPU, and torch finds {found}; "
         "copy the file and set num_processes, or launch by cpu or one_gpu"
@@ -118,7 +67,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
 
 def test_as_many_processes_as_gpus_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "device_count", lambda: 2)
-    launcher.check_machine(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
+    launch.require_devices(LaunchConfig(Path("two_gpus.yaml"), 2, 1, on_cpu=False, sharded=True))
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
@@ -200,60 +149,44 @@ def test_a_sharded_model_has_no_deterministic_sum() -> None:
 @pytest.mark.parametrize(("fields", "notes"), [({}, 0), ({"model__embd_pdrop": 0.1}, 1)])
 def test_dropout_that_depends_on_the_launch_is_said_so(fields: dict[str, float], notes: int) -> None:
     values = TrainParams.model_validate(params(**fields))
-    model = build_config(values, Manifest("uint16", 300, 0, "", "", ()))
+    model = build_config(values, VOCABULARY)
     assert len(list(launcher.note_dropout(values, model))) == notes
     fixed = values.model_copy(update={"deterministic_micro_batch_size": 4})
     assert not list(launcher.note_dropout(fixed, model))
 
 
-def refused(project: Path, capfd: pytest.CaptureFixture[str], **variables: str) -> str:
-    """Why a worker refuses."""
-    with pytest.raises(AssertionError):
-        run_workers(project, 1, **variables)
-    return capfd.readouterr().err.splitlines()[-1]
-
-
-def test_a_start_from_a_model_with_fewer_positions_than_a_sequence_is_refused(
-    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("fields", "sequence_length", "said"),
+    [
+        ({"n_positions": 8}, 16, "it has 8 positions, train.sequence_length = 16; lower it to 8 or less"),
+        ({"n_positions": 64}, 64, ""),
+        ({"vocab_size": 299}, 16, "its vocabulary has 299 entries, the tokens have 300; use its tokenizer "),
+    ],
+)
+def test_a_start_from_a_model_that_does_not_fit_is_refused(
+    tmp_path: Path, fields: dict[str, int], sequence_length: int, said: str
 ) -> None:
-    write_params(project, max_steps=2, sequence_length=8, model__n_positions=8)
-    run_workers(project, 1)
-    short = shutil.move(project / "model", tmp_path / "short")
-    write_params(project, max_steps=2, start_from=str(short))
-    assert refused(project, capfd).endswith(
-        f"params.yaml: train.start_from = '{short}': it has 8 positions, train.sequence_length = 16; "
-        "lower it to 8 or less"
-    )
+    config = AutoConfig.for_model("gpt2", **{"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300} | fields)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    values = TrainParams.model_validate(params(start_from=str(tmp_path), sequence_length=sequence_length))
+    if not said:
+        build_model(values, VOCABULARY)
+        return
+    with pytest.raises(UserError) as refused:
+        build_model(values, VOCABULARY)
+    assert str(refused.value).startswith(f"params.yaml: train.start_from = '{tmp_path}': {said}")
 
 
-def test_a_start_from_a_model_with_more_positions_than_the_parameters_name_is_not_refused(
-    project: Path, tmp_path: Path
-) -> None:
-    write_params(project, max_steps=2, model__n_positions=64)
-    run_workers(project, 1)
-    long = shutil.move(project / "model", tmp_path / "long")
-    write_params(project, max_steps=2, sequence_length=64, start_from=str(long))
-    run_workers(project, 1)
-
-
-def test_a_start_from_a_model_of_a_smaller_vocabulary_or_from_none_is_refused(
-    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_workers(project, 1)
-    other = Path(shutil.move(project / "model", tmp_path / "other"))
-    write_params(project, max_steps=2, start_from=str(tmp_path / "nothing"))
-    assert f"train.start_from = '{tmp_path / 'nothing'}': no such folder; " in refused(project, capfd)
-
-    manifest = project / "data/tokens/train/manifest.json"
-    write_params(project, max_steps=2, start_from=str(other))
-    manifest.write_text(manifest.read_text(encoding="utf-8").replace('"vocab_size": 300', '"vocab_size": 301'))
-    assert "its vocabulary has 300 entries, the tokens have 301; use its tokenizer" in refused(project, capfd)
+def test_a_start_from_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train\.start_from = '.*/nothing': no such folder; "):
+        source_folder(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize("given", ["0", "-2", "all"])
-def test_a_micro_batch_of_no_sequences_is_refused(project: Path, capfd: pytest.CaptureFixture[str], given: str) -> None:
-    said = refused(project, capfd, PARROTFLOW_MICRO_BATCH=given)
-    assert said.endswith(f"PARROTFLOW_MICRO_BATCH={given}: expected a whole number, 1 or more")
+def test_a_micro_batch_of_no_sequences_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("PARROTFLOW_MICRO_BATCH", given)
+    with pytest.raises(UserError, match=f"PARROTFLOW_MICRO_BATCH={given}: expected a whole number, 1 or more"):
+        given_micro_batch_size(TrainParams.model_validate(params()), "cpu", 8)
 
 
 @pytest.mark.parametrize(("processes", "gpus", "idle"), [(1, 8, "7 of 8"), (2, 4, "2 of 4"), (8, 8, None)])

@@ -38,13 +38,11 @@ from stages.train.model.attention import (
     leave_out_mask,
     one_line,
 )
-from stages.train.model.generation import kept_settings
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
 IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
-SOURCE_FILES = [*IDENTIFYING_FILES, "generation_config.json"]
 
 
 def source_folder(start_from: str, download: bool = False) -> Path:
@@ -54,7 +52,7 @@ def source_folder(start_from: str, download: bool = False) -> Path:
     """
     folder, what = Path(start_from), f"params.yaml: train.start_from = {start_from!r}"
     if commit := HUB_COMMIT.fullmatch(start_from):
-        folder = snapshot(what, commit["repository"], commit["commit"], SOURCE_FILES, download=download)
+        folder = snapshot(what, commit["repository"], commit["commit"], IDENTIFYING_FILES, download=download)
     elif not folder.is_dir():
         raise UserError(
             f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
@@ -210,7 +208,7 @@ def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTra
         )
     # Many models were padded when they were trained (Pythia, Qwen): rows that no id of the tokenizer reads go first.
     _resize(model, vocabulary.vocab_size)
-    model.generation_config = kept_settings(model.generation_config)
+    model.generation_config = GenerationConfig()  # its own may name ids of its own vocabulary
     use_ids_of(vocabulary, model.config)
     use_ids_of(vocabulary, model.generation_config)
     return model

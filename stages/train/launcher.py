@@ -30,7 +30,6 @@ from stages.train.params import TrainParams
 WORKER = "stages.train.worker"
 """The module that each process of a training runs."""
 
-from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
 """The module that each process of a training runs."""

@@ -30,10 +30,6 @@ from stages.train.params import TrainParams
 WORKER = "stages.train.worker"
 """The module that each process of a training runs."""
 
-
-WORKER = "stages.train.worker"
-"""The module that each process of a training runs."""
-
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}

@@ -39,7 +39,7 @@ def main() -> None:
     if params.decontamination is not None:
         print(searched_items(judged.searched, params.decontamination), flush=True)
     preview(ledger, judged.masked.paths).write()
-    check_splits(ledger, params.split, params.seed)
+    check_splits(ledger, params.split)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})

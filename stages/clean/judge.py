@@ -3,8 +3,6 @@
 Filters, duplicates and the split are queries over the ledger's features.
 """
 
-import json
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
@@ -148,7 +146,7 @@ def key_of(verdict: str) -> str:
     return own.get(verdict, "clean.filters")
 
 
-def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
+def check_splits(ledger: pd.DataFrame, split: Split) -> None:
     """Raise UserError that names a value to set unless both splits have documents."""
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts()
@@ -164,24 +162,7 @@ def check_splits(ledger: pd.DataFrame, split: Split, seed: int) -> None:
             raise UserError(
                 f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept"
                 f"{', most of the others dropped ' * bool(most)}{most}, of {kept['source'].nunique()} sources, "
-                f"split by {split.by}; {_splits_that_work(kept, seed, key)} "
-                "(data/clean/ledger has the verdict on each document)"
+                f"split by {split.by}; add documents, loosen {key}, name a source in clean.split.validation_sources, "
+                "or set clean.split: {by: document, validation_share: 0.05} in params.yaml (data/clean/ledger has the "
+                "verdict on each document)"
             )
-
-
-def _splits_that_work(kept: pd.DataFrame, seed: int, key: str) -> str:
-    """What to set in params.yaml so that both splits have documents."""
-    sources = kept.groupby("source")["bytes"].sum()
-    if len(sources) > 1:
-        return f"in params.yaml set clean.split: {{by: source, validation_sources: [{json.dumps(sources.idxmin())}]}}"
-    draws = sorted(draw(seed, "split", content) for content in set(kept["content_sha256"]))
-    if len(draws) == 1:
-        return f"one document cannot be split: add others or loosen {key} in params.yaml"
-    # Anything above the smallest draw holds that document out, and up to the largest one keeps another to train on.
-    share = next(share for digits in range(2, 20) if draws[0] < (share := _ceiling(draws[0], digits)) <= draws[-1])
-    return f"in params.yaml set clean.split: {{by: document, validation_share: {share}}}"
-
-
-def _ceiling(value: float, digits: int) -> float:
-    """The next larger number with `digits` digits after the point."""
-    return round(math.floor(value * 10.0**digits + 1) / 10.0**digits, digits)

@@ -68,11 +68,15 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
         share = f"{taken.not_utf8_bytes:,} of {taken.total_bytes + taken.not_utf8_bytes:,} bytes"
         lines.append(
             f"WARNING: left out {count:,} files or rows that are not UTF-8 ({share}), "
-            f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f cp1252 -t utf-8`"
+            f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f {taken.encoding} -t utf-8`"
         )
     lines += [f"left out {count:,}: {reason}" for reason in (ARCHIVE, NOT_HASHED) if (count := taken.reasons[reason])]
-    lines += [f"WARNING: {note}" for note in notes[:NOTES_SHOWN]]
-    return lines + [f"and {len(notes) - NOTES_SHOWN:,} more such files"] * (len(notes) > NOTES_SHOWN)
+    alike: dict[str, list[str]] = {}
+    for note in notes:
+        alike.setdefault(note.partition(": ")[0].rpartition("/")[2], []).append(note)
+    for first, *more in list(alike.values())[:NOTES_SHOWN]:
+        lines.append(f"WARNING: {first}{f' (and {len(more):,} more of this name)' * bool(more)}")
+    return lines + [f"and {len(alike) - NOTES_SHOWN:,} more such files"] * (len(alike) > NOTES_SHOWN)
 
 
 def reasons(taken: Taken) -> str:

@@ -19,6 +19,9 @@ LICENSING = Licensing()
 
 NOT_UTF8 = "not UTF-8"
 
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a text in UTF-16 begins."""
+
 NAMED_AT_MOST = 100_000
 """The most left out texts that are named in the report; the others are counted."""
 
@@ -38,6 +41,8 @@ class Taken:
     not_utf8_bytes: int = 0
     """Bytes of the contents that are not UTF-8."""
     not_utf8_example: str = ""
+    encoding: str = "cp1252"
+    """What the example may be encoded in."""
 
     def leave_out(self, item: SourceItem | Document, reason: str) -> None:
         """Count a text that is left out, and name it while there is room."""
@@ -71,7 +76,9 @@ def documents_taken(part: SourcePart, params: "CollectParams", taken: Taken) -> 
             taken.leave_out(item, found)
             if found == NOT_UTF8:
                 taken.not_utf8_bytes += len(item.content)
-                taken.not_utf8_example = taken.not_utf8_example or item.path
+                if not taken.not_utf8_example:
+                    taken.not_utf8_example = item.path
+                    taken.encoding = "utf-16" if item.content[:2] in UTF16 else taken.encoding
             continue
         total += found.size
         if part.max_bytes is not None and total > part.max_bytes:
@@ -99,7 +106,7 @@ def check_text(content: bytes | str) -> tuple[str, str]:
     """A content as text, and why it cannot be a document: one of them empty. A byte-order mark is not part of it."""
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
-        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        is_utf16 = data.startswith(UTF16)
         if b"\0" in data and not is_utf16:
             return "", "binary (NUL bytes)"
         text = data.decode("utf-8-sig")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from stages.clean import ledger
 from stages.clean.__main__ import main
@@ -199,47 +198,6 @@ def test_texts_that_are_equal_once_masked_are_duplicates_and_never_in_both_split
     assert len(texts) == len(set(texts))
     assert sum("the same" in text for text in texts) == 1
     assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 0, "keys": 0}
-
-
-def test_a_corpus_too_small_to_be_split_keeps_its_ledger_and_is_told_values_that_work() -> None:
-    for path in sorted(Path("corpus").iterdir())[3:]:
-        path.unlink()
-    collect()
-    split = {"by": "source", "validation_sources": [], "validation_share": 0.05}
-    with pytest.raises(
-        UserError,
-        match=r"the (train|validation) split is empty: of 3 documents 2 were kept, most of the others dropped ",
-    ) as refused:
-        clean(clean__split=split)
-
-    assert len(pq.read_table(CLEAN / "ledger")) == 3
-    (told,) = re.findall(r"clean.split: (\{.*?\})", str(refused.value))
-    report = clean(clean__split=split | yaml.safe_load(told))
-    assert report["train"]["documents"] >= 1
-    assert report["validation"]["documents"] >= 1
-
-
-def test_where_sources_can_be_held_out_one_is_named() -> None:
-    other = FILES_SOURCE | {"globs": ["other"], "name": "other: one"}
-    Path("other").mkdir()
-    Path("other/a.py").write_text("def other(value):\n    return value\n")
-    sources = {"collect__sources": [FILES_SOURCE, other]}
-    write_project(Path(), **sources)
-    collect()
-    split = {"by": "source", "validation_sources": [], "validation_share": 0.0}
-    with pytest.raises(UserError, match="the validation split is empty") as refused:
-        clean(clean__split=split, **sources)
-
-    (told,) = re.findall(r"clean.split: (\{.*?\})", str(refused.value))
-    assert clean(clean__split=split | yaml.safe_load(told), **sources)["validation"]["documents"] == 1
-
-
-def test_a_single_document_cannot_be_split() -> None:
-    for path in sorted(Path("corpus").glob("[clm]*"))[:-1]:
-        path.unlink()
-    collect()
-    with pytest.raises(UserError, match="one document cannot be split: add others"):
-        clean()
 
 
 def test_a_filter_that_takes_most_of_a_source_is_named_with_its_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
     judged = ledger([("a", "1.py", "x" * 200), ("a", "2.py", "#" * 50), ("b", "3.py", "+" * 60)])
 
     with pytest.raises(UserError) as refused:
-        check_splits(judged, CleanParams.model_validate(sections()["clean"]).split, 0)
+        check_splits(judged, CleanParams.model_validate(sections()["clean"]).split)
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
@@ -180,10 +180,10 @@ def test_an_empty_split_is_refused(share: float, split: str) -> None:
     judged = ledger([("a", "1.py", "x = 1"), ("b", "2.py", "y = 1")], split__by="source", split__validation_share=share)
 
     said = (
-        f"clean: the {split} split is empty: of 2 documents 2 were kept, of 2 sources, split by source; in params.yaml"
+        f"clean: the {split} split is empty: of 2 documents 2 were kept, of 2 sources, split by source; add documents,"
     )
     with pytest.raises(UserError, match=said):
-        check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split, 0)
+        check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split)
 
 
 @pytest.mark.parametrize("share", [1e-9, 1 - 1e-9])

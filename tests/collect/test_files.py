@@ -213,6 +213,41 @@ def test_what_is_not_utf_8_is_one_line_with_a_share_an_example_and_a_remedy(
     ) in capsys.readouterr().out
 
 
+def test_of_utf_16_the_remedy_names_it(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (corpus / "poem.txt").write_text("a poem")
+    (corpus / "a.txt").write_bytes("Köln".encode("utf-16"))
+
+    texts()
+
+    assert "such as corpus/a.txt; if they are text: `iconv -f utf-16 -t utf-8`" in capsys.readouterr().out
+
+
+def test_files_of_one_name_without_a_text_are_one_line(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (corpus / "poem.txt").write_text("a poem")
+    for number in range(3):
+        (corpus / f"{number}").mkdir()
+        (corpus / f"{number}/package.json").write_text('{"name": "package"}')
+
+    texts()
+
+    assert [line.partition("fields: ")[2] for line in capsys.readouterr().out.splitlines() if "package" in line] == [
+        "name (and 2 more of this name)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("id\ttext\n1\ta\n2\tb\n", True), ("\ta\n\tb\n\tc\n", False), ("a\tb\nc\nd\te\n", False)]
+)
+def test_a_table_that_is_named_as_text_is_named(
+    corpus: Path, capsys: pytest.CaptureFixture[str], content: str, said: bool
+) -> None:
+    (corpus / "a.txt").write_text(content)
+
+    texts()
+
+    assert ("corpus/a.txt: looks like a table: rename it to .tsv" in capsys.readouterr().out) is said
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -41,7 +41,7 @@ def main() -> None:
     console = Console()
     show(before, after, console)
     try:
-        check_splits(after.ledger, then.split, then.seed)
+        check_splits(after.ledger, then.split)
     except UserError as error:
         console.print(f"The stage would fail: {error}", markup=False)
 

@@ -1,9 +1,10 @@
-"""Filters by the length of lines and the kinds of characters.
+"""Filters by the length of lines, the kinds of characters, and the share of comments.
 
 The features are CodeParrot's (Tunstall et al., Natural Language Processing with Transformers, ch. 10) and give its
 figures exactly. They are counted with numpy over the text's bytes, many times as fast as one character after the other.
 """
 
+import re
 import string
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     ByteClasses = npt.NDArray[np.uint8]
+
+COMMENT_LINE = re.compile(r"\n[ \t]*#([^\n]*)")
 
 SPACE, SIGN, LOWER, UPPER, DIGIT = range(5)
 CLASSES = {
@@ -96,3 +99,34 @@ def reference_tokens(classes: "ByteClasses") -> int:
     here, before = classes[1:], classes[:-1]
     continues = ((here == before) & (here != DIGIT)) | ((before == UPPER) & (here == LOWER))
     return int(np.count_nonzero(classes) - np.count_nonzero(continues & (here != SPACE)))
+
+
+class Comments(Filter):
+    """Code without a word about it, and files of comments alone."""
+
+    comment_share_minimum: Share | None
+    """Drop a document with a smaller share of characters in comments and docstrings (BigCode: 0.01)."""
+    comment_share_maximum: Share | None
+    """Drop a document with a larger share of characters in comments and docstrings (BigCode: 0.8)."""
+
+    @staticmethod
+    def measure(text: DocumentText) -> dict[str, Feature]:
+        """The share of characters in comments."""
+        return {"comment_share": comment_characters(text.text) / max(len(text.text), 1)}
+
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
+        """As `Filter.drops`."""
+        yield from below(features, "comment_share", self.comment_share_minimum)
+        yield from above(features, "comment_share", self.comment_share_maximum)
+
+
+def comment_characters(text: str) -> int:
+    """Characters between triple quotes, and of lines that begin with `#` outside them, without the quotes, the indent
+    and the `#`: an estimate for Python without parsing it."""
+    total = 0
+    for quotes in ('"""', "'''"):
+        parts = text.split(quotes)
+        total += sum(map(len, parts[1:-1:2]))
+        unclosed = parts[-1:] if len(parts) % 2 == 0 else []
+        text = "".join([*parts[0::2], *unclosed])
+    return total + sum(map(len, COMMENT_LINE.findall("\n" + text)))

@@ -35,6 +35,12 @@ def main() -> None:
     for place in (place for source in params.sources for place in source.places):
         if "://" not in place:
             require_listed("collect.sources", before_wildcards(place))
+    if ".dvc/tmp/exps" in Path.cwd().as_posix():
+        print(
+            "note: `dvc exp run --temp` and `--queue` bring only files that git or DVC tracks: what git ignores below "
+            "corpus/ is missing here (`git add -f`, or `dvc add`)",
+            flush=True,
+        )
     taken = Taken()
     with atomic_folder(DOCUMENTS) as folder:
         write_documents(folder, gather(params, taken), params.shard_bytes)

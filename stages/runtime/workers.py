@@ -120,7 +120,7 @@ def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) 
 
 def _map_on_ray(address: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     ray = _connected(address)
-    call = ray.remote(_call_in).options(max_retries=2)
+    call = ray.remote(_call_in)
     try:
         # A limited number at once: a cluster that is given everything holds all results in its memory.
         window = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))

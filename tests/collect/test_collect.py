@@ -48,6 +48,18 @@ def test_each_file_is_one_document_that_says_where_it_is_from() -> None:
     assert report["bytes"] == sum(len(item.text.encode()) for item in documents)
 
 
+def test_a_temporary_experiment_is_told_that_ignored_files_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / ".dvc/tmp/exps/standalone/one"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    write_corpus(place, 6)
+    collect()
+
+    assert "what git ignores below corpus/ is missing here (`git add -f`, or `dvc add`)" in capsys.readouterr().out
+
+
 def test_the_same_corpus_gives_the_same_bytes_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect()
     first = folder_bytes(DOCUMENTS) | folder_bytes(Path("reports"))

@@ -8,10 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stages.runtime.entry import UserError
@@ -27,30 +26,26 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a cluster with two workers."""
-    with head_node(2) as address:
-        yield address
-
-
-@contextlib.contextmanager
-def head_node(workers: int) -> "Iterator[str]":
-    """The address of a cluster of one node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    head = start_node(workers, "--head", f"--port={port}", "--include-dashboard=false")
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--block",
+        "--head",
+        f"--port={port}",
+        "--num-cpus=2",
+    ]
+    command += ["--include-dashboard=false", "--node-ip-address=127.0.0.1", "--object-store-memory=80000000"]
+    command += ["--disable-usage-stats"]
+    head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(port)
         yield f"127.0.0.1:{port}"
     finally:
         head.terminate()
         head.wait(60)
-
-
-def start_node(workers: int, *options: str) -> "subprocess.Popen[bytes]":
-    command = ["start", "--block", f"--num-cpus={workers}", *options]
-    command += ["--node-ip-address=127.0.0.1", "--object-store-memory=80000000", "--disable-usage-stats"]
-    ray = Path(sys.executable).with_name("ray")
-    return subprocess.Popen([str(ray), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def wait_for(port: int) -> None:
@@ -117,54 +112,3 @@ def test_an_address_without_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(UserError, match=r"RAY_ADDRESS=127\.0\.0\.1:1: no Ray cluster answers there"):
         list(map_shards(square, range(2)))
-
-
-@needs_ray
-def test_a_node_that_is_killed_while_it_cleans_changes_no_byte(tmp_path: Path) -> None:
-    write_corpus(tmp_path, 40)
-    duplicates = {"similarity": 0.85, "permutations": 64, "minimum_words": 5}
-    write_project(tmp_path, clean__near_duplicates=duplicates)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
-    clean = [sys.executable, "-m", "stages.clean"]
-    subprocess.run([sys.executable, "-m", "stages.collect"], cwd=tmp_path, env=environment, check=True)
-    subprocess.run(clean, cwd=tmp_path, env=environment, check=True)
-    expected = folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports")
-    shutil.rmtree(tmp_path / ".parrotflow")
-    shutil.rmtree(tmp_path / "data/clean")
-
-    with head_node(1) as address:
-        second = start_node(1, f"--address={address}")
-        wait_until(lambda: any("raylet" in process.name() for process in alive(second)))
-        cleaning = subprocess.Popen(clean, cwd=tmp_path, env=environment | {"RAY_ADDRESS": address})
-        wait_until(lambda: busy(second) or cleaning.poll() is not None)
-        assert cleaning.poll() is None, "it ended before the second node had a task"
-        for process in alive(second):
-            process.kill()
-        second.wait()
-        assert cleaning.wait(300) == 0
-
-    assert folder_bytes(tmp_path / "data") | folder_bytes(tmp_path / "reports") == expected
-
-
-def alive(node: "subprocess.Popen[bytes]") -> "list[psutil.Process]":
-    """The processes of a node, its raylet and workers among them."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        main = psutil.Process(node.pid)
-        return [main, *main.children(recursive=True)]
-    return []
-
-
-def busy(node: "subprocess.Popen[bytes]") -> bool:
-    """Whether a worker of a node is at one of our tasks, after which Ray names its process."""
-    for process in alive(node):
-        with contextlib.suppress(psutil.Error):
-            if "_call_in" in " ".join(process.cmdline()):
-                return True
-    return False
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, "not within two minutes"
-        time.sleep(0.01)

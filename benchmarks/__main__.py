@@ -35,8 +35,9 @@ def render() -> str:
         "# Measured",
         "",
         f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them: both sides in "
-        "turn in one run, medians. The other sections decided a question; their modules are in git's history. In a "
-        "peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the median ratio "
+        "turn in one run, medians. The other sections decided a question; their modules are in git's history. (In "
+        "benchmarks/results/decided/ are records that no page cites.) In a peer's column (2.00; low to high) "
+        "means that ours is twice as good, with a 95 % interval of the median ratio "
         "of neighbouring runs. A heading with `…` is what its rows or columns are of.",
         "",
         f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is called unsure. "

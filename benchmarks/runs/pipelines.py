@@ -8,7 +8,6 @@ ROOT = Path(__file__).parents[2]
 
 PARROTFLOW = [sys.executable, "-m", "flows.cli", "run"]
 UI = [sys.executable, "-m", "flows.cli", "ui"]
-WHY = [sys.executable, "-m", "flows.cli", "why"]
 REPRO = [sys.executable, "-m", "dvc", "repro", "--quiet"]
 
 

@@ -10,12 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
-from stages.formats.evaluation.generation import GENERATE_REPORT
-from stages.formats.evaluation.harness import HARNESS_REPORT
-from stages.formats.evaluation.report import EVALUATE_RECEIPT
-from stages.formats.evaluation.verdicts import SCORE_REPORT
-from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import receipt_path, write_json
+from stages.formats.reports import write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
 from stages.train.model.tokenizer import write_tokenizer
@@ -46,8 +41,7 @@ def write_sections(folder: Path, **changes: Any) -> None:
 
 
 def write_model(folder: Path, seed: int = 0) -> None:
-    """A GPT-2 of a few thousand random weights, with the project's tokenizer. What was measured becomes theirs."""
-    before = weights_sha256(folder / "model") if (folder / "model").is_dir() else None
+    """A GPT-2 of a few thousand random weights, with the project's tokenizer."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=300, n_positions=CONTEXT_LENGTH, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
@@ -55,7 +49,3 @@ def write_model(folder: Path, seed: int = 0) -> None:
     shutil.rmtree(folder / "model", ignore_errors=True)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     write_tokenizer(folder / "model", eos_id=0, source=folder / "data/tokenizer")
-    for report in (EVALUATE_RECEIPT, *map(receipt_path, (GENERATE_REPORT, SCORE_REPORT, HARNESS_REPORT))):
-        if before and (folder / report).is_file():
-            text = (folder / report).read_text(encoding="utf-8")
-            (folder / report).write_text(text.replace(before, weights_sha256(folder / "model")), encoding="utf-8")

@@ -9,7 +9,7 @@ from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
 from stages.formats.evaluation.measurements import Measurements, read_measurements
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
 from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
-from stages.formats.model_folder import CONFIG, MODEL, exported_models, weights_sha256
+from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.split_size import SplitSize, read_split
 from stages.formats.splits import TRAIN, VALIDATION
@@ -63,7 +63,7 @@ class CardInputs:
 
 
 def read_inputs() -> CardInputs:
-    """Read all of it. Raises UserError that names what is missing, or was measured on other weights."""
+    """Read all of it. Raises UserError that names what is missing."""
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
@@ -86,25 +86,8 @@ def read_inputs() -> CardInputs:
         evaluation_receipt=EvaluationReceipt.read(),
         measurements=read_measurements(),
     )
-    require_measured(inputs, weights_sha256())
     require_declared(inputs)
     return inputs
-
-
-def require_measured(inputs: CardInputs, weights: str) -> None:
-    """Raise UserError if a report is of other weights: after a training that only this stage followed."""
-    measured = {
-        EVALUATE_RECEIPT: inputs.evaluation_receipt.models[str(MODEL)].weights_sha256,
-        receipt_path(GENERATE_REPORT): inputs.generation.receipts.weights_sha256,
-        receipt_path(SCORE_REPORT): inputs.score.weights_sha256,  # empty where the completions came from elsewhere
-        receipt_path(HARNESS_REPORT): inputs.harness.scored_with.weights_sha256 if inputs.harness.scored_with else "",
-    } | {receipt_path(path): found.weights_sha256 for path, found in inputs.measurements.items()}
-    others = [str(report) for report, found in measured.items() if found not in ("", weights)]
-    if others:
-        raise UserError(
-            f"{', '.join(others)}: measured on other weights than those in {MODEL}/; run `dvc repro card`, which "
-            "brings the stages before it up to date too"
-        )
 
 
 def require_declared(inputs: CardInputs) -> None:

@@ -33,7 +33,7 @@ def main() -> None:
     params = read_section("publish", PublishParams)
     receipt_file = publication_receipt(params.folder, params.name)
     if in_temporary_workspace(Path.cwd()):
-        Receipt(destination="none", location="", reason="temporary experiment workspace").write(receipt_file)
+        Receipt(destination="none", location="").write(receipt_file)
         print("not published: this is an experiment's temporary workspace; apply the experiment and run `dvc repro`")
         return
     gate = Gate(params.gate, Evaluation.read())

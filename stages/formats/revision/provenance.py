@@ -189,7 +189,7 @@ class Receipt(Report):
     stage: ClassVar[str] = "publish"
 
     destination: Literal["folder", "hub", "none"]
-    """`none`: nothing was published."""
+    """`none`: nothing was published, in the temporary workspace of an experiment."""
     location: str
     """The model's folder, or `owner/name` on the Hub."""
     revision: str | None = None
@@ -206,8 +206,6 @@ class Receipt(Report):
     """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
     prompt: str | None = None
     """That of the card's example, for people who try the model."""
-    reason: str | None = None
-    """Why nothing was published."""
 
     def write(self, path: Path | None = None) -> None:
         """Write it without the fields that have no value; nothing is written where it is there."""

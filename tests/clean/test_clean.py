@@ -212,16 +212,6 @@ def test_a_filter_that_takes_most_of_a_source_is_named_with_its_key(capsys: pyte
     assert re.search(warning, capsys.readouterr().out)
 
 
-def test_an_empty_corpus_names_the_key_of_what_dropped_most() -> None:
-    Path("passage.txt").write_text(Path("corpus/module_004.py").read_text())
-    for path in Path("corpus").iterdir():
-        path.write_text(f"{path.name}\n{Path('passage.txt').read_text()}")
-    collect()
-
-    with pytest.raises(UserError, match=r"loosen clean\.decontamination in params\.yaml"):
-        clean(clean__decontamination={"files": ["passage.txt"], "fields": [], "ngram_size": 8, "minimum_words": 5})
-
-
 def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"unlike{number} words " * 5} for number in range(40)]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -119,13 +119,6 @@ def test_without_a_leak_nothing_is_dropped() -> None:
     assert because() == {}
 
 
-def test_a_text_file_is_one_item() -> None:
-    Path("passage.txt").write_text(PROBLEM)
-    Path("corpus/leak.py").write_text(PROBLEM)
-
-    assert "corpus/leak.py" not in clean(files=["passage.txt"])
-
-
 def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> None:
     Path("corpus/leak.py").write_text(PROBLEM)
     Path("passage.txt").write_text("one two three four five six seven eight nine")

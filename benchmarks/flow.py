@@ -20,6 +20,7 @@ import psutil
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.pipelines import PARROTFLOW, REPRO, UI, environment, make_pipeline
+from flows.run.server import Server
 
 SLEEPS = 8
 LIBRARIES = ("dvc",)
@@ -109,7 +110,7 @@ def changed_stage(folder: Path, runs: int, where: str = "a server of its own") -
 
 
 def with_server(folder: Path, runs: int, quick: bool) -> Iterator[Measurement]:
-    """The same, and stages side by side, while `parrotflow ui` is up."""
+    """The same, and stages side by side, on the server of `parrotflow ui`."""
     up = "with `parrotflow ui` up"
     with pages_up(folder / "one"):
         yield changed_stage(folder / "one", runs, up)
@@ -125,13 +126,14 @@ def pages_up(project: Path) -> Iterator[None]:
     """A server with pages in a folder while within."""
     project.mkdir(parents=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
-        command = [*UI, "--port", str(free.getsockname()[1])]
-    with subprocess.Popen(command, cwd=project, env=os.environ | environment(), stdout=subprocess.PIPE) as server:
+        port = free.getsockname()[1]
+    with subprocess.Popen([*UI, "--port", str(port)], cwd=project, env=os.environ | environment()) as server:
         try:
-            if server.stdout is None or not server.stdout.readline():
-                raise SystemExit("`parrotflow ui` did not start")
+            Server(f"http://127.0.0.1:{port}/api", server).wait()
+            os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
             yield
         finally:
+            os.environ.pop("PREFECT_API_URL", None)
             server.terminate()
 
 

@@ -3,16 +3,16 @@
 import ast
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
@@ -22,14 +22,10 @@ from flows.run.outcome import RunOptions
 from stages.runtime.entry import UserError, run_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from flows.experiments.cells import Cell
     from flows.experiments.runs import RunCells
-    from flows.pipeline_run import CarryOut
-    from flows.run.attempt import Attempts
-    from flows.run.outcome import Artifact
-    from flows.run.server import Server
     from flows.sweep.keys import Standing
 
 app = cyclopts.App(
@@ -60,25 +56,21 @@ def run(
     if dry:
         why(*options.targets, force=options.force, downstream=options.downstream)
         return
-    from flows.pipeline_run import run_pipeline
+    from flows.pipeline_run import locked_folder, planned_run
+    from flows.run.server import start_server
 
-    result = run_pipeline(options, carry_out=in_own_flow_run("pipeline", asdict(options), is_all=True))
-    if result.state in ("Failed", "Cancelled"):
-        raise SystemExit(1)
-
-
-def in_own_flow_run(name: str, parameters: "Mapping[str, Any]", *, is_all: bool = False) -> "CarryOut":
-    """What runs stages as a flow run of Prefect. Only then Prefect is imported, and a server started if none is up."""
-
-    def carry_out(run: "Attempts", finish: "Callable[[], Iterable[Artifact]]") -> None:
-        from flows.run.server import server_for_runs
-
-        server = server_for_runs()
+    with locked_folder(options):
+        server = start_server()
+        planned = planned_run(options)
+        if not planned.plan.to_do:
+            server.stop(seconds=0)
+            return
+        server.wait()
         from flows.pipeline import in_flow_run
 
-        in_flow_run(name, parameters, server, run, finish, is_all=is_all)
-
-    return carry_out
+        in_flow_run(planned, server)
+    if planned.result().state in ("Failed", "Cancelled"):
+        raise SystemExit(1)
 
 
 @app.command
@@ -86,7 +78,6 @@ def why(
     *targets: str,
     force: bool = False,
     downstream: bool = False,
-    read_all: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
     """Show which stages would run, and why. Nothing is changed.
@@ -99,8 +90,6 @@ def why(
         Plan as for `run --force`.
     downstream
         Run the targets and everything that depends on them, instead of what they need.
-    read_all
-        Read every file, also those whose size and time are unchanged, and name those whose content differs.
     as_json
         Print a JSON list, for other programs.
     """
@@ -111,14 +100,12 @@ def why(
     from flows.run.terminal import plan_table
 
     check_params()
-    plan = make_plan(targets, force=force, downstream=downstream, read_all=read_all)
+    plan = make_plan(targets, force=force, downstream=downstream)
     if as_json:
         print(json.dumps(plan.to_dict(), indent=1))
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
-    for path in plan.unnoticed:
-        console.print(f"{path}: changed, with its size and time as before", style="yellow", markup=False)
     for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:
@@ -326,48 +313,43 @@ def print_results(name: str) -> None:
 
 @app.command
 def serve(*, port: int = 4200) -> None:
-    """Serve the deployments `nightly` and `on-demand` on this machine: on schedule, and from Prefect's pages.
+    """Serve the deployments `nightly` and `on-demand` on this machine: on schedule, and from the Prefect UI.
 
     Parameters
     ----------
     port
-        Of Prefect's pages on loopback, where PREFECT_API_URL names no server.
+        Of the Prefect UI on loopback, if PREFECT_API_URL names no server.
     """
-    with suppress(KeyboardInterrupt), prefects_pages(port):
-        from flows.deployments import serve_deployments  # Prefect finds the server when it is imported
+    from flows.deployments import prefect_server, serve_deployments
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), prefect_server(port):
         serve_deployments()
 
 
 @app.command
 def ui(*, port: int = 4200) -> None:
-    """Open Prefect's pages on this machine, with the runs so far, until Ctrl-C.
+    """Open the Prefect UI on this machine, with the runs so far, until Ctrl-C: `prefect server start`.
 
     Parameters
     ----------
     port
         Of the pages, on loopback.
     """
-    with suppress(KeyboardInterrupt), prefects_pages(port):
-        signal.pause()
+    from flows.run.server import ui_command
 
-
-@contextmanager
-def prefects_pages(port: int) -> "Iterator[Server]":
-    """A server with pages. Says where they are, and the password that a browser asks for. A SIGTERM is as Ctrl-C."""
-    from flows.run.server import server
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with server(port) as started:
-        print(f"Prefect's pages: {started.pages} (Ctrl-C ends)", flush=True)
-        if started.auth:
-            print(f"Password: {started.auth}", flush=True)
-        yield started
+    os.execv(sys.executable, ui_command(port))
 
 
 @app.command
-def doctor() -> None:
-    """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run."""
+def doctor(*, cache: bool = False) -> None:
+    """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run.
+
+    Parameters
+    ----------
+    cache
+        Also read all of DVC's cache, and remove each entry that is damaged.
+    """
     from rich.console import Console
     from rich.markup import escape
 
@@ -375,7 +357,7 @@ def doctor() -> None:
 
     console, faults = Console(highlight=False, soft_wrap=True), 0
     style = {"ok": "green", "note": "yellow", "fault": "red"}
-    for finding in examine():
+    for finding in examine(whole_cache=cache):
         faults += finding.level == "fault"
         console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
         if finding.remedy:

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from flows.run.server import LOG, Server, answers, ui_command
 from stages.runtime.entry import UnavailableError, UserError, private_state_dir
 
 if TYPE_CHECKING:
@@ -30,6 +32,27 @@ CHECKOUT = "checkout"
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 """Before each new attempt to reach git's or DVC's remote."""
+
+
+@contextmanager
+def prefect_server(port: int) -> Iterator[None]:
+    """While within, the server of `PREFECT_API_URL` is up, or else `parrotflow ui`. Raises UserError."""
+    if "PREFECT_API_URL" in os.environ:
+        yield
+        return
+    address = f"http://127.0.0.1:{port}"
+    if answers(f"{address}/api/health"):
+        raise UserError(f"port {port} is in use: let PREFECT_API_URL name that server, or --port another port")
+    with LOG.open("ab") as log:
+        process = subprocess.Popen(ui_command(port), stdout=log, stderr=log, start_new_session=True)
+    try:
+        Server(f"{address}/api", process).wait()
+        print(f"Prefect UI: {address} (Ctrl-C ends)", flush=True)
+        os.environ["PREFECT_API_URL"] = f"{address}/api"
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def source_address(default: str) -> str:

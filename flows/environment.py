@@ -115,7 +115,6 @@ VARIABLES = {
         "requests of lm-evaluation-harness that the model answers at once",
     ),
     "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
-    "PARROTFLOW_RESOURCES": ("1 of each", "how many stages may use a named resource at once, e.g. `accelerator=2`"),
     "PARROTFLOW_SHARD_CACHE_GB": (
         "50",
         "gigabytes that each kind of result may keep in `.parrotflow/cache`; the stage that uses it removes the least "

@@ -1,107 +1,150 @@
-"""The pipeline as a flow: a task for each stage that is not up to date, chained as dvc.yaml says. DVC is the cache.
+"""The pipeline as a flow of Prefect: a task for each stage that is not up to date, chained as dvc.yaml says.
 
-`parrotflow run`, deployments and sweeps all come through `chain`. Prefect starts each task once those before it have
-ended well, tries again what may pass, and shows it all; what a thread cannot do (end a program with all that it has
-started, hold a slot) is in flows/run/attempt.py, which knows no Prefect.
+`parrotflow run` and deployments both come through `run_stages`. Flow and tasks are async, in one event loop: Prefect
+starts each task once those before it have ended well, waits before a retry and records every state; a signal cancels
+the tasks, also those that wait, and a cancelled one ends its stage. DVC is the cache.
 """
 
-import concurrent.futures
+import asyncio
 import logging
 import os
+import re
+import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
-from uuid import UUID
 
-from prefect import Flow, Task, flow, task
+from prefect import Task, flow, get_run_logger, task
+from prefect.artifacts import acreate_image_artifact, acreate_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run, task_run
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.environment import prepare_environment
-from flows.pipeline_run import run_pipeline
-from flows.run.attempt import Attempts, run_result
-from flows.run.outcome import Artifact, RunOptions, RunResult, StageOutcome
-from flows.run.pages import PrefectPages, StagePages, watch_for_cancellation
-from flows.run.process import stopped_by_signals
+from flows.plan.graph import PlannedStage
+from flows.run.attempt import Run
+from flows.run.console import say
+from flows.run.outcome import RunResult, StageOutcome
+from flows.run.report import changed_curves, outcome_page
 from flows.run.server import Server
-from flows.run.terminal import say
 from stages.runtime.entry import UserError, first_line
 
-POLL_SECONDS = 0.5
-"""Between two looks at whether a signal has come: one that another thread gets does not end a wait."""
+LETTERS_A_LOG = 20_000
+"""Prefect Cloud cuts off an entry above 25,000 bytes."""
 
-PAGES_SECONDS = 20.0
-"""How long a run waits at its end for Prefect's pages."""
-
-UNATTENDED_PAGES_SECONDS = 120.0
-"""The same in a deployment, whose machine may be gone afterwards."""
+END_SECONDS = 20.0
+"""How long a run waits at its end for Prefect's server."""
 
 
-@flow(name="pipeline", persist_result=False)
-def pipeline(
-    targets: list[str] | None = None,
-    force: bool = False,
-    downstream: bool = False,
-    keep_going: bool = False,
-    pull: bool = False,
-    wait: bool = False,
-) -> State[Any]:
-    """Bring the stages of dvc.yaml up to date; the parameters are those of `parrotflow run`."""
-    prepare_environment()
-    options = RunOptions(
-        tuple(targets or ()), force=force, downstream=downstream, keep_going=keep_going, pull=pull, wait=wait
-    )
-    state = state_of(run_pipeline(options, name=flow_run.name or "pipeline", carry_out=chain))
-    bound_the_end_of_a_deployment(failed=not state.is_completed())
-    return state
+async def run_stages(run: Run) -> None:
+    """Run the stages of a plan as tasks of the calling flow run, then show its artifacts."""
+    faults: list[Exception] = []
 
+    def is_tried_again(attempted: "Task[..., Any]", of_task: TaskRun, state: State[Any]) -> bool:
+        return attempted.name in run.retrying
 
-def chain(run: Attempts, finish: Callable[[], Iterable[Artifact]]) -> None:
-    """Run the stages of a plan as tasks of the calling flow run, then show the artifacts that `finish` returns."""
-
-    def may_pass(attempted: "Task[..., Any]", task_run: TaskRun, state: State[Any]) -> bool:
-        return run.is_tried_again(attempted.name)
-
-    @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=may_pass)
-    def attempt(stage: str, before: Sequence[StageOutcome]) -> State[StageOutcome]:
-        """`before` are futures where it is submitted: Prefect waits for them and draws the graph by them."""
-        shown = StagePages()
-        if task_run.run_count == 1 and run.stages[stage].why:
-            shown.lines([f"why: {run.stages[stage].why}"])
-        return state_of_stage(run.attempt(stage, task_run.run_count, before, shown))
-
-    with PrefectPages() as pages, stopped_by_signals(run.stop):
+    @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=is_tried_again)
+    async def attempt(name: str) -> Any:
+        log, stage = log_entries(), stages[name]
+        if task_run.run_count == 1 and stage.why:
+            log([f"why: {stage.why}"])
         try:
-            futures: dict[str, Any] = {}
-            for stage in run.plan.to_do:
-                own = attempt.with_options(name=stage.name, task_run_name=stage.name, retries=stage.policy.retries)
-                before = [futures[name] for name in stage.upstream if name in futures]
-                futures[stage.name] = own.submit(stage.name, before)
-            wait_for_all([future.wrapped_future for future in futures.values()])
-        except BaseException:
-            run.stop()
+            return state_of_stage(await run.attempt(stage, task_run.run_count or 1, log))
+        except asyncio.CancelledError:
+            return Cancelled(message="not started")
+        except Exception as error:  # of this program, not of a stage
+            faults.append(error)
+            stop()
             raise
-        if run.fault:
-            raise run.fault
-        for artifact in finish():
-            pages.show(artifact)
+
+    async def after_others(stage: PlannedStage) -> State[Any]:
+        before = [chain[name] for name in stage.upstream if name in chain]
+        if before:
+            await asyncio.wait(before)
+        policy = stage.policy
+        own = attempt.with_options(
+            name=stage.name,
+            task_run_name=stage.name,
+            retries=policy.retries,
+            retry_delay_seconds=policy.retry_delay_seconds,
+        )
+        waits_for = [one.result() for one in before]
+        state: State[Any] = await own(stage.name, wait_for=waits_for, return_state=True)  # type: ignore[misc]
+        return state
+
+    def stop() -> None:
+        if not run.stopped:
+            run.stopped = True
+            for waiting in chain.values():
+                waiting.cancel()
+
+    stages = {stage.name: stage for stage in run.plan.to_do}
+    chain: dict[str, asyncio.Task[State[Any]]] = {}
+    for stage in stages.values():
+        chain[stage.name] = asyncio.create_task(after_others(stage))
+    with called_by_signals(stop), run.terminal:
+        await asyncio.wait(chain.values())
+    if faults:
+        raise faults[0]
+    for ended in chain.values():
+        if not ended.cancelled() and (error := ended.exception()):
+            raise error
+    run.finish()
+    with suppress(Exception):  # a server that is away costs the artifacts, not the run
+        async with asyncio.timeout(END_SECONDS):
+            await show(run)
 
 
-def wait_for_all(threads: Collection["Future[Any]"]) -> None:
-    """Wait for tasks. Raises what Prefect itself has raised in one."""
-    left = {*threads}
-    while left:
-        ended, left = concurrent.futures.wait(left, POLL_SECONDS)
-        for thread in ended:
-            thread.result()
+@contextmanager
+def called_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """While within, Ctrl-C, SIGTERM and a closed terminal call `stop`. `nohup` ignores SIGHUP on purpose."""
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}  # of Prefect, for SIGTERM
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def log_entries() -> Callable[[Sequence[str]], None]:
+    """Return what logs lines of the calling task, those printed at once in one entry: each costs as much as thousands
+    of letters."""
+    logger = get_run_logger()
+
+    def log(texts: Sequence[str]) -> None:
+        entry: list[str] = []
+        letters = 0
+        for text in texts:
+            if entry and letters + len(text) > LETTERS_A_LOG:
+                logger.info("%s", "\n".join(entry))
+                entry, letters = [], 0
+            entry.append(text)
+            letters += len(text)
+        logger.info("%s", "\n".join(entry))
+
+    return log
+
+
+async def show(run: Run) -> None:
+    """Write the artifacts of a flow run: its page, and the curves of the stages whose results it changed."""
+    page = outcome_page(run.plan, run.outcomes)
+    await acreate_markdown_artifact(page, key="pipeline", description="What ran, and why")
+    for name, picture in changed_curves(run.plan, run.outcomes):
+        key = f"curves-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
+        await acreate_image_artifact(picture, key=key, description=f"Curves of {name}")
 
 
 def state_of_stage(outcome: StageOutcome) -> State[Any]:
-    """A stage's outcome as a state of Prefect, which carries it to the stages after it."""
+    """A stage's outcome as a state of Prefect."""
     message = outcome.message or f"{outcome.seconds:.1f} s"
     match outcome.result:
         case "failed":
@@ -109,7 +152,7 @@ def state_of_stage(outcome: StageOutcome) -> State[Any]:
         case "stopped":
             return Cancelled(message=message)
         case result:
-            return Completed(name=result.capitalize(), message=message, data=outcome)
+            return Completed(name=result.capitalize(), message=message)
 
 
 def state_of(result: RunResult) -> State[Any]:
@@ -123,81 +166,50 @@ def state_of(result: RunResult) -> State[Any]:
             return Completed(name=name, message=result.message)
 
 
-class OwnFlow(Flow[..., State[Any]]):
-    """A flow whose parameters are JSON already: to convert them Prefect would import FastAPI, for half a second."""
+def in_flow_run(run: Run, server: Server) -> None:
+    """`run_stages` in a flow run of its own, on a server that is up. Raises UserError if Prefect cannot begin.
 
-    def serialize_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return them unchanged."""
-        return parameters
-
-
-def in_flow_run(
-    name: str,
-    parameters: Mapping[str, Any],
-    server: Server,
-    run: Attempts,
-    finish: Callable[[], Iterable[Artifact]],
-    *,
-    is_all: bool,
-) -> None:
-    """`chain` in a flow run of its own, on a server that is up.
-
-    If the server goes away, the stages come to their end all the same, and Prefect tries for some minutes to tell it.
-    Where that `is_all` that the process does, it ends after `PAGES_SECONDS` with the run's exit code. Raises UserError
-    where Prefect cannot begin.
+    If the server goes away, the stages come to their end all the same; then Prefect would try for minutes to report it,
+    so the process ends after `END_SECONDS` with the run's exit code.
     """
-    ended: list[threading.Timer | None] = []
+    timers: list[threading.Timer] = []
     raised: list[BaseException] = []
-    shown = ""
 
-    def work(**options: Any) -> State[Any]:
-        nonlocal shown
-        watch_for_cancellation(UUID(flow_run.id), run.stop)
-        if server.has_pages:
-            shown = f"In Prefect's pages: {server.pages}/runs/flow-run/{flow_run.id}"
-            say(shown)
+    @flow(name="pipeline", persist_result=False, validate_parameters=False)
+    async def pipeline() -> Any:
         try:
-            chain(run, finish)
+            await run_stages(run)
         except BaseException as error:
             raised.append(error)
             raise
-        result = run_result(run)
-        failed = result.state in ("Failed", "Cancelled")
-        ended.append(bound_the_end(PAGES_SECONDS, failed=failed) if is_all else None)
-        return state_of(result)
+        timers.append(bound_the_end(END_SECONDS, failed=run.result().state in ("Failed", "Cancelled")))
+        shown = f"In the Prefect UI: {server.pages}/runs/flow-run/{flow_run.id}"
+        say(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
+        return state_of(run.result())
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
-    own = OwnFlow(work, name=name, persist_result=False)
     try:
-        own(**parameters, return_state=True)
+        asyncio.run(pipeline(return_state=True))  # type: ignore[arg-type]
     except Exception as error:
-        if not (ended or raised):
+        if not (timers or raised):
             raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error
-    else:
-        for timer in filter(None, ended):
-            timer.cancel()
+    for timer in timers:
+        timer.cancel()
     if raised:
         raise raised[0]
-    say(shown if server.has_pages else "To look at this run and earlier ones: parrotflow ui")
 
 
-def bound_the_end(seconds: float, *, failed: bool = False) -> threading.Timer:
+def bound_the_end(seconds: float, *, failed: bool) -> threading.Timer:
     """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
 
     def end() -> None:
-        say("warning: Prefect's server went away; every result is kept, its pages lack the end")
+        say("warning: Prefect's server went away; every result is kept, its record lacks the end")
         os._exit(1 if failed else 0)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     return timer
-
-
-def bound_the_end_of_a_deployment(*, failed: bool) -> None:
-    """The same for a process that Prefect has started for this flow run and nothing else."""
-    if os.environ.get("PREFECT__FLOW_RUN_ID") == flow_run.id:
-        bound_the_end(UNATTENDED_PAGES_SECONDS, failed=failed)
 
 
 if __name__ == "__main__":

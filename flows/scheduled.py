@@ -6,7 +6,7 @@ result is lost because a network fails: what could not be pushed is pushed by th
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ from flows.deployments import (
 )
 from flows.dvc_repo.cache import push_results
 from flows.environment import prepare_environment
-from flows.pipeline import bound_the_end_of_a_deployment, chain, state_of
-from flows.pipeline_run import run_pipeline
+from flows.pipeline import run_stages, state_of
+from flows.pipeline_run import locked_folder, planned_run
 from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
@@ -40,7 +40,7 @@ from stages.runtime.section import PARAMS_FILE
 
 
 @flow(name="scheduled", persist_result=False)
-def scheduled(
+async def scheduled(
     branch: str = "main",
     results_branch: str | None = None,
     targets: list[str] | None = None,
@@ -57,17 +57,22 @@ def scheduled(
     environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
 
-    def work(remote: bool) -> Done:
+    async def work(remote: bool) -> Done:
         if overrides:
             atomic_write(PARAMS_FILE, composed_text(overrides))
         check_params()
         fetch = as_task("pull", dvc, retry_delays_seconds)
         pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))
-        result = state_of(run_pipeline(RunOptions(tuple(targets or ()), pull=pulled, wait=True), carry_out=chain))
+        options = RunOptions(tuple(targets or ()), pull=pulled, wait=True)
+        with locked_folder(options):
+            run = planned_run(options)
+            if run.plan.to_do:
+                await run_stages(run)
+        result = state_of(run.result())
         return Done(result, keep=result.is_completed())
 
     own = f"runs/{flow_run.name}" if overrides else "results"
-    return unattended(branch, results_branch or own, targets or (), push, retry_delays_seconds, work)
+    return await unattended(branch, results_branch or own, targets or (), push, retry_delays_seconds, work)
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,13 @@ class Done:
     """Whether its results are pushed and committed."""
 
 
-def unattended(
+async def unattended(
     branch: str,
     kept: str,
     names: Sequence[str],
     push: bool,
     delays_seconds: Sequence[float],
-    work: Callable[[bool], Done],
+    work: Callable[[bool], Awaitable[Done]],
 ) -> State[Any]:
     """`work` in the checkout of `branch`, with whether it has a DVC remote; its results go to the branch `kept`."""
     prepare_environment()
@@ -93,14 +98,14 @@ def unattended(
     logger, name = get_run_logger(), flow_run.name or "run"
     address, folder = source_address("."), checkout_folder()
 
-    def in_checkout() -> State[Any]:
+    async def in_checkout() -> State[Any]:
         require_names(branch, kept, *names)
         checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
             as_task("checkout", checkout.bring_up_to_date, delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
             remote = has_remote()
-            done = work(remote)
+            done = await work(remote)
             if not done.keep:
                 return done.state
             pushed = not (push and remote) or succeeds(as_task("push", push_results, delays_seconds))
@@ -116,13 +121,12 @@ def unattended(
         return done.state
 
     try:
-        state = in_checkout()
+        state = await in_checkout()
     except StoppedError as error:
         state = Cancelled(message=str(error))
     except UserError as error:
         logger.error("%s", error)
         state = Failed(message=str(error))
-    bound_the_end_of_a_deployment(failed=not state.is_completed())
     return state
 
 

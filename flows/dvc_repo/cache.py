@@ -1,24 +1,14 @@
-"""Checks that what DVC would restore from its cache is what was stored there; and brings results to the DVC remote.
-
-DVC does not read a write-protected cache file again, so silent corruption of a disk would be restored as a result.
-Entries that do not have the hash that is their name are dropped: then DVC pulls or computes them.
-
-Only what is about to be restored is read: nothing for a stage that is up to date, or whose inputs the run-cache does
-not know. So the cost follows the size of the restored outputs, which DVC copies anyway, not the size of the cache.
-"""
+"""DVC's cache and remotes."""
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dvc.exceptions import DvcException
-from dvc.output import Output
-from dvc.stage import PipelineStage, Stage
-
-from flows.dvc_repo.internals import drop_damaged_files, locked_repo, open_repo, run_cache_entry
+from flows.dvc_repo.internals import open_repo
 from flows.dvc_repo.lock_file import recorded_all
+from stages.runtime.atomic import file_md5
 from stages.runtime.entry import UnavailableError, UserError, first_line
 
 
@@ -49,46 +39,17 @@ def low_space(stages: Iterable[str]) -> list[str]:
     ]
 
 
-def drop_damaged(stage_name: str) -> list[str]:
-    """Remove the damaged cache entries of what DVC would restore for a stage now; the paths of those outputs."""
-    with locked_repo() as repo:
-        damaged = {
-            str(out)
-            for stage in repo.stage.collect(stage_name)
-            for out in to_restore(stage)
-            if drop_damaged_files(out, _entries(out))
-        }
-    return sorted(damaged)
+def drop_damaged() -> list[Path]:
+    """Read the whole cache, and remove each entry whose content does not have the hash in its name.
 
-
-def to_restore(stage: PipelineStage) -> list[Output]:
-    """The outputs that DVC would restore for the inputs as they are now: by dvc.lock, else by the run-cache.
-
-    By dvc.lock all of them where one is missing, since DVC removes the others before it restores. By the run-cache
-    always: DVC puts its results also in the place of equal ones.
+    DVC trusts an entry that is write-protected, so a disk's silent corruption would be restored as a result.
     """
-    if not stage.changed_stage() and (stage.frozen or not any(dep.status() for dep in stage.deps)):
-        outs = [out for out in stage.outs if out.hash_info]
-        return outs if any(not out.exists or out.changed_checksum() for out in outs) else []
-    source = run_cache_entry(stage)
-    return [out for out in source.outs if out.hash_info] if source else []
-
-
-def check_results() -> None:
-    """Let damaged cache files under the hash of a new result be dropped.
-
-    DVC does not check what its cache has under a hash, and would replace the result with it.
-    """
-    save_outs = Stage.save_outs
-
-    def checking_save_outs(stage: Stage, *arguments: object, **options: object) -> None:
-        save_outs(stage, *arguments, **options)
-        for out in stage.outs:
-            if out.hash_info:
-                names = [entry.value for _, _, entry in out.obj or ()] if out.hash_info.isdir else []
-                drop_damaged_files(out, [out.hash_info.value, *names])
-
-    Stage.save_outs = checking_save_outs
+    with open_repo() as repo:
+        entries = Path(repo.cache.local_cache_dir, "files", "md5").glob("??/*")
+    damaged = [path for path in entries if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]
+    for path in damaged:
+        path.unlink()
+    return damaged
 
 
 def push_results(targets: Collection[str] = ()) -> None:
@@ -109,16 +70,6 @@ def push_results(targets: Collection[str] = ()) -> None:
             raise UnavailableError(f"dvc push: {str(error) or type(error).__name__}") from error
         if failed:
             raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")
-
-
-def _entries(out: Output) -> Iterator[str]:
-    yield out.hash_info.value
-    if out.hash_info.isdir:
-        try:
-            tree = out.get_obj()
-        except (DvcException, OSError, ValueError):
-            return
-        yield from (entry.value for _, _, entry in tree or ())
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

@@ -23,9 +23,6 @@ from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo.internals import (
     active_graph,
-    changed_unnoticed,
-    drop_damaged_trees,
-    forget_hashes,
     in_order_of_repro,
     is_restorable,
     locked_repo,
@@ -64,11 +61,6 @@ class PlannedStage:
     """That a change of its code would go unnoticed, and what to do."""
 
     @property
-    def may_be_restored(self) -> bool:
-        """Whether DVC may find its result in the cache when its turn comes, once its upstreams have run."""
-        return self.state in ("restore", "maybe") or any(reason.kind == "upstream" for reason in self.reasons)
-
-    @property
     def why(self) -> str:
         """The reasons in one line; of many changed code files the first ones and their number."""
         code = [reason for reason in self.reasons if reason.kind == "code"]
@@ -84,8 +76,6 @@ class Plan:
     """Every stage, upstreams first."""
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
-    unnoticed: tuple[str, ...] = ()
-    """With `read_all`: files whose content changed although their size and mtime did not."""
 
     def __iter__(self) -> Iterator[PlannedStage]:
         return iter(self.stages)
@@ -110,24 +100,22 @@ class Plan:
         return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
 
 
-def make_plan(
-    targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False, read_all: bool = False
-) -> Plan:
+def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
     """Plan the stages of dvc.yaml, or `targets`, with what they need (with `downstream`: with what needs them).
 
     As with `dvc repro`, stages of a dvc.yaml in another folder are planned where these need them, or as targets.
 
-    `read_all` reads every file that the stages depend on or have written, where DVC trusts size and mtime.
-
     Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep.
     """
-    logging.getLogger("dvc").setLevel(logging.ERROR)
+    for name in ("dvc", "dvc_data"):
+        logging.getLogger(name).setLevel(
+            logging.CRITICAL
+        )  # its errors are raised, and its progress bars are not wanted
     try:
         with locked_repo() as repo:
-            known = forget_hashes(repo) if read_all else {}
             stages = _wanted(repo, targets, downstream)
             check_deps(repo, stages)
-            return Plan(tuple(_plan(repo, stages, force)), tuple(changed_unnoticed(repo, known)))
+            return Plan(tuple(_plan(repo, stages, force)))
     except DvcException as error:
         raise UserError(f"dvc: {error}{remedy(error)}") from None
 
@@ -164,7 +152,6 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
     folders, planned = code_folders(repo.index.stages), set(stages)
     made = {str(out) for stage in repo.index.stages for out in stage.outs}
     for stage in stages:
-        drop_damaged_trees(stage.outs)
         # With the edges of frozen stages: they need nothing to run before them, but must not read what is written.
         upstream = [other.addressing for other in graph.successors(stage) if other in planned]
         # Of code that is to be recorded anew the plan knows what it will be.

@@ -145,7 +145,7 @@ class Show(FlowSetting):
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
     curves: tuple[CurveFigure, ...] = ()
-    """An image in Prefect's pages."""
+    """An image in the Prefect UI."""
     next: str = ""
     """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
     a shell."""
@@ -170,7 +170,7 @@ class Policy(FlowSetting):
     retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
     """Before each retry; the stage holds no slot while it waits."""
     resources: tuple[str, ...] = ()
-    """Names; stages that share one run one after the other, or as many at once as `PARROTFLOW_RESOURCES` says."""
+    """Names; stages that share one run one after the other."""
     check: Program | None = None
     """Says whether the stage can succeed, and what it would cost. `why` and `run` start it before anything else, if the
     stage may run. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is a warning.

@@ -41,7 +41,7 @@ class Finding:
     """What to do; empty where nothing has to be done."""
 
 
-def examine() -> Iterator[Finding]:
+def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     """Check everything that a run depends on. Secrets are looked for, never shown."""
     yield python()
     yield packages()
@@ -49,6 +49,8 @@ def examine() -> Iterator[Finding]:
     yield dependencies()
     yield git()
     yield dvc()
+    if whole_cache:
+        yield cache()
     yield disk()
     yield database()
     yield accelerator()
@@ -138,6 +140,16 @@ def dvc() -> Finding:
         remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"
         return Finding("note", "DVC", "no remote: results stay on this machine", remedy)
     return Finding("ok", "DVC", f"remotes: {', '.join(line.split()[0] for line in remotes)}")
+
+
+def cache() -> Finding:
+    """Every entry of DVC's cache, which takes as long as reading all of it. A damaged one is removed."""
+    from flows.dvc_repo.cache import drop_damaged
+
+    if not (damaged := drop_damaged()):
+        return Finding("ok", "cache", "every entry has the content that its name says")
+    found = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"
+    return Finding("note", "cache", found, "`dvc pull` or the next run restores what is needed")
 
 
 def disk() -> Finding:

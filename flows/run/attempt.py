@@ -1,172 +1,112 @@
 """A stage's part of a run: whether it may start, when, and what came of it. Who chains the stages is not known here.
 
-A run has one `Attempts`. `attempt` is called in a thread of the stage's own, once every stage before it has ended well:
-a slot and the resources are waited for, then the stage runs as a process. After a failure no further stage starts,
-unless `keep_going`; Ctrl-C, SIGTERM and a cancellation end those that run. A failure of a kind that may go away is
-tried again as often as the stage's policy says.
+A run has one `Run`. `attempt` is called once every stage before it has ended well: its resources and a slot are waited
+for, then the stage runs as a process. After a failure no further stage starts, unless `keep_going`.
 """
 
-import re
-import time
+import asyncio
+import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from flows.run.locks import Devices, Slots, slots_of_this_machine
-from flows.run.outcome import Event, Lines, RunOptions, RunResult, StageEnded, StageOutcome, StageProgress, StageStarted
-from flows.run.process import StageRequest, StageRunner
+from flows.plan.graph import Plan, PlannedStage, remember_seconds
+from flows.run.outcome import RunOptions, RunResult, StageOutcome
 from flows.run.programs import SERVER_KEY, redactor
-from stages.runtime.entry import UserError
+from flows.run.stage import run_stage
+from flows.run.terminal import Terminal
+from stages.runtime.entry import UserError, whole_number
 
-if TYPE_CHECKING:
-    from flows.plan.graph import Plan, PlannedStage
-    from flows.run.pages import StagePages
-
-PROGRESS_SECONDS = 5.0
-"""Between two reports of a stage's progress."""
+STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 
 LONGEST_LINE = 10_000
 
-_COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
-
 
 @dataclass
-class Attempts:
+class Run:
     """What the stages of one run share."""
 
-    plan: "Plan"
+    plan: Plan
     options: RunOptions
-    runner: StageRunner
-    on_event: Callable[[Event], None]
-    """Called by the threads of the stages. The stages after one do not start before the call for its end returns."""
+    terminal: Terminal
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
-    """Of the stages that were begun or refused."""
-    slots: Slots = field(default_factory=slots_of_this_machine)
-    devices: Devices = field(default_factory=Devices)
-    fault: BaseException | None = None
-    """Of this program, not of a stage."""
+    """Of the stages that were begun or refused, by their latest attempts."""
+    retrying: set[str] = field(default_factory=set)
+    """Stages that failed and are to be tried again."""
+    stopped: bool = False
+    """Whether a signal has ended it."""
 
     def __post_init__(self) -> None:
-        self.stages = {stage.name: stage for stage in self.plan.to_do}
         self._redact = redactor()
-        self._turns = {name: turn for turn, name in enumerate(self.stages)}
-        self._tried: dict[str, StageOutcome] = {}
-        """The failures of stages that are to be tried again."""
-        self._failed = False
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the run was stopped."""
-        return self.runner.stopping.is_set()
+        self._slots = asyncio.Semaphore(whole_number(STAGES_AT_ONCE, 2))
+        self._resources: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._environment = {name: value for name, value in os.environ.items() if name != SERVER_KEY}
 
     @property
     def given_up(self) -> bool:
         """Whether no further stage is to start."""
-        return self.cancelled or (self._failed and not self.options.keep_going)
+        failed = any(one.result == "failed" and one.name not in self.retrying for one in self.outcomes.values())
+        return self.stopped or (failed and not self.options.keep_going)
 
-    def stop(self) -> None:
-        """End what runs, and start nothing more."""
-        self.runner.stop()
-        self.slots.wake()
+    async def attempt(self, stage: PlannedStage, number: int, log: Callable[[Sequence[str]], None]) -> StageOutcome:
+        """The `number`-th attempt at a stage; `log` gets its lines, with its secrets hidden."""
+        if any(name in self.outcomes and self.outcomes[name].result == "refused" for name in stage.upstream):
+            return self._noted(StageOutcome(stage.name, "refused", message="a stage that it depends on was refused"))
+        async with AsyncExitStack() as held:
+            for resource in sorted(set(stage.policy.resources)):
+                await held.enter_async_context(self._resources[resource])
+            await held.enter_async_context(self._slots)
+            if self.given_up:
+                self.retrying.discard(stage.name)
+                return self.outcomes.get(stage.name, StageOutcome(stage.name, "stopped", message="not started"))
+            self.terminal.started(stage.name, number)
+            try:
+                outcome = await self._run(stage, log)
+            except UserError as error:
+                outcome = StageOutcome(stage.name, "failed", message=str(error))
+            if outcome.transient and number <= stage.policy.retries and not self.given_up:
+                self.retrying.add(stage.name)
+            else:
+                self.retrying.discard(stage.name)
+            # Noted before the slot is free: the next stage may be one that must not start.
+            return self._noted(outcome, stage.policy.retry_delay_seconds)
 
-    def is_tried_again(self, name: str) -> bool:
-        """Whether a stage that has failed is to be attempted once more."""
-        return name in self._tried
-
-    def attempt(self, name: str, number: int, before: Sequence[StageOutcome], pages: "StagePages") -> StageOutcome:
-        """The `number`-th attempt at a stage, after the outcomes `before`. A fault of this program ends the run."""
-        try:
-            outcome = self._attempt(self.stages[name], number, before, pages)
-        except UserError as error:
-            outcome = self._settled(StageOutcome(name, "failed", message=str(error)), number)
-        except BaseException as error:
-            self.fault = error
-            self.stop()
-            raise
-        if outcome.begun:
-            delay = self.stages[name].policy.retry_delay_seconds if self.is_tried_again(name) else None
-            self.on_event(StageEnded(name, outcome, delay))
+    def _noted(self, outcome: StageOutcome, delay_seconds: float = 0.0) -> StageOutcome:
+        self.outcomes[outcome.name] = outcome
+        self.terminal.ended(outcome, delay_seconds if outcome.name in self.retrying else None)
         return outcome
 
-    def _settled(self, outcome: StageOutcome, number: int) -> StageOutcome:
-        """Note what an attempt has come to, before its slot is free: the next stage may be one that must not start."""
-        name = outcome.name
-        if outcome.transient and number <= self.stages[name].policy.retries and not self.given_up:
-            self._tried[name] = outcome
-        elif outcome.begun:
-            self.outcomes[name] = outcome
-            self._failed |= outcome.result == "failed"
-        return outcome
-
-    def _attempt(
-        self, stage: "PlannedStage", number: int, before: Sequence[StageOutcome], pages: "StagePages"
-    ) -> StageOutcome:
-        name, resources = stage.name, stage.policy.resources
-        instead = StageOutcome(name, "stopped", message="not started", begun=False)
-        if any(outcome.result == "refused" for outcome in before):
-            refused = StageOutcome(name, "refused", message="a stage that it depends on was refused")
-            return self._settled(refused, number)
-        if failure := self._tried.pop(name, None):
-            instead = failure
-            self._wait(stage.policy.retry_delay_seconds)
-        with self.slots.taken(self._turns[name], resources, lambda: self.given_up) as held:
-            if not held:
-                return self._settled(instead, number)
-            self.on_event(StageStarted(name, number))
-            return self._settled(self._run(stage, pages), number)
-
-    def _wait(self, seconds: float) -> None:
-        """Wait before a retry; less where the run is stopped or has failed."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.given_up:
-            self.runner.stopping.wait(min(left, 0.5))
-
-    def _run(self, stage: "PlannedStage", pages: "StagePages") -> StageOutcome:
-        reported = time.monotonic()
-
+    async def _run(self, stage: PlannedStage, log: Callable[[Sequence[str]], None]) -> StageOutcome:
         def take(lines: list[str]) -> None:
-            nonlocal reported
-            texts = tuple(self._redact(line)[:LONGEST_LINE] for line in lines if line.strip())
-            if not texts:
-                return
-            pages.lines(texts)
-            self.on_event(Lines(stage.name, texts))
-            if time.monotonic() - reported >= PROGRESS_SECONDS and (count := read_count(texts)):
-                reported = time.monotonic()
-                self.on_event(StageProgress(stage.name, *count))
+            if texts := [self._redact(line)[:LONGEST_LINE] for line in lines if line.strip()]:
+                log(texts)
+                self.terminal.lines(stage.name, texts)
 
-        request = StageRequest(
-            stage.name,
-            force=self.options.force,
-            pull=self.options.pull,
-            check_cache=not self.options.force and stage.may_be_restored,
-            environment={SERVER_KEY: None},
-        )
-        with self.devices.taken(stage.policy.resources) as share:
-            request = replace(request, environment=request.environment | share)
-            outcome = self.runner.run(request, take, stage.policy.timeout_seconds)
+        wanted = {"--force": self.options.force, "--pull": self.options.pull}
+        options = [option for option, is_wanted in wanted.items() if is_wanted]
+        seconds = stage.policy.timeout_seconds
+        outcome = await run_stage(stage.name, self._environment, take, options=options, timeout_seconds=seconds)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
 
+    def finish(self) -> None:
+        """Say what came of the stages, and keep how long they took."""
+        for outcome in self.outcomes.values():
+            if outcome.result == "ran":
+                remember_seconds(outcome.name, outcome.seconds)
+        self.terminal.stop()
+        self.terminal.summary(self.outcomes)
 
-def run_result(run: Attempts) -> RunResult:
-    """How a run ended, from how its stages did."""
-    if run.cancelled:
-        return RunResult("Cancelled", "stopped; the same command continues")
-    failed = [outcome for outcome in run.outcomes.values() if outcome.result == "failed"]
-    if failed:
-        return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
-    refused = [outcome for outcome in run.outcomes.values() if outcome.result == "refused"]
-    if refused:
-        return RunResult("Refused", refused[0].message)
-    return RunResult("Completed", f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date")
-
-
-def read_count(lines: Sequence[str]) -> tuple[int, int] | None:
-    """The done and the total of the last line with `120/500` or `120 of 500`; None where there is none."""
-    for found in filter(None, map(_COUNT.search, reversed(lines))):
-        done, total = (int(number.replace(",", "")) for number in found.groups())
-        if 0 < total >= done:
-            return done, total
-    return None
+    def result(self) -> RunResult:
+        """How the run ended, from how its stages did."""
+        if self.stopped:
+            return RunResult("Cancelled", "stopped; the same command continues")
+        failed = [outcome for outcome in self.outcomes.values() if outcome.result == "failed"]
+        if failed:
+            return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
+        refused = [outcome for outcome in self.outcomes.values() if outcome.result == "refused"]
+        if refused:
+            return RunResult("Refused", refused[0].message)
+        return RunResult("Completed", f"{len(self.plan.to_do)} of {len(self.plan.stages)} stages were not up to date")

@@ -1,30 +1,18 @@
 """What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran and why."""
 
-import os
-import shlex
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.outcome import (
-    GOOD,
-    Event,
-    Lines,
-    StageEnded,
-    StageStarted,
-    filled_in,
-    outcome_rows,
-    shown_metrics,
-    up_to_date,
-)
+from flows.run.console import LastingConsole, columns, in_digits, one_line, quoted
+from flows.run.outcome import GOOD, outcome_rows, up_to_date
+from flows.run.report import filled_in, shown_metrics
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -38,25 +26,8 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "stopped": "yellow",
 }
 
-NUMBERS = {"seconds", "last took", "stages left"}
-"""Columns that are aligned right."""
-
 LIVE_ROWS = 20
 """Stages in the table that renews itself."""
-
-
-def columns(*headings: str, cut: str = "") -> Table:
-    """A table without lines. Long texts are folded; with `cut` only that column, of texts `one_line`, gets shorter."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
-        table.add_column(heading, justify=justify, overflow="fold", no_wrap=bool(cut) and heading != cut)
-    return table
-
-
-def one_line(text: str) -> Text:
-    """A text that is cut off at the end of its column."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def plan_table(plan: "Plan") -> Table:
@@ -68,32 +39,19 @@ def plan_table(plan: "Plan") -> Table:
     return table
 
 
-class LastingConsole(Console):
-    """If the reader has gone (`parrotflow run | head`), the run continues silently."""
+class Terminal:
+    """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
 
-    def on_broken_pipe(self) -> None:
-        """Do not exit, as rich would."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def say(text: str) -> None:
-    """Print a line; if the reader has gone, nothing."""
-    LastingConsole(highlight=False).out(text, highlight=False)
-
-
-class Follower:
-    """Prints lines while something works, and in a terminal below them a view that renews itself."""
-
-    def __init__(self) -> None:
+    def __init__(self, plan: "Plan") -> None:
+        self.plan = plan
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
-        self._lock = threading.Lock()
-        self._live: Live | None = None
+        self.started_at: dict[str, float] = {}
+        self.outcomes: dict[str, StageOutcome] = {}
+        self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
 
@@ -101,52 +59,35 @@ class Follower:
         self.stop()
 
     def stop(self) -> None:
-        """Show no view any more."""
-        if self._live is not None:
-            self._live.stop()
+        """Show no table any more."""
+        self._live.stop()
 
     def say(self, text: str) -> None:
         """Print a line."""
-        with self._lock:
-            self.console.print(escape(text))
+        self.console.print(escape(text))
 
-    def _view(self) -> RenderableType:
-        raise NotImplementedError
+    def started(self, stage: str, attempt: int) -> None:
+        """An attempt at a stage begins."""
+        self.started_at[stage] = time.perf_counter()
+        self.outcomes.pop(stage, None)
+        again = f", attempt {attempt}" if attempt > 1 else ""
+        self._print(stage, f"[bold]started[/]{again}")
 
+    def ended(self, outcome: "StageOutcome", retry_in_seconds: float | None) -> None:
+        """An attempt has ended, or the stage was refused without one; None if it was the last attempt."""
+        self.outcomes[outcome.name] = outcome
+        self.started_at.pop(outcome.name, None)
+        later = "" if retry_in_seconds is None else f"; next attempt in {retry_in_seconds:g} s"
+        style = RESULT_STYLE[outcome.result]
+        self._print(outcome.name, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
 
-class Terminal(Follower):
-    """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
-
-    def __init__(self, plan: "Plan") -> None:
-        super().__init__()
-        self.plan = plan
-        self.started_at: dict[str, float] = {}
-        self.ended: dict[str, StageEnded] = {}
-
-    def __enter__(self) -> Self:
-        self.console.print(plan_table(self.plan))
-        self.console.print()
-        return super().__enter__()
-
-    def on_event(self, event: Event) -> None:
-        """Print an event of the run."""
-        match event:
-            case StageStarted():
-                with self._lock:
-                    self.started_at[event.stage] = time.perf_counter()
-                    self.ended.pop(event.stage, None)
-                again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-                self._print(event.stage, f"[bold]started[/]{again}")
-            case Lines():
-                self._print_lines(event.stage, event.texts)
-            case StageEnded():
-                with self._lock:
-                    self.ended[event.stage] = event
-                    self.started_at.pop(event.stage, None)
-                retry, outcome = event.retry_in_seconds, event.outcome
-                later = "" if retry is None else f"; next attempt in {retry:g} s"
-                style = RESULT_STYLE[outcome.result]
-                self._print(event.stage, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
+    def lines(self, stage: str, texts: Sequence[str]) -> None:
+        """Print many lines of a stage at once: rich takes a millisecond a call."""
+        if self.console.is_terminal:
+            lines = [Text.assemble((f"{stage:>9}", "blue"), f" │ {text}") for text in texts]
+            self.console.print(Text("\n").join(lines))
+        else:
+            self.console.out("\n".join(f"{stage:>9} │ {text}" for text in texts), highlight=False)
 
     def summary(self, outcomes: Mapping[str, "StageOutcome"]) -> None:
         """What ran, what was cached and why; the metrics of what is up to date; what failed; what to try next."""
@@ -176,43 +117,21 @@ class Terminal(Follower):
     def _view(self) -> Table:
         """The stages that are not clean: state, time, why."""
         table = columns("stage", "state", "seconds", "why", cut="why")
-        with self._lock:
-            for stage in self.plan.to_do[:LIVE_ROWS]:
-                ended, began = self.ended.get(stage.name), self.started_at.get(stage.name)
-                if ended:
-                    result = ended.outcome.result
-                    state, seconds = f"[{RESULT_STYLE[result]}]{result}[/]", f"{ended.outcome.seconds:.0f}"
-                elif began is not None:
-                    state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
-                else:
-                    state, seconds = "[dim]waiting[/]", ""
-                table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
+        for stage in self.plan.to_do[:LIVE_ROWS]:
+            ended, began = self.outcomes.get(stage.name), self.started_at.get(stage.name)
+            if ended:
+                state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
+            elif began is not None:
+                state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
+            else:
+                state, seconds = "[dim]waiting[/]", ""
+            table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
         if len(self.plan.to_do) > LIVE_ROWS:
             table.add_row("...", f"and {len(self.plan.to_do) - LIVE_ROWS} more", "", "")
         return table
 
-    def _print_lines(self, name: str, texts: Sequence[str]) -> None:
-        """Print many lines at once: rich takes a millisecond a call."""
-        with self._lock:
-            if self.console.is_terminal:
-                lines = [Text.assemble((f"{name:>9}", "blue"), f" │ {text}") for text in texts]
-                self.console.print(Text("\n").join(lines))
-            else:
-                self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
-
     def _print(self, name: str, markup: str) -> None:
-        with self._lock:
-            self.console.print(f"[blue]{escape(name):>9}[/] │ {markup}")
-
-
-def in_digits(value: float) -> str:
-    """At least four significant digits, thousands with commas."""
-    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
-
-
-def quoted(value: str) -> str:
-    """A value as a shell reads it, in double quotes where they suffice."""
-    return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
+        self.console.print(f"[blue]{escape(name):>9}[/] │ {markup}")
 
 
 def _of(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What an operator meets: cancellation, approval, servers, remotes, disks and clocks that fail."""
+"""What an operator meets: servers, remotes, disks and clocks that fail."""
 
 import os
 import shutil
@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
-import psutil
 import pytest
 from moto.server import ThreadedMotoServer
 
 from flows.plan.graph import make_plan
-from tests.flows.operated import Operated, child, operated, wait_until
+from tests.flows.operated import Operated, operated
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import make_toy, repro
 
@@ -48,50 +47,6 @@ def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
     pytest.fail(f"ended before it said `{words}`")
 
 
-def newest_run(server: Operated) -> dict[str, str]:
-    return server.flow_runs("pipeline")[-1]
-
-
-def test_a_cancellation_in_prefect_ends_the_stage_and_the_next_run_goes_on(server: Operated, tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", SLOW)
-    before = len(server.flow_runs("pipeline"))
-    process = start(server, folder)
-    wait_until(lambda: len(server.flow_runs("pipeline")) > before, 180)
-
-    server.post(f"flow_runs/{newest_run(server)['id']}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
-
-    assert process.wait(180) == 1
-    assert not (folder / "slow.txt").exists()
-    (folder / "dvc.yaml").write_text(SLOW.replace("sleep 600", "sleep 0"))
-    assert run(folder).returncode == 0
-
-
-def test_a_server_that_is_restarted_during_a_run_does_not_lose_it(tmp_path: Path) -> None:
-    folder, home = toy(tmp_path / "toy", EIGHT_SECONDS), tmp_path / "home"
-    with operated(home) as server:
-        process = start(server, folder)
-        wait_until(lambda: server.flow_runs("pipeline"), 180)
-        port = server.address.split(":")[2].removesuffix("/api")
-        for found in servers_on(port):
-            os.kill(found, signal.SIGKILL)
-        time.sleep(2)
-        with child(home, server.environment, "server", "start", "--host", "127.0.0.1", "--port", port):
-            said, _ = process.communicate(timeout=200)
-            wait_until(lambda: newest_run(server)["end_time"], 120)
-            state = newest_run(server)["state_type"]
-
-    assert process.returncode == 0, said
-    assert state == "COMPLETED"
-    assert (folder / "slow.txt").exists()
-
-
-def servers_on(port: str) -> list[int]:
-    """The server on a port, and its children."""
-    living = [item for item in psutil.Process().children() if item.status() != psutil.STATUS_ZOMBIE]
-    found = [item for item in living if port in item.cmdline()]
-    return [one.pid for item in found for one in [*item.children(recursive=True), item]]
-
-
 def test_a_locked_database_holds_a_run_up_and_loses_nothing(server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", EIGHT_SECONDS.replace("sleep 8", "sleep 2"))
     process = start(server, folder)
@@ -109,8 +64,8 @@ def test_a_locked_database_holds_a_run_up_and_loses_nothing(server: Operated, tm
 
 def scheduled(server: Operated, folder: Path, flow: str = "scheduled", **arguments: object) -> "subprocess.Popen[str]":
     """One run of a deployment's flow, as a worker starts it: in a process of its own."""
-    call = f"{flow}(**{arguments!r}, return_state=True)"
-    code = f"from flows.scheduled import {flow}; end = {call}; print('END', end.name, end.message)"
+    call = f"asyncio.run({flow}(**{arguments!r}, return_state=True))"
+    code = f"import asyncio; from flows.scheduled import {flow}; end = {call}; print('END', end.name, end.message)"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -197,23 +152,6 @@ def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_
     assert "END Failed" in said
     assert "nonesuch" in said
     assert b"results" not in subprocess.check_output(["git", "branch", "--all"], cwd=folder)
-
-
-def test_a_damaged_cache_entry_is_not_restored_but_computed_again(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: cp right.txt one.txt, deps: [right.txt], outs: [one.txt]}\n")
-    (folder / "right.txt").write_text("right\n")
-    assert run(folder).returncode == 0
-    (folder / "one.txt").unlink()
-    entry = next(path for path in (folder / ".dvc/cache/files/md5").rglob("*") if path.is_file())
-    entry.chmod(0o644)
-    entry.write_text("wrong\n")
-    entry.chmod(0o444)
-
-    result = run(folder)
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "damaged in DVC's cache, dropped there: one.txt" in result.stdout
-    assert (folder / "one.txt").read_text() == "right\n"
 
 
 @pytest.mark.parametrize("years", [-1, 1])

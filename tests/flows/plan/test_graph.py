@@ -1,4 +1,3 @@
-import os
 import shutil
 import subprocess
 import threading
@@ -75,42 +74,6 @@ def test_changed_data_reruns_what_reads_it(toy: Path) -> None:
 
     assert states() == {"first": "run", "left": "maybe", "right": "maybe", "join": "maybe"}
     assert plan()["first"].why == "source.txt modified"
-
-
-def change_unnoticed(path: Path) -> None:
-    """Another content of the same size, with the times of the old one."""
-    before = path.stat()
-    path.write_bytes(path.read_bytes()[::-1])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def test_a_change_that_restores_size_and_time_is_found_by_reading_everything_and_known_from_then_on(toy: Path) -> None:
-    assert make_plan(read_all=True).unnoticed == ()
-    change_unnoticed(toy / "source.txt")
-    assert states()["first"] == "clean"
-
-    found = make_plan(read_all=True)
-
-    assert found.unnoticed == ("source.txt",)
-    assert states() == {"first": "run", "left": "maybe", "right": "maybe", "join": "maybe"}
-    assert make_plan(read_all=True).unnoticed == ()
-
-
-def test_reading_everything_names_the_file_in_a_folder_and_the_output_that_differ(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_toy(tmp_path / "folder", "stages: {copy: {cmd: cp -r in out, deps: [in], outs: [out]}}\n")
-    (folder / "in/deep").mkdir(parents=True)
-    for name in ("in/a", "in/deep/b"):
-        (folder / name).write_text(f"content of {name}")
-    repro(folder)
-    monkeypatch.chdir(folder)
-    make_plan()
-    for name in ("in/deep/b", "out/a"):
-        change_unnoticed(folder / name)
-
-    assert make_plan(read_all=True).unnoticed == ("in/deep/b", "out/a")
-    assert plan()["copy"].why == "in modified; out modified"
 
 
 def test_a_changed_command_is_a_reason(toy: Path) -> None:

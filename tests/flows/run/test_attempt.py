@@ -1,22 +1,17 @@
 """Stages on real runs: retries, timeouts, resources, refusals, secrets, as `meta.flow` says."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from flows.plan.settings import Policy, read_policy
-from flows.run.locks import Slots, slots_of_this_machine
-from flows.run.process import stopped_by_signals
 from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until
-from tests.flows.test_pipeline import run, toy
+from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
 
 FLAKY = """\
 stages:
@@ -108,28 +103,6 @@ def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_
     assert (folder / "announced.txt").read_text() == "1.5"
 
 
-SHARING = """\
-stages:
-  one: {cmd: env > one.txt, outs: [one.txt], meta: {flow: {resources: [accelerator]}}}
-  two: {cmd: env > two.txt, outs: [two.txt], meta: {flow: {resources: [accelerator]}}}
-"""
-
-
-def test_stages_that_may_share_the_accelerator_each_see_a_part_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PARROTFLOW_RESOURCES", "accelerator=2")
-    monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "2")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    folder = toy(tmp_path / "toy", SHARING)
-
-    assert run(folder).returncode == 0
-
-    for name in ("one.txt", "two.txt"):
-        seen = [line for line in (folder / name).read_text().splitlines() if line.startswith("CUDA_VISIBLE_DEVICES=")]
-        assert seen in (["CUDA_VISIBLE_DEVICES=4"], ["CUDA_VISIBLE_DEVICES=5"])
-
-
 def test_the_second_run_in_a_folder_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: sleep 60 && touch slow.txt, outs: [slow.txt]}\n")
     first = subprocess.Popen([sys.executable, "-m", "flows.cli", "run"], cwd=folder, stdout=subprocess.PIPE, text=True)
@@ -161,66 +134,58 @@ def test_a_policy_with_an_unknown_key_is_refused_by_stage_and_key() -> None:
     assert read_policy("train", {"owner": "me"}) == Policy()
 
 
-def test_stages_that_share_a_resource_run_one_after_the_other_and_block_no_others() -> None:
-    slots, took = Slots(stages_at_once=2, capacity={"memory": 2}), []
-
-    def stage(turn: int, *resources: str) -> threading.Thread:
-        def work() -> None:
-            with slots.taken(turn, resources, lambda: False):
-                took.append(turn)
-                ending[turn].wait()
-
-        ending[turn] = threading.Event()
-        thread = threading.Thread(target=work)
-        thread.start()
-        return thread
-
-    def settled(*turns: int) -> bool:
-        time.sleep(0.1)
-        return took == [*turns]
-
-    ending: dict[int, threading.Event] = {}
-    threads = [stage(1, "gpu")]
-    wait_until(lambda: settled(1), 10)
-    threads += [stage(3, "gpu"), stage(2, "gpu"), stage(4, "memory")]
-    wait_until(lambda: settled(1, 4), 10)
-    threads.append(stage(5))
-    assert settled(1, 4)
-    ending[1].set()
-    wait_until(lambda: settled(1, 4, 2), 10)
-    ending[4].set()
-    wait_until(lambda: settled(1, 4, 2, 5), 10)
-    for event in ending.values():
-        event.set()
-    for thread in threads:
-        thread.join()
-    assert took == [1, 4, 2, 5, 3]
+SHARING = """\
+stages:
+  first: {cmd: sh alone.sh first, outs: [first.txt], meta: {flow: {resources: [accelerator]}}}
+  second: {cmd: sh alone.sh second, outs: [second.txt], meta: {flow: {resources: [accelerator, disk]}}}
+  third: {cmd: sh alone.sh third, outs: [third.txt], meta: {flow: {resources: [accelerator]}}}
+"""
 
 
-def test_a_stage_that_waits_for_a_slot_is_let_go_when_the_run_is_stopped() -> None:
-    slots, stopped = Slots(stages_at_once=1), threading.Event()
-    with slots.taken(0, [], stopped.is_set) as held:
-        assert held
-        threading.Timer(0.2, stopped.set).start()
-        with slots.taken(1, [], stopped.is_set) as second:
-            assert not second
-    with slots.taken(2, [], lambda: False) as third:
-        assert third
+def test_stages_that_share_a_resource_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "3")
+    folder = toy(tmp_path / "toy", SHARING)
+    (folder / "alone.sh").write_text("mkdir taken || exit 2\nsleep 0.5\nrmdir taken\necho 1 > $1.txt\n")
+
+    result = run(folder)
+
+    assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("PARROTFLOW_STAGES_AT_ONCE", "0"), ("PARROTFLOW_RESOURCES", "gpu=x"), ("PARROTFLOW_RESOURCES", "gpu")],
-)
-def test_settings_that_are_no_numbers_are_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=f"{name}.*{value}`?: expected a whole number, 1 or more"):
-        slots_of_this_machine()
+def test_a_number_of_stages_at_once_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "0")
+
+    result = run(toy(tmp_path / "toy", FLAKY))
+
+    assert result.returncode == 2
+    assert "PARROTFLOW_STAGES_AT_ONCE=0: expected a whole number, 1 or more" in result.stderr
 
 
-def test_capacities_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "PARROTFLOW_RESOURCES", "gpu=2,memory=1")
-    assert slots_of_this_machine().capacity == {"gpu": 2, "memory": 1}
+STOPPED = """\
+stages:
+  slow: {cmd: touch began.txt && sleep 600, outs: [slow.txt]}
+  flaky: {cmd: exit 69, outs: [flaky.txt], meta: {flow: {retries: 1, retry_delay_seconds: 600}}}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_stages_also_one_that_waits_for_its_retry_and_the_run_says_so(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = toy(tmp_path / "toy", STOPPED)
+    # Programs that a shell starts in the background ignore Ctrl-C, and so would this one.
+    command = ["env", "--default-signal=INT", *COMMAND]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    next(line for line in process.stdout if "next attempt in 600 s" in line)
+    wait_until((folder / "began.txt").exists, 60)
+
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 1
+    assert "slow   stopped" in said
+    assert processes_in(folder) == []
 
 
 TWO = """\
@@ -279,23 +244,6 @@ def test_a_stage_gets_every_variable_but_the_servers_key_and_what_a_secret_is_na
     assert "a-secret-of-mine" not in result.stdout + result.stderr
 
 
-def test_a_second_word_of_a_cancellation_does_not_kill_the_run_that_says_how_it_has_ended() -> None:
-    before, told = signal.getsignal(signal.SIGTERM), []
-    with stopped_by_signals(lambda: told.append("Ctrl-C")):
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is before
-    try:
-        with stopped_by_signals(lambda: told.append("cancelled")):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert told == ["Ctrl-C", "cancelled"]
-        with stopped_by_signals(lambda: told.append("terminal closed")):
-            signal.raise_signal(signal.SIGHUP)
-        assert told[-1] == "terminal closed"
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 SHOWN = """\
 stages:
   measure:
@@ -322,15 +270,6 @@ def test_a_run_shows_the_metrics_that_dvc_yaml_names_and_a_failed_one_shows_no_e
     assert 'Try it: cat loss.json "Es war\'s"\n' in good
     assert "loss 1.25" not in bad
     assert "Try it" not in bad
-
-
-def test_20000_lines_of_a_stage_are_all_shown(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 20000 && echo 1 > one.txt, outs: [one.txt]}\n")
-
-    result = run(folder)
-
-    assert result.returncode == 0
-    assert result.stdout.count("one │ ") == 20002
 
 
 def test_a_run_whose_output_nobody_reads_continues(tmp_path: Path) -> None:

@@ -1,0 +1,304 @@
+"""One stage as a process: `dvc repro --single-item STAGE`, in a child of a fork server that has imported DVC.
+
+DVC decides whether the stage has to run, and records its result; nothing of DVC is patched. The import of DVC takes
+twice as long as what DVC then does for a trivial stage, so the standard library's fork server does it once, while
+Prefect is imported.
+
+Each stage leads a session and a process group of its own, so everything that it starts can be ended together. It ends
+with its run, however the run ends: its program gets SIGTERM and saves, and DVC, which outlives its program, releases
+what it has locked.
+"""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import ModuleType
+
+from flows.run.outcome import StageOutcome, StageResult
+from flows.run.programs import group_lives, last_error, signal_group
+from stages.runtime.entry import EXIT_REFUSED, UserError
+
+GRACE_SECONDS = 35.0
+"""Between TERM and KILL: torch's launcher gives its workers 30 s."""
+
+CHUNK_BYTES = 1 << 16
+
+MESSAGES = 50
+"""DVC's last messages that the run reads; more could fill the pipe, which is read at the stage's end."""
+
+VMSTAT = Path("/proc/vmstat")
+
+FORKS = multiprocessing.get_context("forkserver")
+
+PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
+"""What `dvc repro` imports."""
+
+_EXIT = re.compile(r"exited with (-?\d+)\s*$")
+"""DVC keeps the exit code of a command in its message alone (`StageCmdFailedError`, read in 3.67.1)."""
+
+
+def import_dvc() -> None:
+    """Start the fork server, which imports DVC meanwhile. It ends with this process."""
+    FORKS.set_forkserver_preload([*PRELOADED, __name__])
+    forkserver.ensure_running()
+
+
+def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, report: Connection) -> None:
+    """Run a command of DVC and end this process. `report` gets the exit code and DVC's messages."""
+    os.setsid()
+    # A handler, since programs would inherit that a signal is ignored.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    messages = _Messages()
+    for name in ("dvc", "dvc_objects", "dvc_data"):
+        logging.getLogger(name).handlers = [messages]
+    # Programs write to descriptor 1, DVC's advice and progress bars to this.
+    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    from dvc.cli import main
+
+    code = int(main(list(arguments)))
+    report.send((code, messages.texts[-MESSAGES:]))
+    os._exit(0)  # an orderly end with DVC imported takes 0.25 s
+
+
+def _end_with_the_run() -> None:
+    run = multiprocessing.parent_process()
+    assert run is not None
+    connection.wait([run.sentinel])
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)
+
+
+class _Messages(logging.Handler):
+    """Keeps what DVC says; warnings are printed among the stage's own lines."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        causes: list[str] = []
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None:
+            causes.append(str(error))
+            error = error.__cause__
+        text = ": ".join(filter(None, [record.getMessage(), *causes]))
+        self.texts.append(text[:1000])
+        if record.levelno == logging.WARNING:
+            os.write(1, f"{text}\n".encode())
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While within, hide the main program, which multiprocessing would run again in each child."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+async def run_stage(
+    name: str,
+    environment: Mapping[str, str],
+    on_lines: Callable[[list[str]], None],
+    *,
+    options: Sequence[str] = (),
+    timeout_seconds: float | None = None,
+) -> StageOutcome:
+    """Run a stage to its end, with these options of `dvc repro`; `on_lines` gets the lines that its command prints.
+
+    If the calling task is cancelled, the stage is ended (TERM, later KILL), and its outcome is `stopped`.
+    """
+    began, kills_before = time.perf_counter(), memory_kills()
+    kept: list[str] = []
+
+    def take(lines: list[str]) -> None:
+        kept.extend(lines)
+        del kept[:-100]
+        on_lines(lines)
+
+    output, report, process = _started(["--wait-for-lock", "repro", "--single-item", name, *options], environment)
+    stopped, late = await _to_the_end(process, output, LineSplitter(take), timeout_seconds)
+    try:
+        code, messages = report.recv() if report.poll() else (-signal.SIGKILL, [])
+    except EOFError:
+        code, messages = -signal.SIGKILL, []
+    report.close()
+    outcome = read_outcome(name, code, messages, kept, time.perf_counter() - began)
+    if outcome.result != "failed":
+        return outcome
+    if stopped:
+        return StageOutcome(name, "stopped", outcome.seconds)
+    if late:
+        message = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
+        return StageOutcome(name, "failed", outcome.seconds, message)
+    if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        message = describe_kill(memory_kills() > kills_before)
+        return StageOutcome(name, "failed", outcome.seconds, message, outcome.exit_code)
+    return outcome
+
+
+def _started(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[Connection, Connection, ForkServerProcess]:
+    output, to_output = FORKS.Pipe(duplex=False)
+    report, to_report = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=reproduce, args=(arguments, dict(environment), to_output, to_report))
+    try:
+        with to_output, to_report, _without_main():
+            process.start()
+    except (OSError, EOFError) as error:
+        raise UserError(
+            f"no process can be started for a stage ({error}): free memory, or raise the limit of processes "
+            "(`ulimit -u`), and run the same command again"
+        ) from error
+    return output, report, process
+
+
+async def _to_the_end(
+    process: ForkServerProcess, output: Connection, lines: "LineSplitter", timeout_seconds: float | None
+) -> tuple[bool, bool]:
+    """Read what a stage prints until it has ended; whether it was stopped, and whether it took too long.
+
+    A background process of the command may keep the output open for ever, so its end is not waited for.
+    """
+    loop, ended, descriptor = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
+    os.set_blocking(descriptor, False)
+
+    def read() -> None:
+        if chunk := os.read(descriptor, CHUNK_BYTES):
+            lines.feed(chunk)
+        else:
+            loop.remove_reader(descriptor)
+
+    def end() -> None:
+        loop.remove_reader(process.sentinel)
+        ended.set()
+
+    loop.add_reader(descriptor, read)
+    loop.add_reader(process.sentinel, end)
+    stopped = late = False
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        late = True
+    except asyncio.CancelledError:
+        stopped = True
+    if stopped or late:
+        await _end(process, ended)
+    loop.remove_reader(descriptor)
+    loop.remove_reader(process.sentinel)
+    with contextlib.suppress(BlockingIOError):
+        while chunk := os.read(descriptor, CHUNK_BYTES):
+            lines.feed(chunk)
+    lines.feed(b"")
+    output.close()
+    if ended.is_set():
+        process.join()
+    return stopped, late
+
+
+async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
+    """TERM for a stage and all that it started; KILL for what is left after `GRACE_SECONDS`.
+
+    What even KILL does not end within seconds (a process that waits for a device, or that nobody reaps) is left alone.
+    """
+    assert process.pid is not None
+    began = time.monotonic()
+    if group_lives(process.pid):
+        signal_group(process.pid, signal.SIGTERM)
+    else:  # it has no group of its own yet
+        process.terminate()
+    while not ended.is_set() or group_lives(process.pid):
+        waited = time.monotonic() - began
+        if waited > GRACE_SECONDS + 5:
+            return
+        if waited > GRACE_SECONDS:
+            signal_group(process.pid, signal.SIGKILL)
+        await asyncio.sleep(0.05)
+
+
+RENEWED_SECONDS = 5.0
+"""Between two states shown of a line that renews itself, such as a progress bar."""
+
+
+@dataclass
+class LineSplitter:
+    """Splits a stream into lines. Of a line that renews itself by `\\r`, the newest state is shown now and then."""
+
+    on_lines: Callable[[list[str]], None]
+    """Gets all lines that one chunk completes: a call for each line would slow down a stage that prints a lot."""
+    rest: bytes = b""
+    every_seconds: float = RENEWED_SECONDS
+    _shown: float = field(default_factory=time.monotonic)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take some bytes; none at all mean the end."""
+        *whole, rest = (self.rest + chunk).split(b"\n")
+        renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
+        self.rest = rest[renewed:]  # older states would be split again with every chunk
+        if not chunk and self.rest:
+            whole, self.rest = [self.rest], b""
+        elif renewed and time.monotonic() - self._shown >= self.every_seconds:
+            whole.append(self.rest)
+        if whole:
+            self._shown = time.monotonic()
+            self.on_lines([line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole])
+
+
+def memory_kills() -> int:
+    """How many processes Linux has killed for lack of memory so far; 0 where it does not count them."""
+    if not VMSTAT.exists():
+        return 0
+    lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
+    return next((int(value) for name, value in lines if name == "oom_kill"), 0)
+
+
+def describe_kill(for_memory: bool) -> str:
+    """Why a stage got SIGKILL, and what to do."""
+    if not for_memory:
+        return "was killed (SIGKILL) from outside; the same command continues"
+    return (
+        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
+        "PARROTFLOW_MICRO_BATCH (training); the same command continues"
+    )
+
+
+def read_outcome(name: str, code: int, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
+    """What became of a stage, by DVC's exit code and messages; of a failure the stage's own last error, else DVC's."""
+    if code:
+        failure = messages[-1] if messages else ""
+        found = _EXIT.search(failure)
+        own = last_error(lines)
+        exit_code = int(found.group(1)) if found else code
+        result: StageResult = "refused" if exit_code == EXIT_REFUSED else "failed"
+        return StageOutcome(name, result, seconds, own if found and own else failure, exit_code)
+    if any("is cached - skipping run" in message for message in messages):
+        return StageOutcome(name, "restored", seconds)
+    if any(message.startswith("Running stage") for message in messages):
+        return StageOutcome(name, "ran", seconds)
+    if any(message.startswith("Verifying ") for message in messages):
+        return StageOutcome(name, "recorded", seconds)
+    return StageOutcome(name, "unchanged", seconds)

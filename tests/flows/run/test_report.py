@@ -1,0 +1,39 @@
+"""What a run shows of its stages: metrics, its page, curves."""
+
+import base64
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from flows.plan.graph import Plan, PlannedStage
+from flows.plan.settings import Policy, Show
+from flows.run.curves import read_series
+from flows.run.outcome import StageOutcome
+from flows.run.report import changed_curves, outcome_page, shown_metrics
+
+
+def test_a_metric_of_zero_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("score.json").write_text('{"pass_at_1": 0}')
+    show = Show(metrics={"pass@1": "score.json:pass_at_1", "absent": "score.json:none"})
+
+    assert shown_metrics([PlannedStage("score", "clean", (), (), Policy(show=show))]) == {"pass@1": 0}
+
+
+def test_a_page_says_what_ran_and_the_curves_of_a_run_are_one_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loss.tsv").write_text("step\tloss\n0\t3.0\n10\t1.0\n")
+    curves = [{"title": "loss", "series": {"training": "loss.tsv:loss", "held out": "none.tsv:loss"}}]
+    policy = Policy.model_validate({"show": {"curves": curves}})
+    plan, outcomes = Plan((PlannedStage("train", "run", (), (), policy),)), {"train": StageOutcome("train", "ran")}
+
+    assert "| train | ran |" in outcome_page(plan, outcomes)
+    assert read_series(policy.show.curves[0]) == {"training": [(0.0, 3.0), (10.0, 1.0)]}
+    ((name, picture),) = changed_curves(plan, outcomes)
+    assert name == "train"
+    assert Image.open(io.BytesIO(base64.b64decode(picture.partition(",")[2]))).size[0] > 100
+    assert list(changed_curves(plan, {"train": StageOutcome("train", "failed")})) == []

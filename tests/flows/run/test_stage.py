@@ -1,0 +1,238 @@
+"""A stage as a process, run by DVC: its outcome, its lines, its end."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.run.locks import run_lock
+from flows.run.outcome import StageOutcome
+from flows.run.stage import LineSplitter, read_outcome, run_stage
+from stages.runtime.entry import EXIT_REFUSED, UserError
+from tests.flows.operated import wait_until
+from tests.flows.test_pipeline import COMMAND, environment, toy
+from tests.flows.toy import dvc, make_toy, repro
+from tests.forked import PARROTFLOW, run_forked
+
+
+def run(stage: str, variables: Mapping[str, str] = os.environ) -> tuple[StageOutcome, list[str]]:
+    lines: list[str] = []
+    return asyncio.run(run_stage(stage, variables, lines.extend)), lines
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[StageOutcome, list[str]]]:
+    """Runs a stage `one`, whose command is a script of the shell."""
+    folder = make_toy(tmp_path / "toy", "stages:\n  one: {cmd: sh script.sh, outs: [out.txt]}\n")
+    monkeypatch.chdir(folder)
+
+    def run_script(text: str) -> tuple[StageOutcome, list[str]]:
+        (folder / "script.sh").write_text(text)
+        return run("one")
+
+    return run_script
+
+
+Script = Callable[[str], tuple[StageOutcome, list[str]]]
+
+
+def test_a_stage_runs_once_is_then_unchanged_and_restored_where_its_result_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy")
+    monkeypatch.chdir(folder)
+
+    assert run("first")[0].result == "ran"
+    assert run("first")[0].result == "unchanged"
+    (folder / "first.txt").unlink()
+    (folder / "dvc.lock").unlink()
+    assert run("first")[0].result == "restored"
+
+
+def test_an_edited_output_of_a_frozen_stage_and_edited_data_are_recorded_and_not_restored(tmp_path: Path) -> None:
+    stage = "cmd: cp source.txt out.txt, deps: [source.txt], outs: [out.txt]"
+    folder = make_toy(tmp_path / "toy", f"stages:\n  one: {{{stage}}}\n")
+    dvc(folder, "add", "-q", "source.txt")
+    repro(folder)
+    (folder / "dvc.yaml").write_text(f"stages:\n  one: {{frozen: true, {stage}}}\n")
+    (folder / "out.txt").write_text("edited\n")
+    (folder / "source.txt").write_text("edited\n")
+
+    done = run_forked(PARROTFLOW, ["run", "one", "source.txt.dvc"], folder)
+
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert ["one", "recorded"] in rows, done.stdout + done.stderr
+    assert ["source.txt.dvc", "recorded"] in rows
+    assert (folder / "out.txt").read_text() == "edited\n"
+
+
+def test_a_failure_has_the_commands_exit_code_and_its_own_words_with_all_their_lines(script: Script) -> None:
+    outcome, lines = script("echo working\nprintf 'error: the Hub refused:\\nno such repository\\n'; exit 7")
+
+    assert (outcome.result, outcome.exit_code) == ("failed", 7)
+    assert outcome.message == "error: the Hub refused:\nno such repository"
+    assert lines == ["working", "error: the Hub refused:", "no such repository"]
+
+
+def test_the_exit_code_is_dvcs_and_not_a_number_that_the_stage_prints(script: Script) -> None:
+    outcome, lines = script("echo 'worker 3 exited with 69'; exit 4")
+
+    assert (outcome.exit_code, outcome.transient) == (4, False)
+    assert outcome.message == "worker 3 exited with 69"
+    assert lines == ["worker 3 exited with 69"]
+
+
+def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(script: Script) -> None:
+    said = ["Stage 'one' is cached - skipping run, checking out outputs", "Verifying the checkpoint", "ERROR: not one"]
+
+    outcome, lines = script("".join(f'echo "{line}"\n' for line in said) + "echo 1 > out.txt\n")
+
+    assert outcome.result == "ran"
+    assert lines == said
+
+
+def test_an_output_that_the_command_does_not_write_is_named_in_dvcs_words(script: Script) -> None:
+    outcome, _ = script("echo done")
+
+    assert outcome.result == "failed"
+    assert "output 'out.txt' does not exist" in outcome.message
+
+
+def test_a_stage_that_refuses_its_input_is_refused_and_has_not_failed(script: Script) -> None:
+    outcome, _ = script(f"echo 'error: worse than what is published' >&2; exit {EXIT_REFUSED}")
+
+    assert (outcome.result, outcome.exit_code) == ("refused", EXIT_REFUSED)
+    assert outcome.message == "error: worse than what is published"
+    assert not outcome.transient
+
+
+def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
+    outcome, lines = script("sleep 1000 &\necho $!\ntouch out.txt\n")
+
+    assert outcome.result == "ran"
+    os.kill(int(lines[0]), signal.SIGKILL)  # fails unless it still runs
+
+
+def test_a_stage_gets_the_variables_of_its_run_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages:\n  one: {cmd: env > out.txt, outs: [out.txt]}\n"))
+
+    run("one", {"PATH": os.environ["PATH"], "GIVEN": "2"})
+
+    variables = Path("out.txt").read_text().splitlines()
+    assert "GIVEN=2" in variables
+    assert not [line for line in variables if line.startswith("PYTEST_")]
+
+
+def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: 'sleep 600 & echo $!; sleep 600', outs: [out.txt]}\n")
+    monkeypatch.chdir(folder)
+    lines: list[str] = []
+
+    async def cancelled() -> StageOutcome:
+        running = asyncio.create_task(run_stage("one", os.environ, lines.extend))
+        while not lines:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        return await running
+
+    assert asyncio.run(cancelled()).result == "stopped"
+    assert not psutil.pid_exists(int(lines[0])) or psutil.Process(int(lines[0])).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_machine_without_room_for_a_process_is_named_and_not_taken_for_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise EOFError("unexpected EOF")  # the fork server ended: `os.fork` failed in it
+
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", no_room)
+
+    with pytest.raises(UserError, match="no process can be started for a stage"):
+        run("first")
+
+
+SAVING = """\
+import signal, sys, time
+from pathlib import Path
+
+def save(*_):
+    Path("saved.txt").write_text("saved")
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
+Path("began.txt").touch()
+time.sleep(600)
+"""
+
+
+def test_a_stage_ends_with_a_run_that_is_killed_saves_and_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: 'setsid sleep 60 & python slow.py', outs: [slow.txt]}\n")
+    (folder / "slow.py").write_text(SAVING)
+    (tmp_path / "home").mkdir()
+    process = subprocess.Popen(COMMAND, cwd=folder, env=environment(tmp_path / "home"), stdout=subprocess.DEVNULL)
+    wait_until((folder / "began.txt").exists, 180)
+    children = psutil.Process(process.pid).children(recursive=True)
+    daemon = next(child for child in children if child.cmdline()[:1] == ["sleep"])
+
+    process.kill()
+    process.wait()
+
+    monkeypatch.chdir(folder)
+    with run_lock("next"):
+        assert (folder / ".parrotflow/run.lock").read_text().startswith("the run next (process ")
+    _, alive = psutil.wait_procs([child for child in children if child != daemon], timeout=60)
+    daemon.kill()
+    assert alive == []
+    assert (folder / "saved.txt").read_text() == "saved"
+
+
+def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
+    lines: list[str] = []
+    split = LineSplitter(lines.extend)
+    for chunk in (b"10 %\r50", b" %\r100 %", b"\nhalf", b""):
+        split.feed(chunk)
+
+    assert lines == ["100 %", "half"]
+
+
+def test_a_progress_bar_is_shown_before_its_line_ends_and_only_its_newest_state_is_kept() -> None:
+    lines: list[str] = []
+    split = LineSplitter(lines.extend, every_seconds=0)
+    for number in range(3):
+        split.feed(b"%d of 3\r" % number)
+        assert len(split.rest) <= len(b"0 of 3\r")
+    split.feed(b"3 of 3\n")
+
+    assert lines[-2:] == ["2 of 3", "3 of 3"]
+
+
+def test_the_lines_of_one_chunk_come_together() -> None:
+    calls: list[list[str]] = []
+    split = LineSplitter(calls.append)
+    for chunk in (b"one\ntwo\nthr", b"ee", b"\n", b""):
+        split.feed(chunk)
+
+    assert calls == [["one", "two"], ["three"]]
+
+
+def test_dvc_that_was_killed_is_no_success() -> None:
+    outcome = read_outcome("x", -signal.SIGKILL, [], [], 0.0)
+
+    assert (outcome.result, outcome.exit_code) == ("failed", -signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "transient"), [(69, True), (75, True), (143, True), (-15, True), (2, False), (28, False), (65, False)]
+)
+def test_outages_and_stopped_stages_are_transient_failures(exit_code: int, transient: bool) -> None:
+    assert StageOutcome("x", "failed", exit_code=exit_code).transient == transient

@@ -4,9 +4,8 @@ The patterns of credentials are those of detect-secrets; a value is replaced, th
 of cleaning reads the masked shards, so that duplicates, passages of evaluation sets and the split are judged on the
 text that the model sees.
 
-Four numbers with points are an IPv4 address only by what is around them. Code and documentation are full of versions
-(`pkg==1.2.3.4`), numbers of sections (`§4.2.3.1`) and object identifiers (`ObjectIdentifier("2.5.4.65")`). They are
-told by what is next to the number, and by the last telling word before it on its line.
+Four numbers with points are an IPv4 address if it is public, and no letter, digit, point, `=` or `-` is next to them:
+code is full of versions such as `pkg==1.2.3.4`.
 """
 
 import inspect

@@ -151,7 +151,8 @@ def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_
 
 
 def test_parrotflow_params_prints_it_where_a_model_is_chosen(tmp_path: Path) -> None:
-    (tmp_path / "conf").symlink_to(ROOT / "conf")
+    for name in ("conf", "stages"):
+        (tmp_path / name).symlink_to(ROOT / name)
     text = (ROOT / "params.yaml").read_text(encoding="utf-8")
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
 

@@ -1,35 +1,29 @@
 """Why a stage would run: what has changed since it ran last; and the deps that DVC could not even hash.
 
-A stage depends on one file of the folder `code` (`stages.runtime.stage_code`). As soon as any code has changed, the
-plan would otherwise say of every stage that it may run. So it knows what the DVC stage that records the code would
-write now, without running it. A dvc.yaml without such a stage is planned as any other.
+A stage depends on one file of the folder of code (`stages.runtime.stage_code`). Whoever plans writes these files
+first, as the DVC stage that records the code will. A dvc.yaml without such a stage is planned as any other.
 """
 
 import json
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import md5
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
 from dvc.output import Output
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
-from dvc_data.hashfile.hash_info import HashInfo
-from dvc_data.hashfile.meta import Meta
 
+from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import differences
 from stages.runtime.stage_code import (
     FOLDER,
-    REQUIREMENTS_LOCK,
     WRITER,
-    StageCode,
     code_path,
     file_changes,
     library_changes,
@@ -79,8 +73,8 @@ class Reason:
                 return FIXED_TEXT[self.kind]
 
 
-def reasons_to_run(stage: Stage, folders: "Sequence[CodeFolder]", made: Collection[str]) -> Iterator[Reason]:
-    """What has changed since a stage ran last, as DVC compares it; `made`: the outputs of all stages."""
+def reasons_to_run(stage: Stage, folders: Collection[Path], made: Collection[str]) -> Iterator[Reason]:
+    """What has changed since a stage ran last, as DVC compares it; `folders`: of code; `made`: all outputs."""
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
         return
@@ -89,12 +83,13 @@ def reasons_to_run(stage: Stage, folders: "Sequence[CodeFolder]", made: Collecti
         return
     if stage.changed_stage():
         yield Reason("command", stage.addressing)
-    if not stage.frozen:
+    if not stage.frozen:  # as what `dvc import` brings is, whose source need not answer
         yield from _changed_deps(stage, folders, made)
-    yield from _changed_outs(stage)
+    if not writes_code(stage):  # its outputs are as it will write them
+        yield from _changed_outs(stage)
 
 
-def _changed_deps(stage: Stage, folders: "Sequence[CodeFolder]", made: Collection[str]) -> Iterator[Reason]:
+def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]) -> Iterator[Reason]:
     if stage.always_changed:
         yield Reason("always", "always_changed in dvc.yaml")
     for dep in stage.deps:
@@ -102,26 +97,27 @@ def _changed_deps(stage: Stage, folders: "Sequence[CodeFolder]", made: Collectio
             yield from _changed_params(dep)
         else:
             kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
-            folder = next((folder for folder in folders if Path(dep.fs_path).parent == folder.path), None)
+            is_record = Path(dep.fs_path).parent in folders
             for path, status in (dep.status() or {}).items():
                 # An upstream that has not run yet explains its own outputs.
-                if status == "deleted" and (folder or path in made):
+                if status == "deleted" and (is_record or path in made):
                     continue
                 if not dep.hash_info:
                     yield Reason(kind, path, new="is new in dvc.yaml")
                     continue
-                if folder:
-                    yield from _changed_code(folder, dep)
+                if is_record:
+                    yield from _changed_code(dep)
                 elif status == "deleted" and dep.protocol != "local":
                     yield Reason(kind, path, new="does not answer, or is gone")
                 else:
                     yield Reason(kind, path, new=status)
 
 
-def _changed_code(folder: "CodeFolder", dep: Dependency) -> Iterator[Reason]:
-    known = folder.changes(dep)
-    files = file_changes(*known) if known else {}
-    libraries = library_changes(*known) if known else []
+def _changed_code(dep: Dependency) -> Iterator[Reason]:
+    was = Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
+    old, new = (read_stage_code(path.read_bytes()) if path.is_file() else None for path in (was, Path(dep.fs_path)))
+    files = file_changes(old, new) if old and new else {}
+    libraries = library_changes(old, new) if old and new else []
     yield from (Reason("code", file, new=how) for file, how in files.items())
     yield from (Reason("library", *change) for change in libraries)
     if not files and not libraries:
@@ -131,17 +127,13 @@ def _changed_code(folder: "CodeFolder", dep: Dependency) -> Iterator[Reason]:
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
     states = {str(out): status for out in stage.outs if (status := _output_state(out))}
     missing = [path for path, status in states.items() if status == MISSING]
-    restored = recorded = ""
-    if stage.frozen:  # DVC neither runs it nor restores its outputs: it records them as they are, or fails
-        restored = f", and the stage is frozen: `dvc checkout {stage.addressing}` restores it"
-        recorded = ", and the stage is frozen: DVC records it"
     if len(missing) > 1:
-        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new=f"are missing{restored}")
+        yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
     elif missing:
-        yield Reason("output", missing[0], new=f"{MISSING}{restored}")
+        yield Reason("output", missing[0], new=MISSING)
     for path, status in states.items():
         if path not in missing:
-            yield Reason("output", path, new=f"{status}{recorded}")
+            yield Reason("output", path, new=status)
 
 
 def _output_state(out: Output) -> str:
@@ -207,94 +199,24 @@ def _unhashable(repo: Repo, path: str) -> Iterator[str]:
                 yield f"{shown} (not a regular file)"
 
 
-Found = TypeVar("Found")
+def record_codes(stages: Iterable[Stage]) -> set[Path]:
+    """Write what the stage that records the code would write now; the folders of code, mostly one.
 
-
-class ExpectedDependency(Dependency):  # type: ignore[misc]
-    """A file whose content is known before it is written."""
-
-    expected: HashInfo
-    exists = True
-
-    def get_hash(self) -> HashInfo:
-        """That of the expected content."""
-        return self.expected
-
-    def save(self) -> None:
-        """Take the expected content for the one that is there."""
-        self.hash_info, self.meta = self.expected, Meta()
-
-
-def expect_content(dep: Dependency, content: bytes) -> None:
-    """Let a dependency answer as if its file had this content already. Nothing is written."""
-    dep.__class__ = ExpectedDependency
-    dep.expected = HashInfo("md5", md5(content, usedforsecurity=False).hexdigest())
-
-
-class CodeFolder:
-    """The folder that one stage writes, with a file for each other stage."""
-
-    def __init__(self, writer: Stage) -> None:
-        self.writer = writer
-        self.root = Path(writer.wdir)
-        self.path = self.root / FOLDER
-        self.is_stale = False
-        """Whether its writer is to run: then the files are not what they will be."""
-
-    @cached_property
-    def texts(self) -> dict[Path, bytes]:
-        """File -> what its writer would write now. Raises UserError where code is not Python."""
-        return {self.root / path: code.text.encode() for path, code in stage_codes(self.root).items()}
-
-    def files_of(self, stage: Stage) -> list[Dependency]:
-        """Of a stage's dependencies those in the folder, and those that hold it."""
-        paths = ((dep, Path(dep.fs_path)) for dep in stage.deps if dep.protocol == "local")
-        return [dep for dep, path in paths if path.is_relative_to(self.path) or self.path.is_relative_to(path)]
-
-    def read_by(self, stages: Iterable[Stage], files: Mapping[Path, Found]) -> dict[Path, Found]:
-        """Of files, relative to the root, those that stages depend on."""
-        read = {Path(dep.fs_path) for stage in stages for dep in self.files_of(stage)}
-        whole = not read.isdisjoint((self.path, *self.path.parents))
-        return {path: value for path, value in files.items() if whole or self.root / path in read}
-
-    def changed_names(self, old: Mapping[Path, StageCode], new: Mapping[Path, StageCode]) -> list[str]:
-        """The files of code and the libraries that differ. Of a stage that one side lacks its command alone."""
-        files: set[str] = set()
-        libraries: set[str] = set()
-        for path in old.keys() | new.keys():
-            before, now = old.get(path), new.get(path)
-            if before and now:
-                files |= file_changes(before, now).keys()
-                libraries |= {name for name, *_ in library_changes(before, now)}
-            else:
-                files.add(f"stages/{path.stem.replace('.', '/')}/__main__.py")
-        paths = sorted(os.path.relpath(self.root / file) for file in files)
-        return [*paths, *(f"{name} in {REQUIREMENTS_LOCK}" for name in sorted(libraries, key=str.lower))]
-
-    def expect_in(self, stage: Stage) -> bool:
-        """Let DVC take the files as they will be; whether a stage reads nothing else of the folder."""
-        files = self.files_of(stage)
-        for dep in files:
-            if (text := self.texts.get(Path(dep.fs_path))) is not None:
-                expect_content(dep, text)
-        return all(Path(dep.fs_path) in self.texts for dep in files)
-
-    def changes(self, dep: Dependency) -> tuple[StageCode, StageCode] | None:
-        """What a file held when its stage ran last, and now. None where DVC's cache does not have the old one."""
-        path, old = Path(dep.fs_path), Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
-        new = self.texts.get(path) if self.is_stale else path.read_bytes() if path.is_file() else None
-        found = read_stage_code(old.read_bytes()) if old.is_file() else None, read_stage_code(new or b"")
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
-
-
-def code_folders(stages: Iterable[Stage]) -> list[CodeFolder]:
-    """Those that some stages write; mostly one, in a foreign project none."""
-    return [CodeFolder(stage) for stage in stages if writes_code(stage)]
+    Then DVC's own comparison says exactly whose code has changed. Raises UserError where code is not Python.
+    """
+    folders = set()
+    for stage in filter(writes_code, stages):
+        root = Path(stage.wdir)
+        folders.add(root / FOLDER)
+        for path, code in stage_codes(root).items():
+            if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != code.text:
+                atomic_write(root / path, code.text)
+    return folders
 
 
 def writes_code(stage: Stage) -> bool:
     """Whether a stage is the one that records the code of the others."""
-    return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd) and not stage.frozen
+    return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd)
 
 
 def unnoticed_code(name: str, command: object, deps: Iterable[str], root: Path = Path()) -> str:

@@ -29,7 +29,7 @@ from flows.dvc_repo.internals import (
     run_cache_entry,
 )
 from flows.dvc_repo.lock_file import remedy
-from flows.plan.changes import Reason, check_deps, code_folders, reasons_to_run, unnoticed_code, writes_code
+from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, unnoticed_code, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
@@ -103,9 +103,10 @@ class Plan:
 def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
     """Plan the stages of dvc.yaml, or `targets`, with what they need (with `downstream`: with what needs them).
 
-    As with `dvc repro`, stages of a dvc.yaml in another folder are planned where these need them, or as targets.
+    The files of code are written first (changes.py); nothing else is changed.
 
-    Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep.
+    Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep, and for a stage
+    that is frozen or in another dvc.yaml.
     """
     for name in ("dvc", "dvc_data"):
         logging.getLogger(name).setLevel(
@@ -114,10 +115,27 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: b
     try:
         with locked_repo() as repo:
             stages = _wanted(repo, targets, downstream)
+            for stage in stages:
+                refuse_foreign(stage)
             check_deps(repo, stages)
             return Plan(tuple(_plan(repo, stages, force)))
     except DvcException as error:
         raise UserError(f"dvc: {error}{remedy(error)}") from None
+
+
+def refuse_foreign(stage: Stage) -> None:
+    """Raise UserError of a stage that is frozen or in another dvc.yaml: DVC runs these in ways of their own."""
+    if not isinstance(stage, PipelineStage):
+        return
+    if stage.frozen:
+        raise UserError(
+            f"{stage.addressing} is frozen, so its result may not follow: `dvc unfreeze {stage.addressing}`"
+        )
+    if stage.path_in_repo != str(DVC_FILE):
+        raise UserError(
+            f"{stage.addressing}: parrotflow runs the stages of {DVC_FILE} in the project's root; move it there, or "
+            f"run `dvc repro {stage.addressing}`"
+        )
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
@@ -149,29 +167,26 @@ def _collect(repo: Repo, target: str) -> Iterable[PipelineStage]:
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:
     changing: set[str] = set()
     seconds, graph = read_seconds(), repo.index.graph
-    folders, planned = code_folders(repo.index.stages), set(stages)
+    folders, planned = record_codes(repo.index.stages), set(stages)
     made = {str(out) for stage in repo.index.stages for out in stage.outs}
     for stage in stages:
-        # With the edges of frozen stages: they need nothing to run before them, but must not read what is written.
         upstream = [other.addressing for other in graph.successors(stage) if other in planned]
-        # Of code that is to be recorded anew the plan knows what it will be.
-        known = {folder.writer.addressing for folder in folders if folder.is_stale and folder.expect_in(stage)}
         reasons = list(reasons_to_run(stage, folders, made))
         if force:
             reasons.append(Reason("asked", stage.addressing))
-        running = [name for name in upstream if name in changing - known and not stage.frozen]
+        running = [name for name in upstream if name in changing]
         state: StageState = "clean"
         if reasons:
-            can_restore = not running and not force and not stage.frozen
+            can_restore = not running and not force
             state = "restore" if can_restore and _is_cached(stage, reasons) else "run"
         elif running:
             state = "maybe"
         reasons += [Reason("upstream", name) for name in running]
         # What is only put back is as it was; anything else may come out differently.
-        if state != "clean" and not (state == "restore" and all(reason.kind == "output" for reason in reasons)):
+        # The code is recorded already.
+        is_put_back = state == "restore" and all(reason.kind == "output" for reason in reasons)
+        if not (state == "clean" or is_put_back or writes_code(stage)):
             changing.add(stage.addressing)
-        for folder in folders:
-            folder.is_stale |= folder.writer is stage and state != "clean"
         yield PlannedStage(
             stage.addressing,
             state,

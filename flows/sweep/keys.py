@@ -22,7 +22,7 @@ from flows.dvc_repo.internals import open_repo
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch, Run, last_runs
-from flows.plan.changes import check_deps, code_folders, writes_code
+from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.sweep import clone
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -163,7 +163,7 @@ class Sources:
     def __init__(self, repo: Repo) -> None:
         stages = repo.index.stages
         self._made = {Path(out.fs_path) for stage in stages if is_computed(stage) for out in stage.outs}
-        self._codes = {path: text for folder in code_folders(stages) for path, text in folder.texts.items()}
+        record_codes(stages)
 
     def of(self, stage: Stage) -> Iterator[tuple[str, str]]:
         """The files of a stage and its code, with their hashes."""
@@ -171,9 +171,7 @@ class Sources:
             path = Path(dep.fs_path)
             if isinstance(dep, ParamsDependency):
                 continue
-            if code := b"".join(text for name, text in self._codes.items() if name.is_relative_to(path)):
-                yield str(dep), hashlib.sha256(code).hexdigest()
-            elif not self._made & {path, *path.parents}:
+            if not self._made & {path, *path.parents}:
                 yield str(dep), dep.get_hash().value if dep.exists else ""
 
 

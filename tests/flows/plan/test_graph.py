@@ -131,13 +131,6 @@ def test_force_runs_what_is_clean(toy: Path) -> None:
     assert states("left", force=True) == {"first": "run", "left": "run"}
 
 
-def test_a_frozen_stage_stays_as_it_is(toy: Path) -> None:
-    replace(toy / "dvc.yaml", "    params: [left]", "    params: [left]\n    frozen: true")
-    replace(toy / "params.yaml", "rate: 1", "rate: 2")
-
-    assert states()["left"] == "clean"
-
-
 def test_stages_of_a_matrix_are_planned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = "{matrix: {x: [1, 2]}, cmd: 'echo ${item.x} > ${item.x}.txt', outs: ['${item.x}.txt']}"
     matrix = f"stages:\n  cell: {cell}\n"
@@ -179,7 +172,7 @@ stages:
 """
 
 
-def test_matrix_and_foreach_and_frozen_stages_are_planned_by_their_names(
+def test_matrix_and_foreach_are_planned_by_their_names_and_frozen_stages_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_toy(tmp_path / "toy", MATRIX)
@@ -192,19 +185,8 @@ def test_matrix_and_foreach_and_frozen_stages_are_planned_by_their_names(
     assert states("each@a") == {"prepare@1-a": "run", "prepare@2-a": "run", "each@a": "maybe"}
     assert states()["kept"] == "maybe"
     replace(folder / "dvc.yaml", "outs: [kept.txt]", "outs: [kept.txt]\n    frozen: true")
-    assert states()["kept"] == "clean"
-
-
-def test_several_dvc_yaml_files_are_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_toy(tmp_path / "toy")
-    (folder / "more").mkdir()
-    (folder / "more" / "dvc.yaml").write_text(
-        "stages:\n  copy: {cmd: cp ../join.txt copy.txt, deps: [../join.txt], outs: [copy.txt]}\n"
-    )
-    monkeypatch.chdir(folder)
-
-    assert plan("more/dvc.yaml")["more/dvc.yaml:copy"].upstream == ("join",)
-    assert plan("left", downstream=True).keys() == {"left", "join", "more/dvc.yaml:copy"}
+    with pytest.raises(UserError, match=r"kept is frozen, .*`dvc unfreeze kept`"):
+        make_plan()
 
 
 def test_without_targets_it_plans_what_plain_dvc_repro_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,6 +200,8 @@ def test_without_targets_it_plans_what_plain_dvc_repro_runs(tmp_path: Path, monk
 
     assert not (folder / "more" / "alone.txt").exists()
     assert set(yaml.safe_load((folder / "dvc.lock").read_text())["stages"]) == planned
+    with pytest.raises(UserError, match=r"more/dvc\.yaml:alone: parrotflow runs the stages of dvc\.yaml"):
+        make_plan(["more/dvc.yaml"])
 
 
 def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:
@@ -278,52 +262,6 @@ def test_a_stage_that_always_runs_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     said = repro(folder)
     assert "Running stage 'look'" in said
     assert "Running stage 'tell'" in said
-
-
-FROZEN = """\
-stages:
-  before: {cmd: cp source.txt before.txt, deps: [source.txt], outs: [before.txt]}
-  kept: {cmd: cp before.txt kept.txt, deps: [before.txt], outs: [kept.txt], frozen: true}
-"""
-
-
-@pytest.fixture
-def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline that is up to date, whose second stage is frozen by now."""
-    folder = make_toy(tmp_path / "frozen", FROZEN.replace(", frozen: true", ""))
-    repro(folder)
-    (folder / "dvc.yaml").write_text(FROZEN)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def test_a_frozen_stage_does_not_follow_its_upstream_and_does_not_read_while_it_writes(frozen: Path) -> None:
-    replace(frozen / "source.txt", "5", "five")
-
-    assert states() == {"before": "run", "kept": "clean"}
-    assert plan()["kept"].upstream == ("before",)
-
-
-def test_a_missing_output_of_a_frozen_stage_is_not_promised_to_be_restored(frozen: Path) -> None:
-    (frozen / "kept.txt").unlink()
-
-    assert states()["kept"] == "run"
-    assert plan()["kept"].why == "kept.txt is missing, and the stage is frozen: `dvc checkout kept` restores it"
-
-
-def test_a_frozen_stage_is_planned_as_dvc_treats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_toy(tmp_path / "toy", FROZEN.replace(", frozen: true", ""))
-    repro(folder)
-    (folder / "dvc.yaml").write_text(FROZEN)
-    monkeypatch.chdir(folder)
-    replace(folder / "source.txt", "5", "five")
-
-    assert states("kept") == {"kept": "clean"}  # it needs nothing
-    assert "before" not in repro(folder, "kept")
-    (folder / "kept.txt").write_text("by hand")
-    assert plan("kept")["kept"].why == "kept.txt modified, and the stage is frozen: DVC records it"
-    assert "Verifying outputs in frozen stage: 'kept'" in repro(folder, "kept")
-    assert states("kept") == {"kept": "clean"}
 
 
 def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def why(
     downstream: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
-    """Show which stages would run, and why. Nothing is changed.
+    """Show which stages would run, and why. Nothing but the record of the code is written.
 
     Parameters
     ----------

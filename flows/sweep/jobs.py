@@ -101,9 +101,10 @@ def carry_out(
                 if at_work:
                     time.sleep(POLL_SECONDS)
         finally:
-            for _, work in at_work:
+            left_over = [work for _, work in at_work]
+            for work in left_over:
                 work.stop()
-            while [work for _, work in at_work if not work.poll()]:
+            while left_over := [work for work in left_over if not work.poll()]:
                 time.sleep(POLL_SECONDS)
 
 

@@ -19,13 +19,24 @@ def of_all_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def shared_server(of_all_processes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
     """A server for all runs of all test processes: each run would start one of its own, which takes seconds."""
     with shared(of_all_processes / "shared-server", tmp_path_factory.mktemp("home")) as server:
         os.environ["PREFECT_API_URL"] = server.address
         yield server
         del os.environ["PREFECT_API_URL"]
+
+
+WITHOUT_RUNS = {"experiments", "plan", "project", "sweep"}
+"""Folders of tests that start no run of the pipeline."""
+
+
+@pytest.fixture(autouse=True)
+def server_of_runs(request: pytest.FixtureRequest) -> None:
+    """Have the shared server for each test that may start a run."""
+    if request.path.parent.name not in WITHOUT_RUNS:
+        request.getfixturevalue("shared_server")
 
 
 @pytest.fixture(scope="session")

@@ -157,7 +157,9 @@ def head_commit() -> str:
     if not head:
         raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
     with open_repo() as repo:
-        written = {Path(out.fs_path) for out in repo.index.outs} | {Path(EXPERIMENTS).absolute()}
+        outs = {Path(out.fs_path) for out in repo.index.outs}
+        # Stages also write files that are no outs, such as their times: next to outs.
+        written = outs | ({out.parent for out in outs} - {Path.cwd()}) | {Path(EXPERIMENTS).absolute()}
     status = git(root, "status", "--porcelain", "--untracked-files=no", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
     left = [path for path in changed if path.name != LOCK_FILE and not written & {path, *path.parents}]

@@ -117,6 +117,13 @@ def test_a_sweep_starts_from_a_clean_tree_but_for_results_and_new_files(project:
     (project / "experiments/toy.yaml").write_text("other")
     (project / "scores.json").write_text("{}")
     git(project, "add", "scores.json")
+    pipeline = (project / "dvc.yaml").read_text().replace("curve.tsv", "reports/curve.tsv")
+    (project / "dvc.yaml").write_text(pipeline)
+    (project / "reports").mkdir()
+    (project / "reports/times.json").write_text("1")
+    git(project, "add", "reports", "dvc.yaml")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "a change")
+    (project / "reports/times.json").write_text("2")
     assert clone.head_commit() == git(project, "rev-parse", "HEAD").strip()
 
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")

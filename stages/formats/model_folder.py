@@ -63,15 +63,3 @@ def exported_models() -> dict[int, Path]:
 
 CHECKPOINTS = Path(".parrotflow/checkpoints")
 """A folder for each run, named by its fingerprint."""
-
-
-def steps_to_export(export_steps: list[int] | str, max_steps: int) -> list[int]:
-    """The steps that `train.export_steps` of a run of `max_steps` means, increasing.
-
-    `log2` are those of Pythia (Biderman et al. 2023, section 2.1) without its step 0: 1, 2, 4, ... 512, then every
-    1000.
-    """
-    if isinstance(export_steps, list):
-        return sorted(export_steps)
-    steps = [*(2**exponent for exponent in range(10)), *range(1000, max_steps + 1, 1000)]
-    return [step for step in steps if step <= max_steps]

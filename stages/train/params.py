@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from stages.formats.model_folder import CHECKPOINTS, MODEL, steps_to_export
+from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.runtime.section import Section
 from stages.train.data.mixture import Mixture
 from stages.train.optim.muon import Muon
@@ -123,8 +123,14 @@ class TrainParams(Section):
 
     @property
     def exported_steps(self) -> list[int]:
-        """The steps that `export_steps` means, increasing."""
-        return steps_to_export(self.export_steps, self.max_steps)
+        """The steps that `export_steps` means, increasing.
+
+        `log2` are those of Pythia (Biderman et al. 2023, section 2.1) without its step 0.
+        """
+        if isinstance(self.export_steps, list):
+            return sorted(self.export_steps)
+        steps = [*(2**exponent for exponent in range(10)), *range(1000, self.max_steps + 1, 1000)]
+        return [step for step in steps if step <= self.max_steps]
 
     @property
     def start_checkpoint(self) -> Path | None:

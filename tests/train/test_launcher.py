@@ -11,7 +11,6 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
-from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.runtime import launch
 from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
@@ -24,7 +23,6 @@ from tests.train.small_run import (
     environment,
     fork,
     held_port,
-    params,
     run,
     run_workers,
     start,
@@ -222,18 +220,6 @@ def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -
         "error: own.yaml: accelerate could not start a worker by it; its messages are above"
     )
     assert "starting again" not in said
-
-
-def test_what_a_device_can_do_is_reported_only_where_it_is_known(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=3)
-    run_workers(project, 1)
-    speed = read_json(project / "reports/train_speed.json")
-    assert speed["model_flops_utilisation"] is None
-    assert speed["peak_flops"] is None
-    report = read_json(project / "reports/train.json")
-    assert report["tokens"] == 3 * 8 * params()["sequence_length"]
-    assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0
-    assert speed["weights_sha256"] == weights_sha256(project / "model")
 
 
 def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_exit_code(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import Manifest
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
-from stages.train.model.build import save_model, use_ids_of
+from stages.train.model.build import save_model, source_sha256, use_ids_of
 from tests.hub_client import with_short_waits
 from tests.train.models import GROUPED
 from tests.train.small_run import copy_of, fork, run, run_workers, start, write_params, write_project
@@ -35,18 +36,6 @@ def project(trained: Path, tmp_path: Path) -> Path:
     folder = copy_of(trained, tmp_path / "project")
     write_params(folder, max_steps=2, start_from="base")
     return folder
-
-
-def test_other_weights_in_the_same_folder_are_another_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run_workers(project, 1)
-    weights = load_file(project / "base/model.safetensors")
-    larger = {name: value * 1.5 for name, value in weights.items()}
-    save_file(larger, project / "base/model.safetensors", metadata={"format": "pt"})
-    capfd.readouterr()
-    run_workers(project, 1)
-    said = capfd.readouterr().out
-    assert "starting afresh, not from another run's checkpoints: start_from: " in said
-    assert "continuing" not in said
 
 
 def test_a_hub_that_does_not_answer_ends_the_run_with_the_code_for_a_retry(project: Path) -> None:
@@ -90,6 +79,15 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_l
     model = AutoModelForCausalLM.from_pretrained(project / "model")
     for written in (model.config, model.generation_config):
         assert (written.bos_token_id, written.eos_token_id, written.pad_token_id) == (0, 0, 0)
+
+
+def test_a_run_is_identified_by_the_weights_and_the_config_of_its_source(project: Path) -> None:
+    with chdir(project):
+        before, weights = source_sha256("base"), load_file("base/model.safetensors")
+        Path("base/generation_config.json").write_text(json.dumps({"max_new_tokens": 5}), encoding="utf-8")
+        assert source_sha256("base") == before
+        save_file({name: value * 1.5 for name, value in weights.items()}, "base/model.safetensors", {"format": "pt"})
+        assert source_sha256("base") != before
 
 
 def test_a_model_that_transformers_refuses_to_save_ends_the_run_with_one_message(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from stages.train.monitoring.report import (
     start_trackers,
 )
 from stages.train.params import TrainParams
-from tests.train.small_run import params, run, run_workers, stopped_at, write_params, write_project
+from tests.train.small_run import params, run, run_workers, stopped_at, write_project
 
 
 def test_the_time_that_remains_follows_from_the_steps_of_this_start() -> None:
@@ -126,12 +126,12 @@ def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own(
     assert len(list((TRACKERS / "run" / PROJECT).glob("events.out.tfevents.*"))) == 2
 
 
-def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", trackers=["tensorboard"], max_steps=2)
-    run_workers(project, 1)
-    write_params(project, trackers=["tensorboard"], max_steps=2, seed=1)
-    run_workers(project, 1)
-    assert len({path.parent for path in (project / ".parrotflow/trackers").glob("*/*/events.out.tfevents.*")}) == 2
+def test_two_runs_do_not_share_a_folder_in_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
+    for run_name in ("one", "other"):
+        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), run_name, 0)
+    assert len({path.parent for path in TRACKERS.glob("*/*/events.out.tfevents.*")}) == 2
 
 
 def read_events(path: Path) -> Iterator[Any]:
@@ -143,13 +143,10 @@ def read_events(path: Path) -> Iterator[Any]:
         content = content[16 + length :]
 
 
-def test_a_tracker_that_cannot_start_is_named_with_its_reason(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    project = write_project(tmp_path / "project", trackers=["tensorboard"])
-    (project / ".parrotflow").mkdir()
-    (project / ".parrotflow/trackers").write_text("a file stands where its folder should", encoding="utf-8")
-    with pytest.raises(AssertionError):
-        run_workers(project, 1)
-    said = capfd.readouterr().err.splitlines()[-1]
-    assert "UserError: params.yaml: train.trackers = ['tensorboard']: could not start: " in said
+def test_a_tracker_that_cannot_start_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    TRACKERS.parent.mkdir()
+    TRACKERS.write_text("a file stands where its folder should", encoding="utf-8")
+    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
+    with pytest.raises(UserError, match=r"train\.trackers = \['tensorboard'\]: could not start: "):
+        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", 0)

@@ -13,7 +13,7 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution, computing_variables, limits
 from stages.runtime.entry import UserError
 from stages.train.monitoring.profile import PROFILE, profiled_steps
-from tests.train.small_run import copy_of, run_workers, write_project
+from tests.train.small_run import copy_of, params, run_workers, write_project
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,15 @@ def test_the_record_names_what_can_change_a_bit_and_belongs_to_the_weights(finis
     assert session.environment["PARROTFLOW_MICRO_BATCH"] == "3"
     assert session.versions["torch"] == torch.__version__
     assert "eth7" not in (finished / TRAIN_EXECUTION).read_text(encoding="utf-8")
+
+
+def test_what_a_device_can_do_is_reported_only_if_it_is_known(finished: Path) -> None:
+    speed, report = (read_json(finished / f"reports/{name}.json") for name in ("train_speed", "train"))
+    assert speed["model_flops_utilisation"] is None
+    assert speed["peak_flops"] is None
+    assert report["tokens"] == 6 * 8 * params()["sequence_length"]
+    assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0
+    assert speed["weights_sha256"] == weights_sha256(finished / "model")
 
 
 def test_secrets_paths_and_names_stay_out_of_the_record() -> None:

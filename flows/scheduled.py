@@ -6,15 +6,13 @@ result is lost because a network fails: what could not be pushed is pushed by th
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Completed, Failed
 
 from flows import checkout
 from flows.deployments import (
@@ -33,7 +31,7 @@ from flows.pipeline_run import locked_folder, planned_run
 from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
-from flows.run.outcome import RunOptions, StoppedError
+from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -57,77 +55,48 @@ async def scheduled(
     environment of the worker says so (`PARROTFLOW_SOURCE`).
     """
 
-    async def work(remote: bool) -> Done:
-        if overrides:
-            atomic_write(PARAMS_FILE, composed_text(overrides))
-        check_params()
-        fetch = as_task("pull", dvc, retry_delays_seconds)
-        pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *(targets or ()))
-        options = RunOptions(tuple(targets or ()), pull=pulled, wait=True)
-        with locked_folder(options):
-            run = planned_run(options)
-            if run.plan.to_do:
-                await run_stages(run)
-        result = state_of(run.result())
-        return Done(result, keep=result.is_completed())
-
-    own = f"runs/{flow_run.name}" if overrides else "results"
-    return await unattended(branch, results_branch or own, targets or (), push, retry_delays_seconds, work)
-
-
-@dataclass(frozen=True)
-class Done:
-    """What an unattended run has done."""
-
-    state: State[Any]
-    keep: bool = True
-    """Whether its results are pushed and committed."""
-
-
-async def unattended(
-    branch: str,
-    kept: str,
-    names: Sequence[str],
-    push: bool,
-    delays_seconds: Sequence[float],
-    work: Callable[[bool], Awaitable[Done]],
-) -> State[Any]:
-    """`work` in the checkout of `branch`, with whether it has a DVC remote; its results go to the branch `kept`."""
     prepare_environment()
     logging.getLogger("prefect.engine").addFilter(is_no_end_of_a_run)
-    logger, name = get_run_logger(), flow_run.name or "run"
+    logger, name, wanted = get_run_logger(), flow_run.name or "run", tuple(targets or ())
+    kept = results_branch or (f"runs/{name}" if overrides else "results")
     address, folder = source_address("."), checkout_folder()
-
-    async def in_checkout() -> State[Any]:
-        require_names(branch, kept, *names)
+    try:
+        require_names(branch, kept, *wanted)
         checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
-            as_task("checkout", checkout.bring_up_to_date, delays_seconds)(folder, address, branch, kept)
+            as_task("checkout", checkout.bring_up_to_date, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)
-            remote = has_remote()
-            done = await work(remote)
-            if not done.keep:
-                return done.state
-            pushed = not (push and remote) or succeeds(as_task("push", push_results, delays_seconds))
+            if overrides:
+                atomic_write(PARAMS_FILE, composed_text(overrides))
+            check_params()
+            remote, fetch = has_remote(), as_task("pull", dvc, retry_delays_seconds)
+            pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *wanted)
+            state = await stages_up_to_date(RunOptions(wanted, pull=pulled, wait=True))
+            if not state.is_completed():
+                return state
+            pushed = not (push and remote) or succeeds(as_task("push", push_results, retry_delays_seconds))
             commit = as_task("commit", checkout.commit_results)(folder, f"Results of {name}", kept)
-            if not succeeds(as_task("git push", checkout.push_commits, delays_seconds), folder, kept):
+            if not succeeds(as_task("git push", checkout.push_commits, retry_delays_seconds), folder, kept):
                 return Failed(
                     message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
                 )
-        logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
-        if not pushed and done.state.is_completed():
-            message = "the DVC remote did not answer; the next run pushes this one's too"
-            return Completed(name="NotPushed", message=message)
-        return done.state
-
-    try:
-        state = await in_checkout()
-    except StoppedError as error:
-        state = Cancelled(message=str(error))
     except UserError as error:
         logger.error("%s", error)
-        state = Failed(message=str(error))
+        return Failed(message=str(error))
+    logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
+    if not pushed:
+        message = "the DVC remote did not answer; the next run pushes this one's too"
+        return Completed(name="NotPushed", message=message)
     return state
+
+
+async def stages_up_to_date(options: RunOptions) -> State[Any]:
+    """Run what is not up to date in the calling flow run; how that ended."""
+    with locked_folder(options):
+        run = planned_run(options)
+        if run.plan.to_do:
+            await run_stages(run)
+    return state_of(run.result())
 
 
 def is_no_end_of_a_run(record: logging.LogRecord) -> bool:

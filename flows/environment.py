@@ -121,10 +121,9 @@ VARIABLES = {
         "recently used",
     ),
     "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
-    "PARROTFLOW_SIGNING_PASSPHRASE": ("none", "its passphrase"),
     "PARROTFLOW_TRUSTED_KEY": (
         "none",
-        "public key or allowed-signers file with which `published verify` and `reproduce` check a signature",
+        "file of public keys with which `published verify` and `reproduce` check a signature",
     ),
     "PARROTFLOW_SOURCE": (
         "the folder in which the worker runs; for cells of a sweep, its `origin`",

@@ -288,7 +288,6 @@ WITH_FEW_LINES = {
     "stages/formats/plain_head.py": CLOSURES,
     "stages/formats/splits.py": CLOSURES,
     "stages/publish/preflight.py": "is a command of its own, which runs before the pipeline",
-    "stages/formats/revision/wheels.py": "is run by interpreters that have only the standard library",
 }
 """Modules under 25 lines, with the reason. The parameters of a stage and its story have files of their own anyway."""
 

@@ -20,10 +20,8 @@ class ReproduceOptions:
     """Where to work; .parrotflow/reproduce/REVISION when none is named."""
     from_scratch: bool = False
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
-    python: Path | None = None
-    """The interpreter to compute with, if it has the locked versions; else an environment is made with it."""
     this_environment: bool = False
-    """Compute with this interpreter (or that of --python) although its versions are not the locked ones."""
+    """Compute with this interpreter although its versions are not the locked ones."""
     set: list[str] = field(default_factory=list)
     """An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times."""
     token: list[str] = field(default_factory=list)
@@ -32,11 +30,10 @@ class ReproduceOptions:
     yes: bool = False
     """Run the revision's code without a question; needed if there is no terminal."""
     key: Path | None = None
-    """The publisher's public key, or an allowed-signers file of ssh-keygen: the revision must be signed by it."""
+    """A file with the publisher's public key: the revision must be signed by it."""
     segment: str | None = None
-    """Compute only the steps FROM-TO again, e.g. 0-100: from step 0 or a kept checkpoint to a recorded one."""
-    checkpoints: Path | None = None
-    """The folder with the run's checkpoints, for --segment; this project's when none is named."""
+    """Compute only the steps FROM-TO again, e.g. 0-100: from step 0 or a checkpoint of this project to a recorded
+    one."""
 
     @property
     def steps(self) -> tuple[int, int] | None:

@@ -267,6 +267,6 @@ def different_inputs(
         if hash_of(dep) == hashes.get(path):
             continue
         if Path(path).parent == FOLDER:
-            yield from (f"{name}: {how}" for name, how in changed_code(revision, checkout, path))
+            yield from changed_code(revision, checkout, path)
         elif not revision.is_made(path):
             yield f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}"

@@ -19,7 +19,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
-VENV, READY, MADE_WITH = "venv", "ready", "made-with"
+VENV, READY = "venv", "ready"
 
 REQUIREMENTS = "requirements.txt"
 
@@ -59,29 +59,24 @@ class Interpreter:
     """Where it is from, in words."""
 
 
-def choose_interpreter(
-    revision: RecordedRevision, checkout: Path, *, python: Path | None, this_environment: bool
-) -> Interpreter:
-    """The interpreter, `python` or this one; if it has other versions than the locked ones, a virtual environment is
+def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_environment: bool) -> Interpreter:
+    """The running interpreter; if it has other versions than the locked ones, that of a virtual environment, which is
     made, unless `this_environment` is to be used as it is."""
-    locked = needed_versions(revision, checkout)
-    # Absolute, as it starts in other folders; a link stays one: that of a virtual environment is what it is found by.
-    own = Path(shutil.which(python) or python).absolute() if python else Path(sys.executable)
-    machine = probe(own)
+    locked, machine = needed_versions(revision, checkout), probe(Path(sys.executable))
     different = differing(locked, machine.versions)
-    named = "that interpreter" if python else "the running interpreter"
     if not different:
-        return Interpreter(own, machine, {}, f"{named} has all {len(locked)} locked versions")
+        how = f"the running interpreter has all {len(locked)} locked versions"
+        return Interpreter(Path(sys.executable), machine, {}, how)
     if this_environment:
         require_present_versions(checkout, different)
         shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN])
         more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        return Interpreter(own, machine, different, f"{named}, as asked, although it differs: {shown}{more}")
-    made = make_environment(revision, own if python else interpreter_for(revision, machine))
+        how = f"the running interpreter, as asked, although it differs: {shown}{more}"
+        return Interpreter(Path(sys.executable), machine, different, how)
+    made = make_environment(revision, interpreter_for(revision, machine))
     machine = probe(made)
-    return Interpreter(
-        made, machine, differing(locked, machine.versions), f"{revision.work / VENV}, made from the lock"
-    )
+    how = f"{revision.work / VENV}, made from the lock"
+    return Interpreter(made, machine, differing(locked, machine.versions), how)
 
 
 def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
@@ -96,7 +91,7 @@ def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
         return Path(found)
     raise UserError(
         f"{revision.asked}: was made with Python {revision.python}; this is {here.python}, and PATH has no "
-        f"python{minor[0]}: install it, or name one with --python; --this-environment uses the libraries that are here"
+        f"python{minor[0]}: install it; --this-environment uses the libraries that are here"
     )
 
 
@@ -122,8 +117,8 @@ def probe(python: Path) -> Machine:
         return Machine.model_validate(probed())
     try:
         return Machine.model_validate_json(output([str(python), "-I", str(PROBE)], Path.cwd()))
-    except (OSError, ValueError, UserError) as error:
-        raise UserError(f"{python}: no interpreter of Python 3.11 or newer ({first_line(error)})") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{python}: no interpreter of Python ({first_line(error)})") from None
 
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -135,16 +130,13 @@ def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[s
 def make_environment(revision: RecordedRevision, base: Path) -> Path:
     """A virtual environment with the locked versions; the same command completes one that was left half made."""
     folder = revision.work / VENV
-    python, made_with = folder / "bin" / "python", folder / MADE_WITH
-    if folder.exists() and not (made_with.exists() and made_with.read_text(encoding="utf-8") == str(base)):
-        shutil.rmtree(folder)
+    python = folder / "bin" / "python"
     if not (folder / READY).exists():
         print(
             "      installing the revision's requirements.lock into an environment of its own (minutes, once)",
             flush=True,
         )
         output([str(base), "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
-        made_with.write_text(str(base), encoding="utf-8")
         install_locked(revision, python)
         (folder / READY).touch()
     return python

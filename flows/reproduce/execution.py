@@ -115,7 +115,7 @@ def check_segment(
     """
     if revision.execution is None:
         raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
-    checkpoints = (request.checkpoints or CHECKPOINTS / revision.execution.fingerprint).absolute()
+    checkpoints = (CHECKPOINTS / revision.execution.fingerprint).absolute()
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
     first, last = map(str, steps)

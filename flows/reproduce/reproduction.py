@@ -42,8 +42,7 @@ class Prepared(BaseModel):
     settings: dict[str, str]
     from_scratch: bool
     python: str
-    version: str = ""
-    """Of Python."""
+    """Its version."""
     different: dict[str, tuple[str, str]]
     """Library -> (locked version, version here), of those that differ."""
     restored: list[str]
@@ -99,7 +98,6 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
     lines += ["", f"{verdict.result}: {verdict.explanation}"]
     if verdict.restored:
         lines.append(f"restored by their hashes, not computed: {', '.join(verdict.restored)}")
-    lines += [f"not compared: {one}" for one in verdict.not_compared]
     if verdict.first is not None:
         stage, difference = verdict.first
         what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
@@ -127,16 +125,13 @@ def prepare(
         if before
         else bring_data(revision, checkout, computed, request.token, from_scratch=request.from_scratch)
     )
-    interpreter = choose_interpreter(
-        revision, checkout, python=request.python, this_environment=request.this_environment
-    )
+    interpreter = choose_interpreter(revision, checkout, this_environment=request.this_environment)
     say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
     now = Prepared(
         index=file_sha256(revision.folder / PROVENANCE),
         settings=request.settings,
         from_scratch=request.from_scratch,
-        python=str(interpreter.python),
-        version=interpreter.machine.python,
+        python=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
     )
@@ -171,9 +166,8 @@ def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> 
     if revision.execution is None or not revision.execution.sessions:
         return f"not recorded; here {here}"
     session = revision.execution.sessions[0]
-    counts = ((session.processes, "process", "es"), (session.threads_per_process, "thread", "s"))
-    processes, threads = (f"{count} {noun}{plural if count > 1 else ''}" for count, noun, plural in counts)
-    return f"{session.device}, {processes} of {threads}, {session.precision}, as recorded; here {here}"
+    size = f"processes: {session.processes}, threads of each: {session.threads_per_process}"
+    return f"{session.device}, {size}, {session.precision}, as recorded; here {here}"
 
 
 def describe_data(revision: RecordedRevision, restored: list[str]) -> str:

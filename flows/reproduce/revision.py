@@ -1,7 +1,6 @@
 """A published revision, in a folder or on the Hub: whether it is as published, and what it records."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,15 @@ from pathlib import Path
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.lock import LockEntry, maker_of, makers_of, overlaps, read_recorded_lock
+from stages.formats.revision.lock import (
+    LockEntry,
+    ancestors,
+    maker_of,
+    makers_of,
+    outs_of,
+    overlaps,
+    read_recorded_lock,
+)
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
@@ -31,7 +38,7 @@ from stages.formats.revision.signature import verify_signature
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
-from stages.runtime.stage_code import code_in, file_changes, library_changes
+from stages.runtime.stage_code import code_in
 
 NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS, SOURCE_ARCHIVE)
 """Without these nothing can be rebuilt."""
@@ -79,7 +86,8 @@ class RecordedRevision:
     @property
     def data_stages(self) -> list[str]:
         """The stages that the training depends on, directly or through others."""
-        return [] if self.training is None else list(ancestors(self.stages, self.makers, self.training))
+        deps = self.stages[self.training].get("deps", []) if self.training else []
+        return list(ancestors(self.stages, [dep["path"] for dep in deps]))
 
     @cached_property
     def published(self) -> dict[str, str]:
@@ -112,40 +120,15 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
             f"{asked}: holds no {missing[0] if missing else PROVENANCE}, so it does not say what it was made from; "
             "publish the model again"
         )
-    stages = read_recorded_lock(folder)
-    makers, ordered = makers_of(stages), dict[str, LockEntry]()
-    for stage in stages:
-        ordered |= {name: stages[name] for name in (*ancestors(stages, makers, stage), stage)}
-    return RecordedRevision(asked, folder, provenance, ordered, Execution.find(folder / EXECUTION), work)
+    recorded, execution = read_recorded_lock(folder), Execution.find(folder / EXECUTION)
+    stages = ancestors(recorded, [out["path"] for out in outs_of(recorded)])
+    return RecordedRevision(asked, folder, provenance, stages, execution, work)
 
 
-def ancestors(stages: dict[str, LockEntry], makers: dict[str, str], stage: str) -> Iterator[str]:
-    """The stages that a stage depends on, each after its own."""
-    seen: set[str] = {stage}
-
-    def above(name: str) -> Iterator[str]:
-        for dep in stages[name].get("deps", []):
-            for maker in [made_by for out, made_by in makers.items() if overlaps(out, dep["path"])]:
-                if maker not in seen:
-                    seen.add(maker)
-                    yield from above(maker)
-                    yield maker
-
-    return above(stage)
-
-
-def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[tuple[str, str]]:
-    """(file or library, how it differs) of a stage's code in the checkout.
-
-    If the record does not have it, the file of code itself is named.
-    """
+def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
+    """What differs of a stage's code in the checkout; if one of the two does not say, its file of code is named."""
     recorded, found = code_in(revision.folder / record_path(path)), code_in(checkout / path)
-    if recorded is None or found is None:
-        return [(path, "modified")]
-    return [
-        *file_changes(recorded, found).items(),
-        *((name, f"{old} -> {new}") for name, old, new in library_changes(recorded, found)),
-    ]
+    return [f"{path}: modified"] if recorded is None or found is None else recorded.changes_to(found)
 
 
 WORK = STATE_DIR / "reproduce"
@@ -226,7 +209,7 @@ def require_intact(asked: str, folder: Path) -> None:
     if not faults:
         return
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-    first = f"{'; '.join(map(str, faults[:3]))}{more}"
+    first = f"{'; '.join(faults[:3])}{more}"
     name, on_hub = Provenance.find(folder / PROVENANCE), HUB_NAME.fullmatch(asked)
     if name and on_hub and on_hub["revision"] != name.revision and not Path(asked).is_dir():
         # Of main the Hub's pages edit the card, and it may have files of others.

@@ -22,9 +22,6 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differ
 from stages.formats.revision.provenance import (
     EVALUATION,
     EVALUATION_RECEIPT,
-    EXECUTION,
-    INPUTS,
-    PROVENANCE,
 )
 from stages.runtime.entry import UserError
 
@@ -125,8 +122,6 @@ class ReproductionVerdict:
     sets: list[ComparedSet]
     facts: list[str] = field(default_factory=list)
     """The recorded facts of libraries and execution that differ here; empty for `bit-identical`."""
-    not_compared: list[str] = field(default_factory=list)
-    """The parts of the revision that this reproduction did not check, in words."""
 
     @property
     def restored(self) -> list[str]:
@@ -169,26 +164,16 @@ def judge(
     stages = compare_stages(revision, checkout, restored)
     weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
     same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
-    left_out = list(not_compared(revision))
     sets = compare_evaluations(revision, checkout, same_weights=same)
     different = [stage for stage in stages if stage.state in ("different", "not run")]
     if not different and stages and same:
-        return ReproductionVerdict("bit-identical", stages, sets, not_compared=left_out)
+        return ReproductionVerdict("bit-identical", stages, sets)
     equal = bool(different and sets) and all(one.equal for one in sets)
     equal = equal and all(stage.state != "not run" for stage in stages)
     if same:  # then no interval applies, to no number of any report
         equal = equal and not any(stage.contradicts(one) for stage in stages for one in stage.differences)
     facts = list(different_facts(revision, checkout, libraries))
-    return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts, left_out)
-
-
-def not_compared(revision: RecordedRevision) -> Iterator[str]:
-    """The parts of a revision that its reproduction does not check."""
-    if INPUTS in revision.provenance.files:
-        yield f"{INPUTS}: the list of sources is the publisher's word; the card has their documents and licences"
-    if EXECUTION in revision.provenance.files:
-        yield f"{EXECUTION}: on what the training ran is the publisher's word; nothing recorded contradicts it"
-    yield f"{PROVENANCE}: when and by whom, likewise"
+    return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts)
 
 
 def different_facts(

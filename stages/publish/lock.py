@@ -11,7 +11,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.revision.lock import Stages, makers_of, overlaps
+from stages.formats.revision.lock import Stages, ancestors, makers_of, overlaps
 from stages.formats.revision.provenance import record_path
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.inputs import DVC_FILE
@@ -56,27 +56,6 @@ def read_stages(path: Path) -> Stages:
 def deps_of(defined: Mapping[str, Any]) -> list[str]:
     """The paths that a stage of dvc.yaml lists."""
     return [dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []]
-
-
-def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
-    """The stages that the inputs come from, each after those that it depends on.
-
-    The stage that records the code is left out: it depends on every file of code, and its results are kept themselves.
-    """
-    ordered: Stages = {}
-
-    def add(paths: Iterable[str]) -> None:
-        for name in sorted(stages):
-            if name not in ordered and any(
-                overlaps(path, out["path"]) and out["path"] != FOLDER.as_posix()
-                for path in paths
-                for out in stages[name].get("outs", [])
-            ):
-                add([dep["path"] for dep in stages[name].get("deps", [])])
-                ordered[name] = stages[name]
-
-    add(list(inputs))
-    return ordered
 
 
 def changed_code(stages: Stages) -> Iterator[str]:

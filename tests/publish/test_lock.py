@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.publish.lock import ancestors, in_temporary_workspace, lock_of, published_stages, read_stages, settings
+from stages.formats.revision.lock import ancestors
+from stages.publish.lock import in_temporary_workspace, lock_of, published_stages, read_stages, settings
 from stages.runtime.entry import UserError
 from stages.runtime.stage_code import code_of
 from tests.publish.publishing import record

@@ -68,8 +68,6 @@ class Session(BaseModel, frozen=True):
     """The content of the launch preset; None where none was used."""
     versions: dict[str, str]
     """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
-    wheels: dict[str, str] = {}
-    """Library -> sha256 that tells its wheel from others of the same version (`wheels.wheel_digest`)."""
 
 
 OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
@@ -151,7 +149,7 @@ def differing_facts(recorded: Session, here: Session) -> Iterator[DifferingFact]
 
 def _facts(session: Session) -> dict[str, object]:
     facts = session.model_dump(exclude={"first_step", "last_step", "launch"})
-    for name in ("versions", "wheels", "environment", "isa_limits"):
+    for name in ("versions", "environment", "isa_limits"):
         entries = facts.pop(name)
         facts |= {f"{name}.{key}": value for key, value in entries.items() if key not in OTHERWISE_RECORDED}
     return facts

@@ -1,56 +1,21 @@
 """`record/dvc.lock` of a revision: what each stage read and wrote, by the hashes that DVC gives files and folders."""
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.revision.provenance import RECORDED_LOCK
 from stages.runtime.entry import UserError, first_line
+from stages.runtime.stage_code import FOLDER
 
 LockEntry: TypeAlias = dict[str, Any]
 """Of a stage in dvc.lock: cmd, deps, params, outs."""
 
 Stages: TypeAlias = dict[str, LockEntry]
-
-FaultKind = Literal["missing", "differs", "unlisted", "unknown", "link", "unreadable"]
-
-IN_WORDS: dict[FaultKind, str] = {
-    "missing": "is missing",
-    "differs": "differs from what was published",
-    "unlisted": "is not part of this revision",
-    "unknown": "is not a file that a revision can hold",
-    "link": "is a link or a special file, which no revision holds",
-    "unreadable": "cannot be read",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A file of a revision that is not as it was published."""
-
-    path: str
-    problem: FaultKind
-    detail: str = ""
-    """What was expected, and what was found."""
-
-    def __str__(self) -> str:
-        """In words."""
-        return f"{self.path}: {IN_WORDS[self.problem]}" + (f": {self.detail}" if self.detail else "")
-
-
-class DamagedError(UserError):
-    """A file of a revision that is not what it should be."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"damaged: {path}: {why}")
-        self.path, self.why = path, why
 
 
 class _Item(BaseModel, strict=True):
@@ -70,30 +35,20 @@ class _Lock(BaseModel, strict=True):
 
 
 def read_recorded_lock(folder: Path) -> Stages:
-    """The stages of a revision's dvc.lock; empty where it has none. Raises DamagedError."""
+    """The stages of a revision's dvc.lock; empty if it has none. Raises UserError if it is damaged."""
     if not (folder / RECORDED_LOCK).is_file():
         return {}
-    # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
-    content = read_yaml(folder, RECORDED_LOCK)
     try:
+        # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
+        content = YAML(typ="safe", pure=True).load(folder / RECORDED_LOCK)
         _Lock.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise DamagedError(RECORDED_LOCK, f"is no dvc.lock ({where}: {first['msg']})") from None
+    except (YAMLError, ValueError, RecursionError, OSError) as error:
+        raise UserError(f"damaged: {RECORDED_LOCK}: is no dvc.lock ({first_line(error)})") from None
     stages: Stages = content.get("stages", {})
     for path in (out["path"] for out in outs_of(stages)):
         if is_outside(path):
-            raise DamagedError(RECORDED_LOCK, f"has the output {path}, which is outside of the project")
+            raise UserError(f"damaged: {RECORDED_LOCK}: has the output {path}, which is outside of the project")
     return stages
-
-
-def read_yaml(folder: Path, path: str) -> Any:
-    """A YAML file of a revision. Raises DamagedError if it cannot be read as one."""
-    try:
-        return YAML(typ="safe", pure=True).load(folder / path)
-    except (YAMLError, ValueError, RecursionError, OSError) as error:
-        raise DamagedError(path, f"is no YAML ({first_line(error)})") from None
 
 
 def outs_of(stages: Stages) -> Iterator[dict[str, Any]]:
@@ -109,6 +64,27 @@ def makers_of(stages: Stages) -> dict[str, str]:
 def maker_of(makers: Mapping[str, str], path: str) -> str | None:
     """The stage that makes a file or folder of the project; None where no recorded one does."""
     return next((stage for out, stage in makers.items() if is_within(path, out)), None)
+
+
+def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
+    """The stages that the inputs come from, each after those that it depends on.
+
+    The stage that records the code is left out: it depends on every file of code, and its results are kept themselves.
+    """
+    ordered: Stages = {}
+
+    def add(paths: Iterable[str]) -> None:
+        for name in sorted(stages):
+            if name not in ordered and any(
+                overlaps(path, out["path"]) and out["path"] != FOLDER.as_posix()
+                for path in paths
+                for out in stages[name].get("outs", [])
+            ):
+                add([dep["path"] for dep in stages[name].get("deps", [])])
+                ordered[name] = stages[name]
+
+    add(list(inputs))
+    return ordered
 
 
 def is_within(path: str, folder: str) -> bool:
@@ -129,9 +105,3 @@ def is_outside(path: str) -> bool:
 def hash_of(entry: LockEntry) -> str | None:
     """The hash that dvc.lock has of a dependency or output."""
     return entry.get(entry.get("hash", "md5"))
-
-
-def folder_md5(files: Mapping[str, str]) -> str:
-    """What DVC names a folder by, from its files' md5 by their paths in it (dvc_data.hashfile.tree.Tree)."""
-    listing = [{"md5": files[path], "relpath": path} for path in sorted(files)]
-    return f"{hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest()}.dir"

@@ -22,26 +22,20 @@ from stages.runtime.entry import UserError
 SIGNING_KEY = "PARROTFLOW_SIGNING_KEY"
 """Names the file with the private key, or with the public one of a key that ssh-agent has; unset: nothing is signed."""
 
-PASSPHRASE = "PARROTFLOW_SIGNING_PASSPHRASE"
-"""Of the private key, where it is encrypted."""
-
 TRUSTED_KEY = "PARROTFLOW_TRUSTED_KEY"
-"""Names the file that revisions are verified with: a public key, or an allowed-signers file (ssh-keygen(1))."""
+"""Names the file that revisions are verified with: public keys, a line each."""
 
 NAMESPACE = "parrotflow"
 """A signature that was made for another purpose with the same key is not valid here."""
 
 PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-\S+ \S+")
-"""How a file with a public key begins; a line of an allowed-signers file begins with names."""
+"""The beginning of a line with a public key."""
 
 ARMOR = re.compile(rb"[!-~ \n]*")
 """The characters of a signature. ssh-keygen ignores other white space, in which a changed byte would be unnoticed."""
 
 SIGNER = "signer"
-"""The name of the one key of such a file."""
-
-ASK = f'#!/bin/sh\nprintf "%s\\n" "${PASSPHRASE}"\n'
-"""Answers for the user: ssh-keygen would ask in the terminal, where a service has no one to answer."""
+"""The name of every key that is trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class SignatureCheck:
     reason: str = ""
     """Why it is invalid, or was not checked."""
     signer: str = ""
-    """The fingerprint of the key, after its name in the allowed-signers file."""
+    """The fingerprint of the key."""
 
     def is_acceptable(self, key: Path | None) -> bool:
         """True if the signature satisfies the caller: valid when a key is given, not invalid when none is."""
@@ -83,8 +77,8 @@ def sign(index: Path, key: Path) -> Path:
         made = copy.with_name(SIGNATURE)
         if done.returncode or not made.is_file():
             raise UserError(
-                f"{SIGNING_KEY}: {key} cannot sign ({last_line(done)}); make a key with `ssh-keygen -t ed25519`, and "
-                f"give the passphrase of an encrypted one in {PASSPHRASE}"
+                f"{SIGNING_KEY}: {key} cannot sign ({last_line(done)}); make a key with `ssh-keygen -t ed25519`; add "
+                "an encrypted one to ssh-agent (`ssh-add`), and name its public file"
             )
         signature = index.with_name(SIGNATURE)
         if not signature.is_file() or signature.read_bytes() != made.read_bytes():
@@ -95,14 +89,14 @@ def sign(index: Path, key: Path) -> Path:
 def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     """Verify the signature of the revision in `folder`.
 
-    `key` is a public key or an allowed-signers file; without it the one that PARROTFLOW_TRUSTED_KEY names is used.
-    `valid`: the holder of a key that is named there signed this index. Without a key a damaged signature is `invalid`,
-    any other `unchecked`. Raises UserError if the file cannot be read, or a key is named and ssh-keygen is missing.
+    `key` is a file of public keys; without it the one that PARROTFLOW_TRUSTED_KEY names is used. `valid`: the holder of
+    a key there signed this index. Without a key a damaged signature is `invalid`, any other `unchecked`. Raises
+    UserError if the file cannot be read, or a key is named and ssh-keygen is missing.
     """
     key = trusted_key(key)
     signature, content = folder / SIGNATURE, folder / PROVENANCE
     if key is not None and not key.is_file():
-        raise UserError(f"{key}: no such file; name a public key (key.pub) or an allowed-signers file")
+        raise UserError(f"{key}: no such file; name a public key, e.g. key.pub")
     if not signature.is_file() or not content.is_file():
         return SignatureCheck("unsigned")
     if key is None and shutil.which("ssh-keygen") is None:
@@ -117,11 +111,10 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
             "unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key"
         )
     with allowed_signers(key) as allowed:
-        found = ssh_keygen("find-principals", "-f", str(allowed), "-s", str(signature))
-        for name in found.stdout.splitlines():
-            if ssh_keygen("verify", "-f", str(allowed), "-I", name, *common, reads=content).returncode == 0:
-                return SignatureCheck("valid", signer=fingerprint if name == SIGNER else f"{name}, {fingerprint}")
-    return SignatureCheck("invalid", f"made with the key {fingerprint}, which {key} does not name for {NAMESPACE}")
+        done = ssh_keygen("verify", "-f", str(allowed), "-I", SIGNER, *common, reads=content)
+    if done.returncode == 0:
+        return SignatureCheck("valid", signer=fingerprint)
+    return SignatureCheck("invalid", f"made with the key {fingerprint}, which is not in {key}")
 
 
 def trusted_key(key: Path | None) -> Path | None:
@@ -132,43 +125,34 @@ def trusted_key(key: Path | None) -> Path | None:
 
 @contextmanager
 def allowed_signers(key: Path) -> Iterator[Path]:
-    """The allowed-signers file that a user names, or one with the public keys, a line each, that a user names."""
+    """An allowed-signers file (ssh-keygen(1)) with the public keys of a file. Raises UserError if it has none."""
     try:
-        text = key.read_text(encoding="utf-8-sig").strip()
+        lines = key.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{key}: cannot be read ({error}); name a public key or an allowed-signers file") from None
-    if "PRIVATE KEY" in text:
-        raise UserError(f"{key}: is a private key; name the public one, {key}.pub")
-    if not PUBLIC_KEY.match(text):
-        yield key
-        return
+        raise UserError(f"{key}: cannot be read ({error}); name a public key, e.g. key.pub") from None
+    keys = [f'{SIGNER} namespaces="{NAMESPACE}" {line}\n' for line in lines if PUBLIC_KEY.match(line)]
+    if not keys:
+        raise UserError(f"{key}: holds no public key; name the file that `ssh-keygen` wrote next to the private one")
     with TemporaryDirectory() as temporary:
         allowed = Path(temporary) / "allowed_signers"
-        keys = [f'{SIGNER} namespaces="{NAMESPACE}" {line}\n' for line in text.splitlines() if PUBLIC_KEY.match(line)]
         allowed.write_text("".join(keys), encoding="utf-8")
         yield allowed
 
 
 def ssh_keygen(action: str, *options: str, reads: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run `ssh-keygen -Y`. Raises UserError where it is not installed."""
-    with TemporaryDirectory() as temporary:
-        ask = Path(temporary) / "ask"
-        ask.write_text(ASK, encoding="utf-8")
-        ask.chmod(0o700)
-        try:
-            return subprocess.run(
-                ["ssh-keygen", "-Y", action, *options],
-                input=reads.read_text(encoding="utf-8", errors="surrogateescape") if reads else "",
-                env=os.environ | {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "LC_ALL": "C"},
-                capture_output=True,
-                check=False,
-                encoding="utf-8",
-                errors="surrogateescape",
-            )
-        except FileNotFoundError:
-            raise UserError(
-                "signatures need ssh-keygen (OpenSSH 8.2 or newer): `apt-get install openssh-client`"
-            ) from None
+    """Run `ssh-keygen -Y`, which asks for no passphrase. Raises UserError if it is not installed."""
+    try:
+        return subprocess.run(
+            ["ssh-keygen", "-Y", action, *options],
+            input=reads.read_text(encoding="utf-8", errors="surrogateescape") if reads else "",
+            env=os.environ | {"SSH_ASKPASS": "false", "SSH_ASKPASS_REQUIRE": "force", "LC_ALL": "C"},
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+            errors="surrogateescape",
+        )
+    except FileNotFoundError:
+        raise UserError("signatures need ssh-keygen (OpenSSH 8.2 or newer): `apt-get install openssh-client`") from None
 
 
 def last_line(done: "subprocess.CompletedProcess[str]") -> str:

@@ -18,7 +18,6 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.revision.lock import Fault
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance
 from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
 from stages.formats.revision.verify import verify_files
@@ -95,7 +94,7 @@ def verify(folder: Path, arguments: argparse.Namespace) -> None:
     for name in names:
         found, signature = faults(folder, name), verify_signature(folder / REVISIONS / name, arguments.key)
         wrong += bool(found) or not signature.is_acceptable(arguments.key)
-        print(f"{name}  {'; '.join(map(str, found)) or 'intact'}, {signature}")
+        print(f"{name}  {'; '.join(found) or 'intact'}, {signature}")
     if wrong:
         raise UserError(
             f"{folder}: {wrong} of {len(names)} revisions are not as they were published, or not signed with that key; "
@@ -103,10 +102,10 @@ def verify(folder: Path, arguments: argparse.Namespace) -> None:
         )
 
 
-def faults(folder: Path, name: str) -> list[Fault]:
+def faults(folder: Path, name: str) -> list[str]:
     """What is wrong with a revision, and with its name here."""
     index = Provenance.find(folder / REVISIONS / name / PROVENANCE)
-    misnamed = [Fault(PROVENANCE, "differs", f"it is that of {index.revision}")] if index else []
+    misnamed = [f"{PROVENANCE}: is that of {index.revision}"] if index else []
     return [*verify_files(folder / REVISIONS / name), *(misnamed if index and index.revision != name else [])]
 
 
@@ -153,7 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     of_verify.add_argument(
         "--key",
         type=Path,
-        help=f"a public key or an allowed-signers file of ssh-keygen; default: the file that {TRUSTED_KEY} names",
+        help=f"a file of public keys; default: the one that {TRUSTED_KEY} names",
     )
     of_promote = command("promote", promote, "lead main to a revision, if the gate passes")
     of_promote.add_argument("revision")

@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from stages.formats.revision.execution import (
     computing_variables,
     limits,
 )
-from stages.formats.revision.wheels import wheel_digest
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
@@ -175,7 +173,6 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
     own_rows = params.global_batch_size // processes
     distributed = "fsdp2" if uses_fsdp() else "ddp" if processes > 1 else "none"
     flags = torch.cpu.get_capabilities()
-    digests = {name: wheel_digest(distribution(name)) for name in IMPORTED if name in sys.modules}
     return Session(
         first_step=first_step,
         last_step=params.max_steps,
@@ -195,7 +192,6 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
         environment=computing_variables(os.environ),
         launch=os.environ.get(LAUNCH_SETTINGS),
         versions=imported_versions(trainer.compiled),
-        wheels={name: digest for name, digest in digests.items() if digest},
     )
 
 

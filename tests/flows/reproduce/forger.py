@@ -1,5 +1,6 @@
 """Forges published revisions: edits files and then writes the new hashes wherever a forger can write them."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 from flows.reproduce.revision import project_path
 from stages.formats.model_folder import MODEL
-from stages.formats.revision.lock import folder_md5, read_recorded_lock
+from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     NOT_INDEXED,
     PROVENANCE,
@@ -19,6 +20,12 @@ from stages.formats.revision.provenance import (
     revision_name,
 )
 from stages.runtime.atomic import file_md5, file_sha256
+
+
+def folder_md5(files: dict[str, str]) -> str:
+    """DVC's name for a folder, from its files' md5 by their paths in it."""
+    listing = [{"md5": files[path], "relpath": path} for path in sorted(files)]
+    return f"{hashlib.md5(json.dumps(listing, sort_keys=True).encode()).hexdigest()}.dir"
 
 
 @dataclass

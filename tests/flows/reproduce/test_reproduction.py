@@ -79,8 +79,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
 def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    python = Path(os.path.relpath(sys.executable))
-    assert reproduce(ReproduceOptions(str(revision), yes=True, python=python, set=["OMP_NUM_THREADS=7"])) == 0
+    assert reproduce(ReproduceOptions(str(revision), yes=True, set=["OMP_NUM_THREADS=7"])) == 0
 
     said = capfd.readouterr().out
     assert "note: as asked: OMP_NUM_THREADS=7 (recorded: 2)" in said

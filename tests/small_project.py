@@ -119,8 +119,6 @@ SECTIONS: dict[str, Any] = {
         "stride": None,
         "sets": {},
         "baselines": [],
-        "previous": None,
-        "precision": "fp32",
         "bootstrap_resamples": 200,
         "seed": 0,
     },
@@ -130,7 +128,7 @@ SECTIONS: dict[str, Any] = {
         "language": "python",
         "headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
         "problems": {
-            "sets": [{"kind": "file", "path": "evaluation/problems/python.jsonl", "language": "python", "stop": None}],
+            "sets": [{"path": "evaluation/problems/python.jsonl", "language": "python", "stop": None}],
             "samples": 2,
             "temperature": 0.8,
             "top_p": 0.95,

@@ -109,5 +109,4 @@ def require_declared(inputs: CardInputs) -> None:
 def built_in_data_sets(inputs: CardInputs) -> set[str]:
     """The names under which the card has results of the pipeline's own evaluations."""
     problem_sets = {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
-    repositories = {name.partition("@")[0] for name in problem_sets}
-    return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets, *repositories}
+    return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets}

@@ -1,6 +1,5 @@
 """The model card: its head, which the Hub reads (the model-index), its text and the picture of its curves."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from stages.formats.evaluation.verdicts import ScoreReport
 from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.reports import Points, read_curve
 from stages.formats.revision.provenance import CARD, CURVES
+from stages.runtime.hub import HUB_COMMIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,6 @@ def render_card(params: CardParams, destination: Destination, inputs: CardInputs
     text = filled_card(params, destination, inputs, head, with_curves=with_curves)
     (folder / CARD).write_text(text, encoding="utf-8")
 
-
-HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
-"""A model or data set of the Hub, as params.yaml names it."""
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 
@@ -87,18 +84,16 @@ def held_out(evaluation: Evaluation) -> Iterator[EvalResult]:
 
 
 def of_problems(report: ScoreReport, generation: Generation) -> Iterator[EvalResult]:
-    """pass@k as cards name it on the Hub; a data set of the Hub by its name and commit."""
+    """pass@k as cards name it on the Hub."""
     for name, found, k, score in pass_at_k(report):
         source = problems_from(found, generation)
-        hub = HUB_COMMIT.fullmatch(source)
         set_name = name if is_published(name, found) or not source else source
         samples = f"{found.samples // found.problems:,} samples of each problem"
         yield EvalResult(
             task_type=TASK_TYPE,
             task_name="Code Generation",
-            dataset_type=hub["repository"] if hub else set_name,
+            dataset_type=set_name,
             dataset_name=problem_set_name(name, found.problems),
-            dataset_revision=hub["commit"] if hub else None,
             metric_type=f"pass@{k}",
             metric_name=named(f"pass@{k} ({samples}, {drawn(generation)})", score.interval_95, found.problems),
             metric_value=score.value,

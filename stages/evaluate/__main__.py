@@ -11,7 +11,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from collections.abc import Sequence
 
 from stages.evaluate.likelihood.documents import named_sets, validation_split
-from stages.evaluate.likelihood.models import baseline_models, previous_model, trained_model
+from stages.evaluate.likelihood.models import baseline_models, trained_model
 from stages.evaluate.likelihood.report import (
     Bootstrap,
     compress,
@@ -38,9 +38,9 @@ def main() -> None:
     require_locked("tokenizers")  # transformers reads tokenizers with it
     sets = [validation_split(CLEAN / VALIDATION), *named_sets(params.sets)]
     trained = trained_model(params)
-    models = [trained, *previous_model(params.previous, trained), *baseline_models(params.baselines, trained)]
+    models = [trained, *baseline_models(params.baselines, trained)]
 
-    scored = score_sets(models, sets, params.precision)
+    scored = score_sets(models, sets)
     bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
@@ -52,7 +52,7 @@ def main() -> None:
     notes = unknown_text(list(scored))
     for note in notes:
         print(f"note: {note}", flush=True)
-    evaluation_receipt(ours, models, bootstrap, params.precision, notes).write()
+    evaluation_receipt(ours, models, bootstrap, notes).write()
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

@@ -1,9 +1,7 @@
 """Opens a trained model folder."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -101,18 +99,6 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         raise UserError(f"{folder}: the tokenizer has no eos_token, with which every text begins")
     tokenizer.backend_tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-@contextmanager
-def products_in(precision: Literal["fp32", "tf32"]) -> Iterator[None]:
-    """Within, a GPU computes matrix products of float32 in this precision. A CPU's are not concerned."""
-    setting: Any = torch.backends.cuda.matmul
-    before = setting.fp32_precision
-    setting.fp32_precision = {"fp32": "ieee", "tf32": "tf32"}[precision]
-    try:
-        yield
-    finally:
-        setting.fp32_precision = before
 
 
 def answers_key(folder: Path) -> str:

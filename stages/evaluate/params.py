@@ -1,6 +1,6 @@
 """How a model is evaluated."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -22,15 +22,8 @@ class EvaluateParams(Section):
     """Further held-out sets, by name: a file or a folder of documents. `.jsonl` and `.parquet` hold a document in each
     row (`text`, and `source` and `path` if they are there); any other file is a document."""
     baselines: list[str]
-    """Models that are scored on the same documents, each with its own tokenizer: folders, or revisions on the Hub
-    (owner/name@TAG or owner/name@COMMIT)."""
-    previous: str | None
-    """What was published before, to be compared with: the link to it (`published/NAME/main`) or a branch on the Hub
-    (`owner/name@main`). Skipped if nothing is published yet. It may move without this stage running again: the receipt
-    says which revision it was."""
-    precision: Literal["fp32", "tf32"]
-    """Of the matrix products on a GPU. tf32 rounds their factors to 10 bits, and is several times as fast on GPUs that
-    have it. A CPU computes in fp32 always."""
+    """Models that are scored on the same documents, each with its own tokenizer: folders, or commits on the Hub
+    (owner/name@COMMIT)."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]

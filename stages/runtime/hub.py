@@ -1,5 +1,6 @@
 """The Hugging Face Hub: reading a model's files, and what the errors of its clients mean for a user."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -7,6 +8,9 @@ from pathlib import Path
 from sys import modules
 
 from stages.runtime.entry import UnavailableError, UserError, first_line
+
+HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
+"""A model on the Hub, as params.yaml names it: a branch or a tag can move to other weights."""
 
 RETRIED = {408, 409, 412, 425, 429}
 """Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx).
@@ -99,6 +103,24 @@ def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, d
         return Path(
             snapshot_download(repository, revision=commit, allow_patterns=list(files), local_files_only=not download)
         )
+
+
+def model_folder(what: str, name: str, files: Sequence[str], *, download: bool = True) -> tuple[Path, str | None]:
+    """The folder of a model that is named as a folder or as `owner/name@COMMIT`, and the commit.
+
+    Raises UserError if there is none or its weights are pickled, else as `snapshot` does.
+    """
+    folder, commit = Path(name), None
+    if named := HUB_COMMIT.fullmatch(name):
+        commit = named["commit"]
+        folder = snapshot(what, named["repository"], commit, files, download=download)
+    elif not folder.is_dir():
+        raise UserError(
+            f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
+        )
+    if not list(folder.glob("*.safetensors")):
+        raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
+    return folder, commit
 
 
 def data_set_error(what: str, error: Exception, remedy: str) -> UserError:

@@ -20,7 +20,6 @@ from stages.runtime.entry import UserError
 from tests.trained_project import write_sections
 
 CARD = Path("data/card/README.md")
-COMMIT = "a" * 40
 
 
 def section() -> str:
@@ -46,6 +45,7 @@ def write_scored(
             problems_sha256=f"sha256 of {name}",
             samples=20 * problems,
             results={"passed": 1, "assertion": 3279},
+            left_out={},
             pass_at_k={"1": score, "10": score, "2": score},
         )
         for name in names
@@ -112,29 +112,17 @@ def test_sets_and_k_are_in_order_and_what_the_report_says_is_no_markup(project: 
     assert "An interval without width" not in text
 
 
-def test_a_data_set_of_the_hub_is_named_with_its_commit(project: Path) -> None:
-    write_problem_set(f"openai/openai_humaneval@{COMMIT}")
-    write_scored("HumanEval")
-
-    assert f"| HumanEval | openai/openai_humaneval\\@{COMMIT} |" in section()
-    first = entries()[0]
-    assert (first.task_type, first.dataset_type, first.dataset_revision) == (
-        "text-generation",
-        "openai/openai_humaneval",
-        COMMIT,
-    )
-    assert first.dataset_name == "HumanEval (164 problems)"
-    assert first.metric_name == (
-        "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95), 95 % interval 0.125 to 0.5"
-    )
-
-
-def test_a_file_is_no_data_set_whatever_its_name(project: Path) -> None:
+def test_a_benchmark_is_named_as_such_whatever_its_file_is_called(project: Path) -> None:
     write_problem_set("evaluation/problems/mine@home.jsonl")
     write_scored("HumanEval")
 
     assert "| HumanEval | evaluation/problems/mine\\@home.jsonl |" in section()
-    assert (entries()[0].dataset_type, entries()[0].dataset_revision) == ("HumanEval", None)
+    first = entries()[0]
+    assert (first.task_type, first.dataset_type) == ("text-generation", "HumanEval")
+    assert first.dataset_name == "HumanEval (164 problems)"
+    assert first.metric_name == (
+        "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95), 95 % interval 0.125 to 0.5"
+    )
 
 
 def test_a_set_in_the_format_of_a_benchmark_is_not_called_one(project: Path) -> None:

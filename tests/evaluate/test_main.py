@@ -5,17 +5,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
-from stages.evaluate.likelihood.score import Scorer
 from stages.formats.documents import read_table
 from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
@@ -43,29 +40,6 @@ def test_the_whole_held_out_split_is_scored(project: Path) -> None:
         assert low <= report[name] <= high
     assert report["bits_per_byte_per_source"] == {"mine": report["bits_per_byte"]}
     assert 0 < report["compressors_bits_per_byte"]["gzip_9"] < 8
-
-
-def test_products_of_a_gpu_are_in_the_precision_that_is_asked_for_and_on_record(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main()
-    in_fp32 = outs(project)
-    seen: set[str] = set()
-    token_losses = Scorer.token_losses
-
-    def noted(*arguments: Any) -> torch.Tensor:
-        seen.add(torch.backends.cuda.matmul.fp32_precision)
-        return token_losses(*arguments)
-
-    monkeypatch.setattr(Scorer, "token_losses", noted)
-    before = torch.backends.cuda.matmul.fp32_precision
-    write_sections(project, evaluate__precision="tf32")
-    main()
-    assert (seen, torch.backends.cuda.matmul.fp32_precision) == ({"tf32"}, before)
-    receipt = json.loads((project / "reports/evaluate_receipt.json").read_text())
-    assert receipt["precision"] == "tf32"
-    assert "float32, with products in TF32 on GPUs" in receipt["convention"]
-    assert outs(project)["reports/evaluate.json"] == in_fp32["reports/evaluate.json"]  # a CPU's are not concerned
 
 
 def test_the_report_can_be_recomputed_from_the_files_of_documents_and_positions(project: Path) -> None:
@@ -166,58 +140,45 @@ def test_a_model_that_has_diverged_is_reported(project: Path) -> None:
     assert not (project / "reports/evaluate.json").exists()
 
 
-def run_sample(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stages.evaluate.commands.sample", *arguments]
-    return subprocess.run(
-        command, cwd=project, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+def run_sample(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["sample", *arguments])
+    sample()
 
 
 def test_the_terminal_shows_the_prompt_and_its_continuation(project: Path) -> None:
-    result = run_sample(project, "def fibonacci(", "--max-new-tokens", "5")
-
-    assert result.returncode == 0
-    assert result.stdout.startswith("def fibonacci(")
-    assert len(result.stdout) > len("def fibonacci(\n")
-
-
-def test_a_folder_without_a_model_is_named_with_the_command_that_makes_one(project: Path) -> None:
-    result = run_sample(project, "x", "--model", "elsewhere")
-
-    assert result.returncode == 2
-    assert result.stderr == ("error: elsewhere: holds no model (model.safetensors and config.json)\n")
-
-
-def test_the_prompt_can_come_from_standard_input(project: Path) -> None:
-    command = [sys.executable, "-m", "stages.evaluate.commands.sample", "-", "--max-new-tokens", "1"]
+    command = [sys.executable, "-m", "stages.evaluate.commands.sample", "-", "--max-new-tokens", "5"]
 
     result = subprocess.run(
         command, env={"PYTHONPATH": str(ROOT)}, input="def piped(x):\n", capture_output=True, text=True, check=True
     )
 
     assert result.stdout.startswith("def piped(x):")
+    assert len(result.stdout) > len("def piped(x):\n")
 
 
-def test_a_prompt_on_standard_input_in_another_encoding_is_refused(project: Path) -> None:
-    command = [sys.executable, "-m", "stages.evaluate.commands.sample", "-"]
-
-    result = subprocess.run(
-        command,
-        env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"},  # as in the locale en_US.UTF-8
-        input="def caf\xe9(".encode("latin-1"),
-        capture_output=True,
-        check=False,
-    )
-
-    assert (result.returncode, result.stderr) == (2, b"error: the prompt is no UTF-8 text\n")
+def test_a_folder_without_a_model_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"^elsewhere: holds no model \(model\.safetensors and config\.json\)$"):
+        run_sample(monkeypatch, "x", "--model", "elsewhere")
 
 
-def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(project: Path) -> None:
-    result = run_sample(project, "x = 1\n" * 50, "--max-new-tokens", "2")
+def test_a_prompt_in_another_encoding_or_a_length_that_cannot_be_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="the prompt is no UTF-8 text"):
+        run_sample(monkeypatch, os.fsdecode(b"caf\xe9"))
+    with pytest.raises(UserError, match="--max-new-tokens 999999999999: Input should be less than"):
+        run_sample(monkeypatch, "x", "--max-new-tokens", "9" * 12)
 
-    assert result.returncode == 0
+
+def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_sample(monkeypatch, "x = 1\n" * 50, "--max-new-tokens", "2")
+
     assert re.search(
-        r"^warning: the prompt has \d+ tokens, the model reads at most 32: it reads the last 32$", result.stderr, re.M
+        r"^warning: the prompt has \d+ tokens, the model reads at most 32: it reads the last 32$",
+        capsys.readouterr().err,
+        re.M,
     )
 
 
@@ -230,13 +191,6 @@ def test_output_that_nobody_reads_ends_without_a_traceback(project: Path) -> Non
 
     assert result.stdout == b"d"
     assert result.stderr == b""
-
-
-def test_the_help_lists_every_option(project: Path) -> None:
-    shown = run_sample(project, "--help").stdout
-
-    assert all(option in shown for option in ("--model", "--max-new-tokens", "--temperature", "--top-p", "--seed"))
-    assert "- reads it from standard input" in " ".join(shown.split())
 
 
 def test_an_interrupted_sample_does_not_claim_to_continue(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,10 +252,3 @@ def test_threads_sleep_while_they_wait_so_that_other_work_on_the_cores_does_not_
 
     assert "OMP_WAIT_POLICY = 'PASSIVE'" in shown
     assert "GOMP_SPINCOUNT = '3000'" in shown
-
-
-def test_a_prompt_or_a_length_that_cannot_be_is_refused(project: Path) -> None:
-    assert run_sample(project, os.fsdecode(b"caf\xe9")).stderr == "error: the prompt is no UTF-8 text\n"
-    assert run_sample(project, "x", "--max-new-tokens", "9" * 12).stderr == (
-        "error: --max-new-tokens 999999999999: Input should be less than or equal to 1000000\n"
-    )

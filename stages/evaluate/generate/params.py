@@ -1,6 +1,5 @@
 """What a trained model is asked to write, and how its samples are drawn."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -46,20 +45,14 @@ class HeaderParams(Sampling):
 
 
 class ProblemSet(Section):
-    """Fields of every set of problems."""
+    """Problems of a file in HumanEval's or MBPP's format."""
 
+    path: Name
+    """A .jsonl or .jsonl.gz file below `evaluation/problems/`."""
     language: LanguageName
     """The programming language of the problems."""
     stop: list[Name] | None
     """A completion is cut before the first of these strings; null takes the language's own."""
-
-
-class FileSet(ProblemSet):
-    """Problems of a file in HumanEval's or MBPP's format."""
-
-    kind: Literal["file"]
-    path: Name
-    """A .jsonl or .jsonl.gz file below `evaluation/problems/`."""
 
     @model_validator(mode="after")
     def _path_is_a_dep(self) -> Self:
@@ -71,32 +64,10 @@ class FileSet(ProblemSet):
         return self
 
 
-class HubSet(ProblemSet):
-    """Problems of a data set of the Hugging Face Hub, e.g. `openai/openai_humaneval`."""
-
-    kind: Literal["hub"]
-    repository: Name
-    """owner/name, or the path of a folder laid out as one."""
-    configuration: Name | None
-    """The data set's configuration, where it has several, e.g. `sanitized` of MBPP."""
-    split: Name
-    """e.g. `test`."""
-    revision: str
-    """A commit, so that the problems stay the same; empty for a folder."""
-
-    @model_validator(mode="after")
-    def _revision_is_a_commit(self) -> Self:
-        if not Path(self.repository).is_dir() and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
-            raise ValueError(
-                f"data set `{self.repository}`: revision `{self.revision}` is not a commit (40 hex digits)"
-            )
-        return self
-
-
 class ProblemParams(Sampling):
     """The completions of code problems, which `score` runs."""
 
-    sets: list[Annotated[FileSet | HubSet, Field(discriminator="kind")]]
+    sets: list[ProblemSet]
     """Where the problems come from; empty: none are completed."""
     samples: Annotated[int, Field(ge=1)]
     """Completions of each problem; pass@k needs at least k."""

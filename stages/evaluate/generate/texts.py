@@ -2,26 +2,21 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
-from stages.evaluate.generate.params import FileSet, GenerateParams, HubSet
+from stages.evaluate.generate.params import GenerateParams, ProblemSet
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.rows import after, stop_at
 from stages.formats.evaluation.generation import Completion, Ended, Sample
-from stages.formats.evaluation.problems import Problem, as_problem, read_problems, require_unique
+from stages.formats.evaluation.problems import Problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
-from stages.runtime.entry import first_line
-from stages.runtime.hub import data_set_error
-from stages.runtime.inputs import require_listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +24,21 @@ class OpenSet:
     """A set and its problems."""
 
     name: str
-    """The file, or the data set and its revision."""
+    """The file."""
     stop: tuple[str, ...] | None
     """None: that of the problems' language."""
     problems: list[Problem]
 
 
-def open_sets(sets: Sequence[FileSet | HubSet]) -> list[OpenSet]:
+def open_sets(sets: Sequence[ProblemSet]) -> list[OpenSet]:
     """Read all of them. Raises UserError where one cannot be read, or two problems have one task_id."""
-    opened = []
-    for one in sets:
-        if isinstance(one, FileSet):
-            name, problems = one.path, read_problems(Path(one.path), one.language)
-        else:
-            name, problems = f"{one.repository}@{one.revision}", _read_hub(one)
-        opened.append(OpenSet(name, None if one.stop is None else tuple(one.stop), problems))
+    opened = [
+        OpenSet(one.path, None if one.stop is None else tuple(one.stop), read_problems(Path(one.path), one.language))
+        for one in sets
+    ]
     if opened:
         require_unique([problem for one in opened for problem in one.problems], "generate.problems.sets")
     return opened
-
-
-def _read_hub(one: HubSet) -> list[Problem]:
-    # A second of imports: only where a data set is read.
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-    from httpx2 import HTTPError
-
-    name = f"data set `{one.repository}`"
-    own = Path(one.repository).is_dir()
-    if own:
-        require_listed("generate.problems.sets", Path(one.repository))
-    try:
-        # For files of one's own the cache of `datasets` trusts a file's time, not its content: they get an empty one.
-        with TemporaryDirectory() if own else nullcontext() as cache:
-            rows = load_dataset(
-                one.repository, one.configuration, split=one.split, revision=one.revision or None, cache_dir=cache
-            )
-            return [as_problem(row, f"{name}: row {number}", one.language) for number, row in enumerate(rows, start=1)]
-    except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
-        what = f"generate.problems.sets: {name} cannot be read ({first_line(error)})"
-        raise data_set_error(what, error, "correct its name, revision or split") from None
 
 
 @dataclass(frozen=True, slots=True)

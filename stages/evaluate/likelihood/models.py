@@ -1,13 +1,11 @@
 """The models that are scored: the one that was trained, and the baselines that it is compared with.
 
-A baseline is a folder or a revision of a Hub repository, `owner/name@REVISION` with a tag or a commit: a branch can
-move, so it does not say which weights were scored. What was published before is meant to move: of it the receipt says
-which revision it was. Weights are read from safetensors alone, and no code of a model's is run.
+A baseline is a folder or a commit of a Hub repository, `owner/name@COMMIT`. Weights are read from safetensors alone,
+and no code of a model's is run.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
@@ -18,19 +16,13 @@ from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import UserError
-from stages.runtime.hub import NotFoundError, explained, snapshot
+from stages.runtime.hub import model_folder
 from stages.runtime.inputs import require_listed
 
 HELD_OUT_TOKENS = TOKENS / VALIDATION
 
-HUB_REVISION = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<revision>[\w./-]+)")
-COMMIT = re.compile(r"[0-9a-f]{40}")
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES, "vocab.*", "merges.txt"]
 FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
-
-
-PREVIOUS = "previous"
-"""The name of the model that was published before."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class ScoredModel:
     sizes: WindowSizes
     vocabulary: int
     revision: str | None = None
-    """On the Hub its commit; of a link the name of the folder that it leads to."""
+    """Its commit on the Hub; None for a folder."""
 
     @property
     def sha256(self) -> str:
@@ -110,59 +102,17 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
     """
     for name in sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"params.yaml: evaluate.baselines: {name} is there twice")
-    for name in {*names} & {str(MODEL), PREVIOUS}:
-        raise UserError(f"params.yaml: evaluate.baselines: {name}: the report uses this name; write ./{name}")
-    return [_model(name, "evaluate.baselines", trained.sizes) for name in names]
+    if str(MODEL) in names:
+        raise UserError(f"params.yaml: evaluate.baselines: {MODEL}: the report uses this name; write ./{MODEL}")
+    return [_model(name, trained.sizes) for name in names]
 
 
-def previous_model(place: str | None, trained: ScoredModel) -> list[ScoredModel]:
-    """The model of `evaluate.previous`; none, with a line that says so, where nothing was published yet."""
-    if place is None:
-        return []
-    try:
-        if not HUB_REVISION.fullmatch(place) and not Path(place).is_dir():
-            raise NotFoundError(f"{place}: no such folder")
-        return [replace(_model(place, "evaluate.previous", trained.sizes, may_move=True), name=PREVIOUS)]
-    except NotFoundError as error:
-        print(f"note: evaluate.previous: nothing to compare with ({error})", flush=True)
-        return []
-
-
-def _model(name: str, parameter: str, sizes: WindowSizes, may_move: bool = False) -> ScoredModel:
-    folder, revision, what = Path(name), None, f"params.yaml: {parameter}: {name}"
-    if folder.is_dir():
-        if may_move:
-            folder = folder.resolve()  # a link that moves while this runs changes nothing
-        else:
-            require_listed(parameter, folder)
-        revision = folder.name if Path(name).is_symlink() else None
-    elif named := HUB_REVISION.fullmatch(name):
-        revision = _commit(what, named["repository"], named["revision"], may_move)
-        folder = snapshot(what, named["repository"], revision, FILES)
-    else:
-        raise UserError(
-            f"{what}: no such folder; a model of the Hub is named owner/name@REVISION, with a tag or a commit"
-        )
-    if not list(folder.glob("model*.safetensors")):
-        raise UserError(f"{what}: holds no model*.safetensors; pickled weights are not loaded, as they can run code")
+def _model(name: str, sizes: WindowSizes) -> ScoredModel:
+    folder, commit = model_folder(f"params.yaml: evaluate.baselines: {name}", name, FILES)
+    if commit is None:
+        require_listed("evaluate.baselines", folder)
     config = open_config(folder)
     limit = position_limit(config)
     if limit is not None and limit < sizes.context_length:
         sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
-    return ScoredModel(name, folder, sizes, config.vocab_size, revision)
-
-
-def _commit(what: str, repository: str, revision: str, may_move: bool) -> str:
-    """The commit that a revision of a Hub repository names."""
-    if COMMIT.fullmatch(revision):
-        return revision
-    from huggingface_hub import HfApi  # a second of imports: only where a model of the Hub is named
-
-    with explained(what):
-        refs = HfApi().list_repo_refs(repository)
-    named: dict[str, str] = {ref.name: ref.target_commit for ref in (*(refs.branches if may_move else ()), *refs.tags)}
-    if revision in named:
-        return named[revision]
-    if may_move:
-        raise NotFoundError(f"{what}: no such branch, tag or commit (all 40 digits)")
-    raise UserError(f"{what}: not a tag or a commit (all 40 digits); a branch can move to other weights")
+    return ScoredModel(name, folder, sizes, config.vocab_size, commit)

@@ -196,7 +196,6 @@ def evaluation_receipt(
     scored: Sequence[ScoredSet],
     models: Sequence[ScoredModel],
     bootstrap: Bootstrap,
-    precision: str,
     notes: Sequence[str],
 ) -> EvaluationReceipt:
     """Of each set as the trained model has scored it, and of all models, the trained one first.
@@ -222,26 +221,24 @@ def evaluation_receipt(
         for model in models
     }
     return EvaluationReceipt(
-        convention=" ".join([convention(models[0], bootstrap.resamples, precision), *notes]),
+        convention=" ".join([convention(models[0], bootstrap.resamples), *notes]),
         sets=sets,
         models=receipts,
         versions=releases(),
-        precision=precision,
         bootstrap_resamples=bootstrap.resamples,
         bootstrap_seed=bootstrap.seed,
     )
 
 
-def convention(model: ScoredModel, resamples: int, precision: str) -> str:
+def convention(model: ScoredModel, resamples: int) -> str:
     """How the metrics were computed, in prose."""
-    products = ", with products in TF32 on GPUs" if precision == "tf32" else ""
     return (
         "Every token of a held-out set is scored once. Each document is scored on its own, after an "
         "end-of-sequence id (a baseline after its beginning-of-sequence id, if it has one), and the id that closes "
         "it is scored too. "
         f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
-        f"bytes of the text; float32{products}. "
+        f"bytes of the text; float32. "
         f"Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
         "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,9 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.bootstrap import Floats
 from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, lost_share
-from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
+from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowSizes, scored_per_bucket
-from stages.evaluate.model import open_model, open_tokenizer, products_in
+from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
@@ -118,17 +117,14 @@ class ScoredSet:
         return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
 
 
-def score_sets(
-    models: Sequence[ScoredModel], sets: Sequence[HeldOutSet], precision: Literal["fp32", "tf32"] = "fp32"
-) -> list[ScoredSet]:
+def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> list[ScoredSet]:
     """All sets of the first model, then those of the next. Each model is opened once."""
     scored = []
     for named in models:
         model = open_model(named.folder)
         for held_out in sets:
             plan = ScoringPlan(named.tokens(held_out), named.sizes, windows_at_once(named.sizes))
-            with products_in(precision):
-                losses = score_batches(model, plan, f"scoring {held_out.name} by {named.name}")
+            losses = score_batches(model, plan, f"scoring {held_out.name} by {named.name}")
             scored.append(ScoredSet(held_out, named, plan, losses))
     return scored
 
@@ -143,7 +139,7 @@ def require_finite(nats: Floats, model: ScoredModel) -> None:
     """Raise UserError if a document's loss is not a finite number."""
     faulty = int(np.count_nonzero(~np.isfinite(nats)))
     if faulty:
-        remedy = "set evaluate.previous to null" if model.name == PREVIOUS else "remove it from evaluate.baselines"
+        remedy = "remove it from evaluate.baselines"
         if model.folder == MODEL:
             remedy = "the training diverged; lower its learning rate and run `dvc repro`"
         raise UserError(

@@ -134,7 +134,7 @@ class ProblemSetReceipt(BaseModel, frozen=True, extra="forbid"):
     """Which problems were completed."""
 
     name: str
-    """The file, or the data set and its revision."""
+    """The file."""
     problems: int
 
 
@@ -147,8 +147,8 @@ class Receipts(BaseModel, frozen=True, extra="forbid"):
     seed: int
     """Of the stage; each sample's own is in its row."""
     width: int
-    prompts_cut: int | None = None
-    """Texts of whose prompt the model read only the end, as it reads no more; null in reports of earlier versions."""
+    prompts_cut: int
+    """Texts of whose prompt the model read only the end, as it reads no more."""
     sampling: dict[str, dict[str, int | float]]
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]

@@ -90,7 +90,7 @@ class ModelReceipt(BaseModel, frozen=True, extra="forbid"):
 
     weights_sha256: str
     revision: str | None
-    """On the Hub its commit; of a link the name of the folder that it led to; null for a folder."""
+    """Its commit on the Hub; null for a folder."""
     context_length: int
     """Tokens."""
     stride: int
@@ -109,8 +109,6 @@ class EvaluationReceipt(Report):
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
     """Of the libraries that compute a loss."""
-    precision: str
-    """`evaluate.precision`: of the matrix products where a GPU has scored; a CPU computes in fp32 always."""
     bootstrap_resamples: int
     bootstrap_seed: int
 

@@ -60,7 +60,7 @@ class SetScore(BaseModel, frozen=True, extra="forbid"):
     samples: int
     results: dict[str, int]
     """Result -> samples; results that did not occur are left out. Empty where nothing was run."""
-    left_out: dict[str, str] = {}
+    left_out: dict[str, str]
     """task_id -> how its own solution failed on this machine. Such a problem does not count for pass@k."""
     pass_at_k: dict[str, PassAtK]
     """k -> pass@k. Empty if nothing was run, or every problem is left out."""

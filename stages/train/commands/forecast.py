@@ -15,11 +15,12 @@ from typing import Any
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
+from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.data.order import describe, open_order
 from stages.train.forecast import Forecast, make_forecast
-from stages.train.model.build import HUB_COMMIT, source_folder
+from stages.train.model.build import source_folder
 from stages.train.params import TrainParams
 
 LOCK = Path("dvc.lock")

@@ -10,7 +10,6 @@ model's is run.
 import errno
 import hashlib
 import math
-import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from transformers import (
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError
-from stages.runtime.hub import snapshot
+from stages.runtime.hub import HUB_COMMIT, model_folder
 from stages.train.model.attention import (
     check_causal,
     check_documents_kept_apart,
@@ -41,7 +40,6 @@ from stages.train.model.attention import (
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
-HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
 IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
@@ -50,16 +48,8 @@ def source_folder(start_from: str, download: bool = False) -> Path:
 
     Raises UserError where there is no such model or access is refused, UnavailableError where the Hub does not answer.
     """
-    folder, what = Path(start_from), f"params.yaml: train.start_from = {start_from!r}"
-    if commit := HUB_COMMIT.fullmatch(start_from):
-        folder = snapshot(what, commit["repository"], commit["commit"], IDENTIFYING_FILES, download=download)
-    elif not folder.is_dir():
-        raise UserError(
-            f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
-        )
-    if not list(folder.glob("*.safetensors")):
-        raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
-    return folder
+    what = f"params.yaml: train.start_from = {start_from!r}"
+    return model_folder(what, start_from, IDENTIFYING_FILES, download=download)[0]
 
 
 def source_sha256(start_from: str) -> str:

@@ -87,7 +87,7 @@ def test_everything_is_on_one_page_and_markup_in_it_stays_text(project: Path) ->
     prompt = "<script>alert('&')</script></pre><img src=x onerror=alert(1)>\n"
     row = {"task_id": "<b>1</b>", "prompt": prompt, "entry_point": "f", "canonical_solution": "", "test": ""}
     (project / "evaluation/problems/hostile.jsonl").write_text(json.dumps(row) + "\n")
-    hostile = {"kind": "file", "path": "evaluation/problems/hostile.jsonl", "language": "text", "stop": ["\n"]}
+    hostile = {"path": "evaluation/problems/hostile.jsonl", "language": "text", "stop": ["\n"]}
     write_sections(project, generate__problems__sets=[hostile])
 
     main()
@@ -140,15 +140,11 @@ def test_held_out_text_that_is_no_python_is_completed_by_paragraphs(project: Pat
         ({"generate__width": 0}, "generate.width = 0: Input should be greater than or equal to 1"),
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
-            {"generate__problems__sets": [{"kind": "file", "path": "../x.jsonl", "language": "python", "stop": None}]},
+            {"generate__problems__sets": [{"path": "../x.jsonl", "language": "python", "stop": None}]},
             "../x.jsonl is not below evaluation/problems/, where an edit would be noticed",
         ),
         (
-            {
-                "generate__problems__sets": [
-                    {"kind": "file", "path": "evaluation/problems/x", "language": "python", "stop": None}
-                ]
-            },
+            {"generate__problems__sets": [{"path": "evaluation/problems/x", "language": "python", "stop": None}]},
             "evaluation/problems/x: cannot be read (No such file or directory)",
         ),
     ],

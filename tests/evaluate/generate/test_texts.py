@@ -1,26 +1,22 @@
 """Which texts are asked for, from headers and from sets of problems, and what is kept of them."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import datasets
 import pytest
 import torch
-from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import Header
-from stages.evaluate.generate.params import GenerateParams, HubSet, Sampling
+from stages.evaluate.generate.params import GenerateParams, ProblemSet, Sampling
 from stages.evaluate.generate.texts import OpenSet, completion, header_sample, open_sets, problem_requests
 from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
-from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.runtime.entry import UserError
 from stages.tokenizer.train import train
 from tests.small_project import sections
 
@@ -123,73 +119,15 @@ def learn(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: str)
         optimizer.step()
 
 
-ROW = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "def check(c): pass"}
+def test_two_sets_with_one_task_id_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"task_id": "A/0", "prompt": "p", "entry_point": "f", "canonical_solution": "s", "test": "check = print"}
+    one = ProblemSet(path="evaluation/problems/one.jsonl", language="python", stop=None)
+    other = ProblemSet(path="evaluation/problems/other.jsonl", language="python", stop=["\nx"])
+    (tmp_path / "evaluation/problems").mkdir(parents=True)
+    for problems in (one, other):
+        Path(problems.path).write_text(json.dumps(row) + "\n")
 
-
-def hub_set(repository: Path | str, **changes: Any) -> HubSet:
-    values = {"kind": "hub", "repository": str(repository), "configuration": None, "split": "test", "revision": ""}
-    return HubSet.model_validate({**values, "language": "python", "stop": ["\nx"], **changes})
-
-
-@pytest.fixture
-def data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "set"
-    folder.mkdir()
-    (folder / "test.jsonl").write_text(json.dumps(ROW) + "\n")
-    return folder
-
-
-def test_a_data_set_of_the_hub_is_read_as_a_folder_laid_out_as_one(data_set: Path) -> None:
-    (opened,) = open_sets([hub_set(data_set)])
-
-    assert [(problem.task_id, problem.kind) for problem in opened.problems] == [("A/0", "humaneval")]
-    assert opened.stop == ("\nx",)
-
-
-def test_a_folder_that_was_changed_is_read_anew_although_its_time_is_the_same(data_set: Path) -> None:
-    read = []
-    for task_id in ("A/1", "A/2"):
-        (data_set / "test.jsonl").write_text(json.dumps(ROW | {"task_id": task_id}) + "\n")
-        os.utime(data_set / "test.jsonl", (1, 1))
-        (opened,) = open_sets([hub_set(data_set)])
-        read += [problem.task_id for problem in opened.problems]
-
-    assert read == ["A/1", "A/2"]
-
-
-def test_a_folder_of_problems_has_to_be_listed(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.evaluate.generate.texts.require_listed", lambda *named: watched.append(named))
-
-    open_sets([hub_set(data_set)])
-
-    assert watched == [("generate.problems.sets", data_set)]
-
-
-def test_a_data_set_that_is_none_of_problems_is_refused(data_set: Path) -> None:
-    (data_set / "test.jsonl").write_text('{"text": "x"}\n')
-
-    with pytest.raises(UserError, match=r"row 1: no field 'task_id'"):
-        open_sets([hub_set(data_set)])
-    with pytest.raises(UserError, match=r"^generate.problems.sets: data set `.*` cannot be read .*; correct its name"):
-        open_sets([hub_set(data_set, split="nowhere")])
-
-
-def test_while_datasets_is_offline_a_retry_does_not_help(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)  # as HF_DATASETS_OFFLINE does
-
-    with pytest.raises(UserError, match=r"^generate.problems.sets: data set `me/set` .*HF_DATASETS_OFFLINE") as caught:
-        open_sets([hub_set("me/set", revision="0" * 40)])
-
-    assert caught.value.exit_code == EXIT_USER_ERROR
-
-
-def test_a_revision_that_can_move_is_refused() -> None:
-    with pytest.raises(ValidationError, match="revision `main` is not a commit"):
-        hub_set("owner/name", revision="main")
-
-
-def test_two_sets_with_one_task_id_are_refused(data_set: Path) -> None:
+    assert [opened.stop for opened in (*open_sets([one]), *open_sets([other]))] == [None, ("\nx",)]
     with pytest.raises(UserError, match="task_id `A/0` occurs more than once"):
-        open_sets([hub_set(data_set), hub_set(data_set)])
+        open_sets([one, other])

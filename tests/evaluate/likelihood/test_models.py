@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from stages.evaluate.__main__ import main
-from stages.evaluate.likelihood.models import PREVIOUS, ScoredModel
+from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import require_finite
 from stages.evaluate.likelihood.windows import WindowSizes
@@ -24,7 +24,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.runtime.entry import UserError
 from stages.tokenize.__main__ import main as tokenize
-from tests.fake_hub import Fault, Hub, Repository
+from tests.fake_hub import Hub, Repository
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
@@ -144,52 +144,23 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
     )
 
 
-def test_what_was_published_before_is_compared_by_the_revision_that_the_link_leads_to(project: Path) -> None:
-    write_byte_model(project / "published/tiny/revisions/0123456789abcdef")
-    (project / "published/tiny/main").symlink_to("revisions/0123456789abcdef", target_is_directory=True)
-
-    report = evaluated(project, evaluate__previous="published/tiny/main")
-
-    assert set(report["compared"]) == {"previous"}
-    receipt = read_json(project / "reports/evaluate_receipt.json")["models"]["previous"]
-    assert receipt["revision"] == "0123456789abcdef"
-    assert receipt["weights_sha256"] == weights_sha256(project / "published/tiny/main")
-
-
-def test_before_the_first_publication_there_is_nothing_to_compare_with(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = evaluated(project, evaluate__previous="published/tiny/main")
-
-    assert report["compared"] == {}
-    assert "note: evaluate.previous: nothing to compare with (published/tiny/main: no such folder)" in (
-        capsys.readouterr().out
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
             {"evaluate__baselines": ["nowhere"]},
-            "evaluate.baselines: nowhere: no such folder; a model of the Hub is named owner/name@REVISION, with a "
-            "tag or a commit",
+            "evaluate.baselines: nowhere: no such folder; a model of the Hub is named owner/name@COMMIT, with all "
+            "40 digits of the commit",
         ),
         (
             {"evaluate__baselines": ["data"]},
-            "evaluate.baselines: data: holds no model*.safetensors; pickled weights are not loaded, as they can run "
-            "code",
+            "evaluate.baselines: data: holds no *.safetensors; pickled weights are not loaded, as they can run code",
         ),
         (
-            {"evaluate__baselines": ["previous"]},
-            "evaluate.baselines: previous: the report uses this name; write ./previous",
+            {"evaluate__baselines": ["model"]},
+            "evaluate.baselines: model: the report uses this name; write ./model",
         ),
         ({"evaluate__baselines": ["model/", "model/"]}, "evaluate.baselines: model/ is there twice"),
-        (
-            {"evaluate__previous": "data"},
-            "evaluate.previous: data: holds no model*.safetensors; pickled weights are not loaded, as they can run "
-            "code",
-        ),
     ],
 )
 def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes: dict[str, Any], message: str) -> None:
@@ -198,17 +169,15 @@ def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes
     assert str(caught.value) == f"params.yaml: {message}"
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"), [("base", "remove it from evaluate.baselines"), (PREVIOUS, "set evaluate.previous to null")]
-)
-def test_a_model_whose_loss_is_not_finite_is_refused_by_its_own_parameter(name: str, remedy: str) -> None:
-    with pytest.raises(UserError, match=f"^{name}: the loss of 1 of 2 .* is not a finite number: {remedy}$"):
-        require_finite(np.array([1.0, np.nan]), ScoredModel(name, Path("base"), WindowSizes(8, 6), 300))
+def test_a_baseline_whose_loss_is_not_finite_is_refused_by_its_own_parameter() -> None:
+    remedy = "remove it from evaluate.baselines"
+    with pytest.raises(UserError, match=f"^base: the loss of 1 of 2 .* is not a finite number: {remedy}$"):
+        require_finite(np.array([1.0, np.nan]), ScoredModel("base", Path("base"), WindowSizes(8, 6), 300))
 
 
 OPEN = """
 import json, sys
-from stages.evaluate.likelihood.models import ScoredModel, baseline_models, previous_model
+from stages.evaluate.likelihood.models import ScoredModel, baseline_models
 from stages.evaluate.likelihood.windows import WindowSizes
 from stages.runtime.entry import UserError
 from pathlib import Path
@@ -219,26 +188,15 @@ for name in sys.argv[1:]:
         print(json.dumps([model.revision, model.sha256]))
     except UserError as error:
         print(json.dumps([error.exit_code, str(error)]))
-[model] = previous_model("me/base@main", trained)
-print(json.dumps([model.revision, model.sha256]))
-for name in ["me/none@main", "me/base@v2"]:
-    print(json.dumps(previous_model(name, trained)))
-try:
-    previous_model("me/closed@main", trained)
-except UserError as error:
-    print(json.dumps([error.exit_code, str(error)]))
 """
 
 
-def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(project: Path, tmp_path: Path) -> None:
+def test_a_baseline_of_the_hub_is_a_commit_and_nothing_that_moves(project: Path, tmp_path: Path) -> None:
     with Hub(tmp_path / "hub") as hub:
         repository = hub.repositories["me/base"] = Repository(tmp_path / "hub/me/base", private=False)
         files = {path.name: path.read_bytes() for path in (project / "model").iterdir()}
         commit = repository.commit("main", files, [], "first")
-        repository.git("update-ref", "refs/tags/v1", commit)
-        later = repository.commit("main", {"README.md": b"later"}, [], "second")
-        hub.faults.append(Fault("GET /api/models/me/closed/", "403"))
-        names = [f"me/base@{revision}" for revision in ("v1", commit, "main", "v2")] + [f"me/none@{commit}"]
+        names = [f"me/base@{commit}", "me/base@main", f"me/none@{commit}"]
         environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
         done = subprocess.run(
             [sys.executable, "-c", OPEN, *names],
@@ -248,15 +206,8 @@ def test_a_revision_of_the_hub_is_a_tag_or_a_commit_and_nothing_that_moves(proje
             check=False,
         )
 
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("note: ")]
-    tag, by_commit, branch, unknown, none, previous, unpublished, untagged, closed = map(json.loads, lines)
-    assert tag == by_commit == [commit, weights_sha256(project / "model")]
-    moves = "not a tag or a commit (all 40 digits); a branch can move to other weights"
-    assert branch == [2, f"params.yaml: evaluate.baselines: me/base@main: {moves}"]
-    assert unknown == [2, f"params.yaml: evaluate.baselines: me/base@v2: {moves}"]
-    assert previous == [later, weights_sha256(project / "model")]
-    assert unpublished == untagged == []
-    assert closed[0] == 2
-    assert closed[1].startswith("params.yaml: evaluate.previous: me/closed@main: access is refused: 403 Forbidden")
-    assert none[0] == 2
+    by_commit, branch, none = map(json.loads, done.stdout.splitlines())
+    assert by_commit == [commit, weights_sha256(project / "model")]
+    assert branch[0] == none[0] == 2
+    assert branch[1].startswith("params.yaml: evaluate.baselines: me/base@main: no such folder; a model of the Hub is")
     assert none[1].startswith(f"params.yaml: evaluate.baselines: me/none@{commit}: not found, or your HF_TOKEN has no")

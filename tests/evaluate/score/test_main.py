@@ -41,7 +41,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         longest_shared_maximum=None,
         ended={},
     )
-    receipts = Receipts(weights_sha256="cafe", problem_sets={}, seed=0, width=4, sampling={}, versions={})
+    receipts = Receipts(
+        weights_sha256="cafe", problem_sets={}, seed=0, width=4, prompts_cut=0, sampling={}, versions={}
+    )
     counts = SampleCounts(functions=0, parsed=0, parsed_share=None, cut_off=0)
     Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts).write()
     return tmp_path

@@ -61,7 +61,7 @@ def test_runs_are_compared_by_the_smallest_k_and_by_sets_only_where_there_are_se
 
     def compared(**pass_at_k: dict[str, PassAtK]) -> object:
         sets = {
-            name: SetScore(problems=1, problems_sha256="", samples=10, results={}, pass_at_k=values)
+            name: SetScore(problems=1, problems_sha256="", samples=10, results={}, left_out={}, pass_at_k=values)
             for name, values in pass_at_k.items()
         }
         return first_pass_at_k(ScoreReport.model_construct(sets=sets))

@@ -193,32 +193,6 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     assert "the same weights, more apart than rounding explains" in said
 
 
-def test_a_comparison_with_what_was_published_before_is_listed_and_not_judged(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    mine = tmp_path / "mine"
-    shutil.copytree(project, mine)
-    evaluate = mine / "evaluate.py"
-    previous = '{"previous": dict(bits_per_byte=2.0, difference=-0.5, difference_interval_95=None)}'
-    evaluate.write_text(
-        evaluate.read_text().replace("compared={}", f'compared={previous} if Path("published").exists() else {{}}')
-    )
-    git(mine, "commit", "-qam", "compared")
-    (mine / "published").mkdir()
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    repro(mine)
-    write_revision(mine, tmp_path / "main")
-    monkeypatch.chdir(tmp_path)
-
-    assert reproduce(ReproduceOptions("main", yes=True)) == 0
-
-    said = capfd.readouterr().out
-    assert "evaluate  different\n" in said
-    assert "\nequal within intervals: " in said
-    assert "reports/evaluate.json: compared.previous: recorded {" in said
-    assert "\nno recorded fact of the execution differs\n" in said
-
-
 def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path) -> None:
     code = revision / "record/data/code/train.json"
     before = read_stage_code(code.read_bytes())

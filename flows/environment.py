@@ -88,7 +88,7 @@ PREFIX = "PARROTFLOW_"
 VARIABLES = {
     "PARROTFLOW_LAUNCH": (
         "`one_gpu` or `cpu`",
-        "how training and evaluation start: a preset of `deploy/launch/` or a path to an Accelerate config file",
+        "how training starts: a preset of `deploy/launch/` or a path to an Accelerate config file",
     ),
     "PARROTFLOW_MICRO_BATCH": (
         "by the hardware",

@@ -147,3 +147,12 @@ def test_a_key_that_is_named_after_the_first_publication_signs_it(
 
     assert verify_signature(REVISION, public(key)).state == "valid"
     assert verify_files(REVISION) == []
+
+
+def test_a_source_is_summed_up_whatever_the_order_of_its_documents(project: Path) -> None:
+    before = list(sources())
+    for file in Path("data/tokens").glob("*/*.documents.jsonl"):
+        file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+
+    assert list(sources()) == before
+    assert sum(source.documents for source in before) == 12

@@ -157,7 +157,9 @@ class Program(FlowSetting):
     command: Annotated[str, Field(min_length=1)]
     """The program and its arguments."""
     when: Any = True
-    """Not started where this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
+    """It is not started if this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
+    makes_changes: bool = False
+    """It changes something outside the project, so only `run` starts it: `why` is a question."""
 
 
 class Policy(FlowSetting):

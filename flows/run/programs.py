@@ -88,10 +88,11 @@ def last_error(lines: Sequence[str]) -> str:
     return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
 
 
-def checks(plan: "Plan", redact: Callable[[str], str], *, alone: bool = True) -> Iterator[str]:
+def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = False) -> Iterator[str]:
     """Run the checks of the stages that may run, and yield what they print below their stage's name.
 
-    Without `alone`, only of stages that other stages run before: alone, a stage reports its faults at once.
+    `before_run` leaves out a stage that no other stage runs before, because that stage reports its faults at once, and
+    includes the checks that make changes.
 
     A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
     turn comes. Raises UserError, after all checks, with the messages of those that fail.
@@ -101,7 +102,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, alone: bool = True) ->
         program = stage.policy.check
         if program is None or not program.when or stage.state == "restore":
             continue
-        if not (alone or set(stage.upstream) & set(to_do)):
+        if not set(stage.upstream) & set(to_do) if before_run else program.makes_changes:
             continue
         later = f"{stage.name} may fail when its turn comes"
         try:

@@ -50,10 +50,10 @@ def test_a_run_checks_only_stages_that_others_run_before() -> None:
     before = PlannedStage("tokenize", "run", (), (), Policy())
     restored, waiting = (PlannedStage("train", state, (), ("tokenize",), policy) for state in ("restore", "run"))
 
-    assert list(checks(Plan((before, restored)), str, alone=False)) == []
-    assert list(checks(Plan((waiting,)), str, alone=False)) == []
+    assert list(checks(Plan((before, restored)), str, before_run=True)) == []
+    assert list(checks(Plan((waiting,)), str, before_run=True)) == []
     with pytest.raises(UserError, match="no room"):
-        list(checks(Plan((before, waiting)), str, alone=False))
+        list(checks(Plan((before, waiting)), str, before_run=True))
 
 
 def test_a_secret_that_another_begins_with_or_that_has_several_lines_is_hidden_whole() -> None:
@@ -82,6 +82,15 @@ def test_why_checks_the_stages_that_may_run(state: StageState, is_asked: bool) -
 
 def test_a_check_does_not_run_without_its_condition() -> None:
     assert list(checks(Plan((planned("run", "echo never", when=None),)), str)) == []
+
+
+def test_only_a_run_starts_a_check_that_makes_changes() -> None:
+    making = planned("run", "echo made", makes_changes=True)
+    before = PlannedStage("tokenize", "run", (), (), Policy())
+
+    assert list(checks(Plan((making,)), str)) == []
+    later = PlannedStage("publish", "run", (), ("tokenize",), making.policy)
+    assert list(checks(Plan((before, later)), str, before_run=True)) == ["publish:", "  made"]
 
 
 def test_all_checks_run_and_then_all_failures_are_reported() -> None:

@@ -74,15 +74,19 @@ def check_out(revision: RecordedRevision) -> Path:
 
 
 def unpack(archive: Path, folder: Path, asked: str) -> None:
-    """Unpack a .tar.gz of files; paths that lead out of the folder are not written.
+    """Unpack a .tar.gz of files into a folder; only who may execute a file is kept of its rights.
 
     Raises UserError if it is damaged, or holds more than it may.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise UserError(f"{asked}: only Python 3.11.4 or newer unpacks an archive within a folder; use such a Python")
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, members=bounded(packed, archive, asked), filter="data")
+            for item in bounded(packed, archive, asked):
+                path, content = folder / item.name, packed.extractfile(item)
+                assert content is not None  # it is a file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    shutil.copyfileobj(content, file)
+                path.chmod(0o755 if item.mode & 0o100 else 0o644)
     except NOT_UNPACKED as error:
         raise UserError(f"{asked}: no .tar.gz that can be unpacked ({first_line(error)})") from None
 
@@ -94,7 +98,8 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
         total += item.size
         path = PurePosixPath(item.name)
         made = path.parts[:1] in ((".dvc",), (STATE_DIR.name,)) or path.is_relative_to(FOLDER)
-        if ".git" in path.parts or (made and item.name != ".dvc/config") or not item.isfile():
+        outside = path.is_absolute() or ".." in path.parts
+        if outside or ".git" in path.parts or (made and item.name != ".dvc/config") or not item.isfile():
             raise UserError(f"{asked}: holds {item.name}, which is neither code nor data")
         if number > MOST_FILES or total > allowed:
             raise UserError(

@@ -136,8 +136,7 @@ VARIABLES = {
 OF_LIBRARIES = {
     "OMP_NUM_THREADS": (
         "torch's choice",
-        "threads of a training process, where another number may change the last bits of the weights; cores that "
-        "`evaluate` and `generate` share out",
+        "threads of a process in `train`, `evaluate` and `generate`; another number may change the last bits",
     ),
     "CUDA_VISIBLE_DEVICES": ("all", "GPUs that are used; `-1` for none"),
     "HF_TOKEN": (

@@ -15,8 +15,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.dvc_repo.git import git, give_identity, has_commit
-from flows.dvc_repo.internals import own_environment
+from flows.dvc_repo import git, give_identity, has_commit, own_environment
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flows.dvc_repo.cache import low_space
-from flows.dvc_repo.lock_file import repair_after_kill
+from flows.dvc_repo import low_space, repair_after_kill
 from flows.plan.graph import make_plan
 from flows.plan.settings import check_params, section_warnings
 from flows.run.attempt import Run

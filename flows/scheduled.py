@@ -24,7 +24,7 @@ from flows.deployments import (
     require_names,
     source_address,
 )
-from flows.dvc_repo.cache import push_results
+from flows.dvc_repo import push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages, state_of
 from flows.pipeline_run import locked_folder, planned_run

@@ -349,7 +349,7 @@ def test_nothing_in_flows_names_a_stage() -> None:
 def test_only_one_file_uses_private_names_of_dvc() -> None:
     private = re.compile(r"from dvc[\w.]* import .*\b_\w|\b(repo|stage|out|dep)\b[\w.]*\._[a-z]|Repo\(_")
     for path in modules("flows"):
-        if path != ROOT / "flows/dvc_repo/internals.py":
+        if path != ROOT / "flows/dvc_repo.py":
             assert not private.search(meaningful(path)), path
 
 

@@ -21,14 +21,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo.internals import (
-    active_graph,
-    in_order_of_repro,
-    is_restorable,
-    locked_repo,
-    run_cache_entry,
-)
-from flows.dvc_repo.lock_file import remedy
+from flows.dvc_repo import in_order_of_repro, is_restorable, open_repo, remedy, run_cache_entry
 from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, unnoticed_code, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
@@ -113,7 +106,7 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: b
             logging.CRITICAL
         )  # its errors are raised, and its progress bars are not wanted
     try:
-        with locked_repo() as repo:
+        with open_repo() as repo, repo.lock:
             stages = _wanted(repo, targets, downstream)
             for stage in stages:
                 refuse_foreign(stage)
@@ -139,7 +132,7 @@ def refuse_foreign(stage: Stage) -> None:
 
 
 def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
-    graph = active_graph(repo)
+    graph = repo.index.graph
     chosen: set[PipelineStage] = set()
     neighbours = graph.predecessors if downstream else graph.successors
     todo = [stage for target in targets for stage in _collect(repo, target)]

@@ -12,7 +12,7 @@ from typing import Literal
 import psutil
 import yaml
 
-from flows.dvc_repo.lock_file import is_torn
+from flows.dvc_repo import drop_damaged, is_torn
 from flows.environment import are_set, misspelt
 from flows.plan.changes import unnoticed_code
 from flows.plan.settings import check_params, section_models
@@ -144,8 +144,6 @@ def dvc() -> Finding:
 
 def cache() -> Finding:
     """Every entry of DVC's cache, which takes as long as reading all of it. A damaged one is removed."""
-    from flows.dvc_repo.cache import drop_damaged
-
     if not (damaged := drop_damaged()):
         return Finding("ok", "cache", "every entry has the content that its name says")
     found = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"

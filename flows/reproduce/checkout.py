@@ -19,7 +19,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
-from flows.dvc_repo.lock_file import LOCK_FILE
+from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.lock import hash_of, is_outside

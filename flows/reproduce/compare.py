@@ -17,7 +17,7 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from safetensors import SafetensorError
 
-from flows.dvc_repo.lock_file import LOCK_FILE
+from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.lock import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256

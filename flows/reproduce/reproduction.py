@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from flows.dvc_repo.lock_file import repair_after_kill
+from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out
 from flows.reproduce.commands import describe_commit, failed, only_reproduction_in, require_consent, run_python

@@ -13,9 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo.git import experiment_ref, git, give_identity
-from flows.dvc_repo.internals import open_repo, own_environment
-from flows.dvc_repo.lock_file import LOCK_FILE, repair_after_kill
+from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, own_environment, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.yaml_file import EXPERIMENTS
 from flows.project.compose import dump_yaml, load_yaml

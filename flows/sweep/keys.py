@@ -18,7 +18,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import Stage
 
-from flows.dvc_repo.internals import open_repo
+from flows.dvc_repo import open_repo
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch, Run, last_runs

@@ -40,8 +40,7 @@ from flows.deployments import (
     require_names,
     source_address,
 )
-from flows.dvc_repo.cache import push_results, texts_at
-from flows.dvc_repo.git import experiment_ref, git
+from flows.dvc_repo import experiment_ref, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch, Run, last_runs

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo.internals import own_environment
+from flows.dvc_repo import own_environment
 from flows.environment import dvc_state_within
 from flows.run.outcome import TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group

@@ -16,7 +16,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.dvc_repo.git import experiment_ref
+from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of

@@ -1,0 +1,260 @@
+"""Git as a program, and DVC's repository: opened, its graph, dvc.lock, cache and remotes.
+
+Here is what is used of DVC beyond what it documents, as read in its version 3.67.1 (`dvc~=3.67.1` in pyproject.toml).
+After an upgrade of DVC this file has to be compared with DVC's source; the rest of flows/ uses only names without an
+underscore of Repo, Stage and Output.
+
+DVC writes dvc.lock and `.dvc/tmp/rwlock`, its table of which process uses which path, in place, so a kill can leave
+them empty or cut off. DVC repairs a dvc.lock that is cut off and still YAML, and drops the entries of dead processes.
+The rest is repaired here. Without an empty dvc.lock each stage counts as never run, and what the run-cache holds is
+restored; without the table nothing is lost.
+"""
+
+import errno
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.lock import make_lock
+from dvc.repo import Repo
+from dvc.repo.reproduce import plan_repro
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+from dvc.stage import PipelineStage, Stage
+from dvc.stage.cache import _can_hash
+from dvc.utils.serialize import load_yaml
+
+from stages.runtime.atomic import file_md5
+from stages.runtime.entry import UnavailableError, UserError, first_line
+
+LOCK_FILE = "dvc.lock"
+DVC_TMP = Path(".dvc/tmp")
+
+SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
+"""SQLite's code -> the system's."""
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment, without what a git hook says of another repository."""
+    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
+    return {name: value for name, value in os.environ.items() if name not in named}
+
+
+@contextmanager
+def open_repo() -> Iterator[Repo]:
+    """DVC's repository; what takes its lock waits while another DVC command holds it.
+
+    Raises UserError where DVC takes no value of a kind that a file of parameters has, such as a date.
+    """
+    try:
+        with Repo(_wait_for_lock=True) as repo:
+            yield repo
+    except sqlite3.OperationalError as error:
+        # DVC's table of hashes is SQLite's, which has errors of its own.
+        number = SQLITE_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if number is None:
+            raise
+        raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+    except TypeError as error:
+        if not str(error).startswith("Unsupported value of type"):
+            raise
+        raise UserError(f"dvc: {error}; write it in quotes") from None
+
+
+def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[PipelineStage]:
+    """Stages, each after those that it needs, as `dvc repro` runs them.
+
+    DVC itself takes less than half of the graph in a random order; here that is in the order of the graph too.
+    """
+    part = graph.copy()
+    part.remove_nodes_from([stage for stage in graph if stage not in stages])
+    return list(plan_repro(part))
+
+
+def is_restorable(stage: PipelineStage) -> bool:
+    """Whether DVC restores results of this stage at all; not where it has no dependencies."""
+    try:
+        return bool(_can_hash(stage))
+    except FileNotFoundError:
+        return True  # A dependency is missing, and is restored itself before this stage's turn comes.
+
+
+def run_cache_entry(stage: PipelineStage) -> Stage | None:
+    """What the run-cache holds for the inputs as they are now; None where nothing is known for them."""
+    files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    if not all(dep.exists for dep in files) or not is_restorable(stage):
+        return None
+    stage.save_deps()
+    entry = stage.repo.stage_cache._load(stage)
+    if not entry:
+        return None
+    found: Stage = stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir)
+    return found
+
+
+def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
+    """Run git; what it prints. Raises `error` where it fails; without `check` that gives an empty text."""
+    command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
+    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        if not check:
+            return ""
+        raise error(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip("\n")
+
+
+def give_identity(folder: Path) -> None:
+    """Let commits be made in a repository of ours where this machine has no identity for git."""
+    if not git(folder, "config", "user.email", check=False):
+        git(folder, "config", "user.name", "parrotflow")
+        git(folder, "config", "user.email", "parrotflow@localhost")
+
+
+def experiment_ref(baseline: str, name: str) -> str:
+    """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
+    return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
+
+
+def has_commit(commit: str, folder: Path = Path()) -> bool:
+    """Whether git has a commit in a folder's repository."""
+    return bool(git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False))
+
+
+def remedy(error: DvcException) -> str:
+    """What to do where DVC cannot read a dvc.lock; empty where its error is about anything else."""
+    path = Path(getattr(error, "path", ""))
+    if path.name != LOCK_FILE:
+        return ""
+    return f"; `git checkout {path}` brings the committed one back, and nothing that is in DVC's cache is lost"
+
+
+def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number.
+
+    Raises UserError where dvc.lock cannot be read.
+    """
+    try:
+        entries = (load_yaml(LOCK_FILE) if Path(LOCK_FILE).exists() else {}) or {}
+    except DvcException as error:
+        raise UserError(f"dvc: {error}{remedy(error)}") from None
+    found = entries.get("stages") or {}
+    return {stage: found[stage] for stage in stages if stage in found}
+
+
+def repair_after_kill(folder: Path = Path()) -> list[str]:
+    """Remove an empty dvc.lock and a table that is not JSON; a line for each that was removed."""
+    repaired = []
+    # Under DVC's own locks: a living process may just be writing the file.
+    if _removed(folder, Path(LOCK_FILE), "lock", is_empty):
+        repaired.append("dvc.lock was emptied by a kill: removed; results that are in DVC's cache are restored")
+    if _removed(folder, DVC_TMP / RWLOCK_FILE, RWLOCK_LOCK, is_torn):
+        repaired.append("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost")
+    return repaired
+
+
+def _removed(folder: Path, name: Path, guard: str, is_damaged: Any) -> bool:
+    file, tmp = folder / name, folder / DVC_TMP
+    if not is_damaged(file):
+        return False
+    tmp.mkdir(parents=True, exist_ok=True)
+    with make_lock(str(tmp / guard), tmp_dir=str(tmp), wait=True):
+        damaged: bool = is_damaged(file)
+        if damaged:
+            file.unlink()
+    return damaged
+
+
+def is_empty(file: Path) -> bool:
+    """Whether a file is there, without content."""
+    return file.is_file() and not file.stat().st_size
+
+
+def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
+    """Whether DVC could not read its table."""
+    try:
+        json.loads(table.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def require_writable_cache() -> Path:
+    """DVC's cache folder. Raises UserError where nothing can be written there: DVC would say so after hours."""
+    with open_repo() as repo:
+        folder = Path(repo.cache.local_cache_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UserError(
+            f"DVC's cache cannot be written ({first_line(error)}): no result could be stored; nothing was started. "
+            "`dvc cache dir --local FOLDER` names another one"
+        ) from None
+
+
+def low_space(stages: Iterable[str]) -> list[str]:
+    """A warning where DVC's cache has less room than the outputs of these stages took the last time."""
+    folder = require_writable_cache()
+    outs = [out for entry in recorded_all(stages).values() for out in entry.get("outs", [])]
+    needed, free = sum(out.get("size", 0) for out in outs), shutil.disk_usage(folder).free
+    if free >= needed:
+        return []
+    return [
+        f"warning: {folder} has {free / 1e6:,.0f} MB left; what may run stored {needed / 1e6:,.0f} MB the last time"
+    ]
+
+
+def drop_damaged() -> list[Path]:
+    """Read the whole cache, and remove each entry whose content does not have the hash in its name.
+
+    DVC trusts an entry that is write-protected, so a disk's silent corruption would be restored as a result.
+    """
+    with open_repo() as repo:
+        entries = Path(repo.cache.local_cache_dir, "files", "md5").glob("??/*")
+    damaged = [path for path in entries if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]
+    for path in damaged:
+        path.unlink()
+    return damaged
+
+
+def push_results(targets: Collection[str] = ()) -> None:
+    """Bring results and the run-cache to the DVC remote, so that any clone can restore them.
+
+    Those of `targets` and of the stages before them; without targets all.
+
+    `dvc push --run-cache` leaves out metrics that git tracks (read in 3.67.1), without which DVC restores nothing of
+    their stages. Raises UnavailableError.
+    """
+    with open_repo() as repo:
+        stages = {stage for target in targets or (None,) for stage in repo.stage.collect(target, with_deps=True)}
+        left_out = {out.hash_info for stage in stages for out in stage.outs if out.hash_info and not out.use_cache}
+        try:
+            repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
+            failed = repo.cloud.push(left_out).failed
+        except Exception as error:  # each kind of remote has errors of its own
+            raise UnavailableError(f"dvc push: {str(error) or type(error).__name__}") from error
+        if failed:
+            raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")
+
+
+def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
+    """The text of each file at a commit, from git, DVC's cache or its remote; one that is not there is left out."""
+    from dvc.api import DVCFileSystem  # here: it imports an implementation of git, and a run needs none
+
+    files = DVCFileSystem(url=".", rev=commit)
+    texts: dict[str, str] = {}
+    for path in paths:
+        with suppress(FileNotFoundError):  # `exists` would also say no where a remote does not answer
+            texts[path] = files.read_text(path, encoding="utf-8", errors="replace")
+    return texts

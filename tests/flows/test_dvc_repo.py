@@ -1,0 +1,199 @@
+"""Where DVC does not do what this project needs, what a kill leaves torn, and the cache."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from dvc.lock import make_lock
+
+from flows.dvc_repo import (
+    DVC_TMP,
+    LOCK_FILE,
+    drop_damaged,
+    is_torn,
+    low_space,
+    open_repo,
+    push_results,
+    repair_after_kill,
+)
+from flows.project import doctor
+from flows.run.stage import run_stage
+from tests.flows.test_pipeline import run, toy
+from tests.flows.toy import dvc, make_toy, repro
+from tests.forked import PARROTFLOW, run_forked
+
+
+def test_a_full_disk_is_one_kind_of_error_whoever_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "small")) as small:
+        small.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(OSError, match="No space left") as raised, open_repo():
+            small.execute("CREATE TABLE files (hash TEXT)")
+
+    assert raised.value.errno == errno.ENOSPC
+    with pytest.raises(sqlite3.OperationalError), open_repo():
+        raise sqlite3.OperationalError("no such table")
+
+
+ONE = "stages:\n  one: {cmd: cp source.txt one.txt, deps: [source.txt], outs: [one.txt]}\n"
+
+
+def test_an_empty_lock_costs_nothing(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", ONE)
+    assert run(folder).returncode == 0
+    whole = (folder / LOCK_FILE).read_bytes()
+    (folder / LOCK_FILE).write_bytes(b"")
+
+    done = run(folder)
+
+    assert done.returncode == 0, done.stdout
+    assert "restored" in done.stdout
+    assert (folder / LOCK_FILE).read_bytes() == whole
+
+
+def test_a_lock_that_plain_dvc_is_just_writing_stays(tmp_path: Path) -> None:
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    lock, tmp = folder / LOCK_FILE, str(folder / DVC_TMP)
+    text = lock.read_text()
+    with make_lock(f"{tmp}/lock", tmp_dir=tmp, wait=True):
+        lock.write_text("")  # as DVC opens it
+        repair = threading.Thread(target=repair_after_kill, args=[folder])
+        repair.start()
+        repair.join(1)
+        assert lock.exists()
+        lock.write_text(text)
+    repair.join()
+
+    assert lock.read_text() == text
+
+
+def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", ONE)
+    (folder / LOCK_FILE).write_text("stages: [")
+
+    done = run(folder)
+
+    assert done.returncode == 2
+    assert "; `git checkout dvc.lock` brings" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def torn(folder: Path) -> Path:
+    project = toy(folder, ONE)
+    (project / DVC_TMP / "rwlock").write_text('{"write": {"/a"')
+    return project
+
+
+def test_a_torn_table_is_removed_with_a_word_and_dvc_works_again(tmp_path: Path) -> None:
+    project = torn(tmp_path / "toy")
+    with pytest.raises(subprocess.CalledProcessError):
+        repro(project)
+
+    done = run(project)
+
+    assert done.returncode == 0, done.stdout
+    assert "nothing is lost" in done.stdout
+    assert "up to date" in repro(project)
+
+
+def test_the_doctor_names_a_torn_table_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(torn(tmp_path / "toy"))
+
+    found = doctor.dvc()
+
+    assert found.level == "fault"
+    assert "rm .dvc/tmp/rwlock" in found.remedy
+
+
+def test_a_whole_table_stays(tmp_path: Path) -> None:
+    table = toy(tmp_path / "toy", ONE) / DVC_TMP / "rwlock"
+    table.write_text("{}")
+
+    assert not is_torn(table)
+    assert repair_after_kill(tmp_path / "toy") == []
+    assert table.exists()
+
+
+CACHE = Path(".dvc/cache/files/md5")
+
+
+@pytest.fixture
+def ran_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipeline that ran with the source `0123456789`, then with another one."""
+    folder = make_toy(tmp_path / "toy")
+    repro(folder)
+    (folder / "source.txt").write_text("abc\n")
+    repro(folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_the_doctor_finds_what_a_disk_has_damaged_and_dvc_would_restore(ran_twice: Path) -> None:
+    lists = [path for path in CACHE.rglob("*") if path.is_file()]
+    for path in lists[:2]:
+        path.chmod(0o644)
+        path.write_bytes(b"wrong")
+
+    assert {*drop_damaged()} == {ran_twice / path for path in lists[:2]}
+    assert drop_damaged() == []
+    assert [path for path in lists if path.exists()] == lists[2:]
+
+
+METRIC = """\
+stages:
+  one:
+    cmd: cp source.txt one.txt && cp source.txt metric.txt
+    deps: [source.txt]
+    outs: [one.txt]
+    metrics: [metric.txt: {cache: false}]
+"""
+
+
+@pytest.mark.parametrize("targets", [[], ["one"]])
+def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str]
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC.replace("cp source.txt metric.txt", "wc -c source.txt > metric.txt"))
+    repro(folder)
+    monkeypatch.chdir(folder)
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
+
+    push_results(targets)
+
+    shutil.rmtree(".dvc/cache")
+    for name in ("one.txt", "metric.txt", "dvc.lock"):
+        Path(name).unlink()
+    outcome = asyncio.run(run_stage("one", os.environ, print, options=["--pull"]))
+    assert outcome.result == "restored", outcome.message
+    assert Path("metric.txt").exists()
+
+
+def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(ran_twice: Path) -> None:
+    dvc(ran_twice, "cache", "dir", "--local", "/proc/no-cache")
+    (ran_twice / "source.txt").write_text("another\n")
+
+    done = run_forked(PARROTFLOW, ["run"], ran_twice)
+
+    assert done.returncode == 2
+    assert "DVC's cache cannot be written" in done.stderr
+    assert "nothing was started" in done.stderr
+    assert "started" not in done.stdout
+
+
+def test_too_little_room_in_the_cache_is_a_warning_with_both_sizes(ran_twice: Path) -> None:
+    lock_file = ran_twice / "dvc.lock"
+    lock_file.write_text(lock_file.read_text().replace("size: 4\n", "size: 4000000000000000\n"))
+
+    (warning,) = low_space(["first"])
+
+    assert warning.endswith("what may run stored 4,000,000,000 MB the last time")
+    assert low_space(["left"]) == []

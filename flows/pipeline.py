@@ -25,10 +25,10 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.plan.graph import PlannedStage
 from flows.run.attempt import Run
-from flows.run.console import say
 from flows.run.outcome import RunResult, StageOutcome
 from flows.run.report import changed_curves, outcome_page
 from flows.run.server import Server
+from flows.run.terminal import say
 from stages.runtime.entry import UserError, first_line
 
 LETTERS_A_LOG = 20_000

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from flows.run.curves import curve_points
+from flows.run.report import curve_points
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section
 

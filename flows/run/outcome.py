@@ -46,7 +46,7 @@ class StageOutcome:
     name: str
     result: StageResult
     """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; recorded: as
-    somebody left its outputs, where it is frozen or has no command; refused: the stage, or one before it, refused its
+    somebody left its outputs, where it has no command; refused: the stage, or one before it, refused its
     input; stopped: with the run, or given up early."""
     seconds: float = 0.0
     message: str = ""

@@ -3,17 +3,26 @@
 No file, metric or stage is known here by its name.
 """
 
+import base64
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.run.curves import draw, read_series
 from flows.run.outcome import StageOutcome, outcome_rows, up_to_date
 from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
+    from flows.plan.settings import CurveFigure
+
+MOST_POINTS = 500
+"""Of a curve that is drawn."""
+
+Points = list[tuple[float, float]]
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
@@ -70,3 +79,51 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> Iterat
             figures = [(figure, series) for figure in stage.policy.show.curves if (series := read_series(figure))]
             if figures:
                 yield stage.name, draw(figures)
+
+
+def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:
+    """The points of a curve, FILE:COLUMN, in its file's text, of which the first column is the horizontal axis.
+
+    A row is left out where one of the two is empty or no number.
+    """
+    file, _, column = location.partition(":")
+    with suppress(csv.Error):
+        for row in csv.DictReader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ","):
+            with suppress(TypeError, ValueError):
+                yield float(next(iter(row.values()))), float(row.get(column) or "")
+
+
+def read_series(figure: "CurveFigure") -> dict[str, Points]:
+    """The curves of a figure by label, thinned out to `MOST_POINTS` each; those without any points are left out."""
+    return {label: points for label, location in figure.series.items() if (points := _points(location))}
+
+
+def _points(location: str) -> Points:
+    file = Path(location.partition(":")[0])
+    points = list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
+    step = max(1, -(-len(points) // MOST_POINTS))
+    return [*points[:-1:step], *points[-1:]]
+
+
+def draw(figures: list[tuple["CurveFigure", dict[str, Points]]]) -> str:
+    """Figures with their curves as a PNG in a data URL."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    canvas, axes = pyplot.subplots(
+        1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
+    )
+    for axis, (figure, series) in zip(axes[0], figures, strict=True):
+        for label, points in series.items():
+            steps, values = zip(*points, strict=True)
+            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
+        axis.set(title=figure.title, xlabel="step", ylabel=figure.y)
+        if len(series) > 1:
+            axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    canvas.savefig(picture, format="png", dpi=110)
+    pyplot.close(canvas)
+    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"

@@ -1,16 +1,18 @@
 """What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran and why."""
 
+import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
+from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.console import LastingConsole, columns, in_digits, one_line, quoted
 from flows.run.outcome import GOOD, outcome_rows, up_to_date
 from flows.run.report import filled_in, shown_metrics
 
@@ -28,6 +30,47 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
 
 LIVE_ROWS = 20
 """Stages in the table that renews itself."""
+
+NUMBERS = {"seconds", "last took"}
+"""Columns that are aligned right."""
+
+
+class LastingConsole(Console):
+    """If the reader has gone (`parrotflow run | head`), the run continues silently."""
+
+    def on_broken_pipe(self) -> None:
+        """Do not exit, as rich would."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """Print a line; if the reader has gone, nothing."""
+    LastingConsole(highlight=False).out(text, highlight=False)
+
+
+def columns(*headings: str, cut: str = "") -> Table:
+    """A table without lines. Long texts are folded; with `cut` only that column, of texts `one_line`, gets shorter."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=bool(cut) and heading != cut)
+    return table
+
+
+def one_line(text: str) -> Text:
+    """A text that is cut off at the end of its column."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def in_digits(value: float) -> str:
+    """At least four significant digits, thousands with commas."""
+    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+
+
+def quoted(value: str) -> str:
+    """A value as a shell reads it, in double quotes where they suffice."""
+    return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
 
 
 def plan_table(plan: "Plan") -> Table:

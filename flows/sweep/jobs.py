@@ -18,8 +18,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from flows.run.console import LastingConsole
 from flows.run.outcome import StoppedError
+from flows.run.terminal import LastingConsole
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

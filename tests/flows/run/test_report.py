@@ -9,9 +9,8 @@ from PIL import Image
 
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy, Show
-from flows.run.curves import read_series
 from flows.run.outcome import StageOutcome
-from flows.run.report import changed_curves, outcome_page, shown_metrics
+from flows.run.report import changed_curves, outcome_page, read_series, shown_metrics
 
 
 def test_a_metric_of_zero_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from rich.console import Console
 
-from flows.run.console import columns, in_digits, one_line, quoted
+from flows.run.terminal import columns, in_digits, one_line, quoted
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:

@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
 READY_DEV := $(VENV)/ready-dev
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+PIP := "$(BIN)/python" -m pip install --disable-pip-version-check --no-compile
 # Python compiles what is unpacked on all cores; pip would do it on one. A third is left until it is imported: the tests
 # of other projects, and packages of which a run imports a few files.
-COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests?|moto|ray|transformers/models)/' $(VENV)/lib
+COMPILE := "$(BIN)/python" -m compileall -qq -j 0 -x '/(tests?|moto|ray|transformers/models)/' $(VENV)/lib
 # Half as many again as cores: tests also wait, for servers and for processes that start.
 TEST_PROCESSES = $(shell $(PYTHON) -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
 export PATH := $(BIN):$(PATH)
@@ -44,7 +44,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing requirements.lock into $(VENV) (once, a minute or more; the log is $(VENV)/install.log) ..."
-	@$(BIN)/python deploy/install.py requirements.lock >$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@"$(BIN)/python" deploy/install.py requirements.lock >$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(COMPILE) || true
 	@touch $(READY)
@@ -52,7 +52,7 @@ $(READY): requirements.lock pyproject.toml
 $(READY_DEV): requirements-dev.lock $(READY)
 	@echo "installing requirements-dev.lock (once, a minute) ..."
 	@# All that is left is named there, so there is nothing to resolve. (The first lock does not name torch's GPU libraries.)
-	@{ $(BIN)/python deploy/install.py --no-deps requirements-dev.lock && $(BIN)/python -m pip check --disable-pip-version-check; } \
+	@{ "$(BIN)/python" deploy/install.py --no-deps requirements-dev.lock && "$(BIN)/python" -m pip check --disable-pip-version-check; } \
 		>>$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(COMPILE) || true
 	@touch $(READY_DEV)

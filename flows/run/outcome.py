@@ -1,14 +1,10 @@
 """What a run is asked, and how its stages and it end: values that everything else passes on."""
 
 import signal
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
-
-if TYPE_CHECKING:
-    from flows.plan.graph import Plan, PlannedStage
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
@@ -55,6 +51,11 @@ class StageOutcome:
     """Of the stage's command; negative for a signal."""
 
     @property
+    def good(self) -> bool:
+        """Whether the stage is up to date now."""
+        return self.result in GOOD
+
+    @property
     def transient(self) -> bool:
         """Whether the failure may go away by itself, so that a retry can help."""
         return self.result == "failed" and self.exit_code in TRANSIENT
@@ -73,23 +74,3 @@ class StoppedError(UserError):
     """The cells were stopped by a person."""
 
     exit_code = 1
-
-
-def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
-    """Each stage of the plan with what became of it and the seconds it took."""
-    rows: list[tuple[PlannedStage, str, str]] = []
-    for stage in plan:
-        outcome = outcomes.get(stage.name)
-        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
-        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
-    return rows
-
-
-def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
-    """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
-    stale: set[str] = set()
-    for stage in plan:
-        good = outcomes[stage.name].result in GOOD if stage.name in outcomes else stage.state == "clean"
-        if not good or stale & set(stage.upstream):
-            stale.add(stage.name)
-    return [stage for stage in plan if stage.name not in stale]

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.run.outcome import StageOutcome, outcome_rows, up_to_date
 from stages.runtime.section import read_key
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
     from flows.plan.settings import CurveFigure
+    from flows.run.outcome import StageOutcome
 
 MOST_POINTS = 500
 """Of a curve that is drawn."""
@@ -53,7 +53,27 @@ def filled_in(template: str, form: Callable[[str], str] = str) -> str:
     return "" if missing else text
 
 
-def outcome_page(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> str:
+def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
+    """Each stage of the plan with what became of it and the seconds it took."""
+    rows: list[tuple[PlannedStage, str, str]] = []
+    for stage in plan:
+        outcome = outcomes.get(stage.name)
+        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
+        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
+    return rows
+
+
+def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
+    """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
+    stale: set[str] = set()
+    for stage in plan:
+        good = outcomes[stage.name].good if stage.name in outcomes else stage.state == "clean"
+        if not good or stale & set(stage.upstream):
+            stale.add(stage.name)
+    return [stage for stage in plan if stage.name not in stale]
+
+
+def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
     """The Markdown page of a run: what ran, what was cached and why; the metrics; what failed."""
     lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
     for stage, result, seconds in outcome_rows(plan, outcomes):
@@ -72,7 +92,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def changed_curves(plan: "Plan", outcomes: Mapping[str, StageOutcome]) -> Iterator[tuple[str, str]]:
+def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str]]:
     """For each stage whose results this run changed and that shows curves: its name, and a picture as a data URL."""
     for stage in up_to_date(plan, outcomes):
         if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded"):

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from flows.run.outcome import GOOD, outcome_rows, up_to_date
-from flows.run.report import filled_in, shown_metrics
+from flows.run.outcome import GOOD
+from flows.run.report import filled_in, outcome_rows, shown_metrics, up_to_date
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan

@@ -34,17 +34,15 @@ def render() -> str:
     lines = [
         "# Measured",
         "",
-        f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them: both sides in "
-        "turn in one run, medians. The other sections decided a question; their modules are in git's history. (In "
-        "benchmarks/results/decided/ are records that no page cites.) In a peer's column (2.00; low to high) "
-        "means that ours is twice as good, with a 95 % interval of the median ratio "
-        "of neighbouring runs. A heading with `…` is what its rows or columns are of.",
+        f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them. Both sides run in "
+        "turn; a figure is the median. The other sections decided a question, and their modules are in git's history. "
+        "In a peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the median "
+        "ratio of neighbouring runs. Rows or columns complete a heading with `…`.",
         "",
-        f"The spread is (highest - lowest) / median of our runs; above {MOST_SPREAD:.0%} a figure is called unsure. "
-        "[The records](../../benchmarks/results/) have each figure's runs and spread. Without runs it is one; a kind "
-        "of CPU that is missing was not recorded.",
+        f"A figure is unsure if (highest - lowest) / median of our runs is above {MOST_SPREAD:.0%}. "
+        "[The records](../../benchmarks/results/) have each figure's runs; those in `decided/` are not shown here.",
         "",
-        f"Unless a section says otherwise: {', '.join(everywhere)}.",
+        f"Unless a section says otherwise: {', '.join(everywhere)}. Without a number of runs, it is one.",
     ]
     for name, figures in results.items():
         if figures:

@@ -103,3 +103,11 @@ def test_a_link_leads_to_a_page_or_names_the_file(site: Path) -> None:
     assert "stages/formats/revision/provenance.py" in page
     assert 'href="../files/CONTRIBUTING.html' in page
     assert (site / "experiments/presets/figures/bits_per_byte.svg").is_file()
+
+
+def test_the_pages_have_no_more_words_than_contributing_allows() -> None:
+    (limit,) = re.findall(r"at most ([\d,]+) words", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+
+    assert len(pages) > 10
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= int(limit.replace(",", ""))

@@ -36,4 +36,4 @@ def test_the_code_says_so(message: str, said: str) -> None:
 
 
 def test_there_are_messages() -> None:
-    assert len(MESSAGES) > 15
+    assert len(MESSAGES) > 10

@@ -1,8 +1,8 @@
 """The pipeline as a flow of Prefect: a task for each stage that is not up to date, chained as dvc.yaml says.
 
-`parrotflow run` and deployments both come through `run_stages`. Flow and tasks are async, in one event loop: Prefect
-starts each task once those before it have ended well, waits before a retry and records every state; a signal cancels
-the tasks, also those that wait, and a cancelled one ends its stage. DVC is the cache.
+`parrotflow run` and deployments both come through `run_stages`. Flow and tasks are async, in one event loop. A task
+begins once those before it have ended, and its stage only if they ended well; Prefect waits before a retry and records
+every state. A signal cancels the tasks, also those that wait, and a cancelled one ends its stage. DVC is the cache.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ async def run_stages(run: Run) -> None:
         return attempted.name in run.retrying
 
     @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=is_tried_again)
-    async def attempt(name: str) -> Any:
+    async def attempt(name: str, may_start: bool) -> Any:
+        if not may_start:
+            return Cancelled(message="not started: a stage that it depends on did not end well")
         log, stage = log_entries(), stages[name]
         if task_run.run_count == 1 and stage.why:
             log([f"why: {stage.why}"])
@@ -70,8 +72,12 @@ async def run_stages(run: Run) -> None:
             retries=policy.retries,
             retry_delay_seconds=policy.retry_delay_seconds,
         )
-        waits_for = [one.result() for one in before]
-        state: State[Any] = await own(stage.name, wait_for=waits_for, return_state=True)  # type: ignore[misc]
+        ends = [one.result() for one in before]
+        may_start = all(end.is_completed() for end in ends)
+        # Prefect leaves a task after a failed one pending, and its page draws that to the present day, so that the rest
+        # becomes too small to see. It gets the edges of the graph alone.
+        edges: list[State[Any]] = [Completed(data=end.name, state_details=end.state_details) for end in ends]
+        state: State[Any] = await own(stage.name, may_start, wait_for=edges, return_state=True)  # type: ignore[misc]
         return state
 
     def stop() -> None:

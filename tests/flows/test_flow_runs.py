@@ -60,8 +60,7 @@ def tasks(server: Operated, run_id: str, **states: str) -> dict[str, dict[str, A
 
     def read() -> dict[str, dict[str, Any]]:
         found = server.post("task_runs/filter", flow_runs={"id": {"any_": [run_id]}})
-        # One that never began has a number after its name.
-        named = {task["name"].partition("-")[0]: task for task in found}
+        named = {task["name"]: task for task in found}
         return named if {name: task["state_name"] for name, task in named.items()} == states else {}
 
     return dict(wait_until(read, 180))
@@ -100,7 +99,9 @@ def test_a_failure_has_the_stages_own_message_and_what_depends_on_it_is_in_the_g
     flow_run = the_run(server, done)
     assert flow_run["state_name"] == "Failed"
     assert flow_run["state"]["message"] == "one: error: no corpus"
-    tasks(server, flow_run["id"], one="Failed", two="NotReady")
+    seen = tasks(server, flow_run["id"], one="Failed", two="Cancelled")
+    assert seen["two"]["task_inputs"]["wait_for"] == [{"input_type": "task_run", "id": seen["one"]["id"]}]
+    assert seen["two"]["end_time"]  # else the bar of its graph would grow for ever
 
 
 def test_a_retry_is_one_of_prefects(server: Operated, tmp_path: Path) -> None:

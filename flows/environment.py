@@ -39,6 +39,8 @@ def prepare_environment() -> None:
         "WANDB_DIR": str(home / "wandb"),
         **dvc_state_within(Path.cwd()),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        # Below it Prefect prints each event, in full, that a server which has gone away did not take.
+        "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
         "PYTHONUNBUFFERED": "1",
     }
     if "PREFECT_API_URL" not in os.environ:

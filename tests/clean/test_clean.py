@@ -1,10 +1,10 @@
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from stages.clean import ledger
@@ -18,6 +18,8 @@ from stages.runtime.entry import UserError
 from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
 
 CLEAN = Path("data/clean")
+NEAR = {"similarity": 0.85, "permutations": 64, "minimum_words": 20}
+MASKS = {"emails": True, "ip_addresses": True, "keys": True}
 
 
 @pytest.fixture(autouse=True)
@@ -53,33 +55,23 @@ def test_what_is_kept_is_in_one_split_and_the_report_adds_up() -> None:
     }
     dropped = sum(drop["bytes"] for drop in report["dropped"].values())
     assert report["bytes"] == report["train"]["bytes"] + report["validation"]["bytes"] + dropped
-
-
-def test_the_ledger_has_every_document_with_its_features_and_its_verdict() -> None:
-    clean()
-
-    rows = pq.read_table(CLEAN / "ledger").to_pylist()
+    rows = read_ledger().set_index("path")
     assert len(rows) == 32
-    long = next(row for row in rows if row["path"] == "corpus/long.py")
-    assert (long["line_length_maximum"], long["verdict"], long["split"]) == (2000, "line_length_maximum_above", "")
+    assert rows.loc["corpus/long.py", ["line_length_maximum", "verdict", "split"]].tolist() == [
+        2000,
+        "line_length_maximum_above",
+        "",
+    ]
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    clean()
+    clean(clean__near_duplicates=NEAR)
     alone = folder_bytes(CLEAN) | folder_bytes(Path("reports"))
-    forget_cache()
+    shutil.rmtree(".parrotflow")
     monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
-    clean()
+    clean(clean__near_duplicates=NEAR)
 
     assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == alone
-
-
-def forget_cache() -> None:
-    for path in sorted(Path(".parrotflow").rglob("*"), reverse=True):
-        if path.is_dir():
-            path.rmdir()
-        else:
-            path.unlink()
 
 
 @pytest.fixture
@@ -132,11 +124,8 @@ def test_an_edited_document_changes_one_shard_and_measures_one(measured: list[st
     assert set(measured) == changed
 
 
-def test_without_documents_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    monkeypatch.chdir(other)
-    write_project(other)
+def test_without_documents_it_says_what_to_run() -> None:
+    shutil.rmtree("data/documents")
 
     with pytest.raises(UserError, match="data/documents: no documents; run `dvc repro`"):
         main()
@@ -150,9 +139,6 @@ def test_a_failure_leaves_the_previous_splits_whole() -> None:
         clean(clean__filters__line_length_mean_maximum=0.1)
 
     assert [folder_bytes(CLEAN / split) for split in ("train", "validation")] == before
-
-
-NEAR = {"similarity": 0.85, "permutations": 64, "minimum_words": 20}
 
 
 def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
@@ -174,16 +160,13 @@ def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
 def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it() -> None:
     Path("corpus/author.py").write_text("AUTHOR = 'jane@mail.org'\nSERVER = '8.8.8.8'\n")
     collect()
-    report = clean(clean__masks={"emails": True, "ip_addresses": True, "keys": True})
+    report = clean(clean__masks=MASKS)
 
     documents = [item for split in ("train", "validation") for item in read_documents(CLEAN / split)]
     masked = next(item for item in documents if item.path == "corpus/author.py")
     assert masked.text == "AUTHOR = '<EMAIL>'\nSERVER = '<IP_ADDRESS>'\n"
     assert all(item.id == document_id(item.text) for item in documents)
     assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 1, "keys": 0}
-
-
-MASKS = {"emails": True, "ip_addresses": True, "keys": True}
 
 
 @pytest.mark.parametrize("near", [None, {"similarity": 0.85, "permutations": 64, "minimum_words": 10}])

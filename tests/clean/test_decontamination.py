@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from stages.clean.__main__ import main
-from stages.clean.decontamination import evaluation_texts
 from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import read_ledger
 from stages.formats.documents import read_documents
@@ -81,15 +80,6 @@ def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:
     }
 
 
-def test_rows_that_are_named_as_text_are_refused(tmp_path: Path) -> None:
-    """As one text of JSON they would be searched for, and never be found."""
-    path = tmp_path / "items.txt"
-    path.write_text('{"prompt": "a b c"}\n{"prompt": "d e f"}\n')
-
-    with pytest.raises(UserError, match=r"items.txt looks like JSON rows: rename it to .jsonl"):
-        evaluation_texts(path, ["prompt"])
-
-
 def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:
     item = {"prompt": PROBLEM + "\u2028\x85\u2029", "solution": SOLUTION}
     Path("lines.jsonl").write_text(json.dumps(item, ensure_ascii=False) + "\r\n", encoding="utf-8")
@@ -114,11 +104,6 @@ def test_a_shorter_run_of_common_words_is_no_passage() -> None:
     assert "corpus/near.py" not in clean(ngram_size=4, minimum_words=4)
 
 
-def test_without_a_leak_nothing_is_dropped() -> None:
-    assert len(clean()) == 20
-    assert because() == {}
-
-
 def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> None:
     Path("corpus/leak.py").write_text(PROBLEM)
     Path("passage.txt").write_text("one two three four five six seven eight nine")
@@ -137,7 +122,9 @@ SHORT = [
 """Of 6, 7, 2 and 0 words."""
 
 
-def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report_counts_how() -> None:
+def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report_counts_how(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("short.jsonl").write_text("".join(json.dumps(item) + "\n" for item in SHORT))
     Path("corpus/whole.py").write_text("x = 1\n# say the word ananas: print ananas\ny = 2\n")
     Path("corpus/part.py").write_text("x = 1\n# say the word ananas: print banana\ny = 2\n")
@@ -152,6 +139,10 @@ def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report
         "whole": 3,
         "not_searched": 2,
     }
+    assert (
+        "evaluation items: 1 searched for by 8 words in a row, 3 shorter ones as a whole, 2 with fewer than 3 words "
+        "not searched for"
+    ) in capsys.readouterr().out.splitlines()
 
 
 def test_a_short_item_within_a_longer_known_passage_is_found_wherever_it_ends() -> None:
@@ -159,15 +150,6 @@ def test_a_short_item_within_a_longer_known_passage_is_found_wherever_it_ends() 
     Path("corpus/leak.py").write_text("hello hello world numbers add numbers lambda a b a b world hello\n")
 
     assert "corpus/leak.py" not in clean(files=["short.jsonl"], minimum_words=3)
-
-
-def test_it_says_how_many_items_were_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
-    clean(minimum_words=5)
-
-    assert (
-        "evaluation items: 1 searched for by 8 words in a row, 0 shorter ones as a whole, 1 with fewer than 5 words "
-        "not searched for"
-    ) in capsys.readouterr().out.splitlines()
 
 
 def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
@@ -187,18 +169,15 @@ def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
             {"files": ["mapping.jsonl"], "fields": ["choices"]},
             "clean.decontamination: mapping.jsonl: line 1: field `choices` has fields of its own",
         ),
-        (
-            {"files": ["set.parquet"]},
-            "clean.decontamination: set.parquet: rows are read from .jsonl",
-        ),
         ({"files": ["set.JSON"]}, "clean.decontamination: set.JSON: rows are read from .jsonl"),
         ({"files": ["set.jsonl.zst"]}, "clean.decontamination: set.jsonl.zst: rows are read from .jsonl"),
+        # As one text of JSON they would be searched for, and never be found.
+        ({"files": ["items.txt"]}, "clean.decontamination: items.txt looks like JSON rows: rename it to .jsonl"),
         ({"ngram_size": 90, "minimum_words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
         ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
         ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
         ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),
         ({"files": ["corpus"]}, "clean.decontamination: corpus cannot be read (Is a directory)"),
-        ({"files": ["empty.jsonl"]}, "clean.decontamination: no item of empty.jsonl has 8 words"),
     ],
 )
 def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -206,10 +185,10 @@ def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any],
     Path("broken.jsonl").write_text(f"{item}\n\n{item[:-9]}")
     Path("list.jsonl").write_text("[1]\n")
     Path("latin1.txt").write_bytes(b"caf\xe9")
-    Path("empty.jsonl").touch()
     Path("mapping.jsonl").write_text('{"choices": {"text": ["a"], "label": ["A"]}}\n')
-    for name in ("set.parquet", "set.JSON", "set.jsonl.zst"):
+    for name in ("set.JSON", "set.jsonl.zst"):
         Path(name).write_text("a set of words")
+    Path("items.txt").write_text('{"prompt": "a b c"}\n{"prompt": "d e f"}\n')
 
     with pytest.raises(UserError) as refused:
         clean(**changes)
@@ -223,9 +202,7 @@ TESTS = ["assert add(1, 2) == 3\nassert add(2, 2) == 4", "assert add(5, 6) == 11
 @pytest.mark.parametrize(
     ("name", "item", "fields"),
     [
-        ("list.jsonl", {"tests": TESTS}, ["tests"]),
-        ("LIST.JSONL", {"tests": TESTS}, ["tests"]),
-        ("list.jsonl.gz", {"tests": TESTS}, ["tests"]),
+        ("LIST.JSONL.gz", {"tests": TESTS}, ["tests"]),
         ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"]),
         ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"]),
     ],

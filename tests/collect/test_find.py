@@ -2,7 +2,6 @@
 
 import base64
 import http.server
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
@@ -137,19 +135,6 @@ def test_s3_and_file_urls_and_local_paths_leave_out_the_same_hidden_files(bucket
     for pattern in ("", "/**/*.py", "/a/.env", "/.c/*.py"):
         local = taken("tree", pattern)
         assert taken(bucket, pattern) == taken(Path("tree").absolute().as_uri(), pattern) == local
-
-
-def test_credentials_of_s3_come_from_the_configuration_of_fsspec(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = {"key": "me", "secret": "mine", "endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
-    (tmp_path / "sources.json").write_text(json.dumps({"s3": values}))
-    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    fsspec.config.set_conf_files(str(tmp_path), configured := {})
-    monkeypatch.setattr(fsspec.config, "conf", configured)
-
-    assert [item.path for item in collect(f"{bucket}/a/one.py")] == [f"{bucket}/a/one.py"]
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -123,12 +123,11 @@ def test_the_texts_of_a_wet_file_are_taken_as_they_are() -> None:
     assert [(one.path, one.text) for one in collect("a.warc.wet.gz")] == [("http://a.example/1", "<p> & text\n")]
 
 
-@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst"])
-def test_a_file_that_is_no_warc_is_refused_by_its_name(name: str) -> None:
-    write_warc(name, [b"hello\n" * 99])
+def test_a_file_that_is_no_warc_is_refused_by_its_name() -> None:
+    write_warc("a.warc.gz", [b"hello\n" * 99])
 
-    with pytest.raises(UserError, match=rf"^{name}: cannot be read \(Invalid WARC header"):
-        collect(name)
+    with pytest.raises(UserError, match=r"^a\.warc\.gz: cannot be read \(Invalid WARC header"):
+        collect("a.warc.gz")
 
 
 def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from stages.formats.documents import (
     documents_of,
     order_of,
     read_documents,
-    require_documents,
     write_shard,
     write_table,
 )
@@ -43,11 +42,6 @@ def test_a_flipped_byte_in_a_shard_is_found_and_the_shard_named_or_changes_no_do
     assert undetected == []
     assert len(refusals) > 100
     assert [said for said in refusals if not said.startswith(f"{shard}: ") or len(said.splitlines()) > 1] == []
-
-
-def test_a_folder_without_documents_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="documents: no documents; run `dvc repro`"):
-        require_documents(tmp_path / "documents")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

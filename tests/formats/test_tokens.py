@@ -59,12 +59,6 @@ def test_ids_above_65535_take_four_bytes(tmp_path: Path) -> None:
     assert smallest_dtype(2**16) == "uint16"
 
 
-def test_the_manifest_survives_its_text(tmp_path: Path) -> None:
-    manifest = TokenStore(write_store(tmp_path / "s", [[[1, 2]], [[3]]])).manifest
-
-    assert Manifest.from_json(manifest.to_json()) == manifest
-
-
 @pytest.mark.parametrize("name", ["b0.tokens.bin", "b0.offsets.bin", "b0.documents.jsonl"])
 def test_a_flipped_byte_is_found_by_its_hash_and_the_file_named(tmp_path: Path, name: str) -> None:
     folder = write_store(tmp_path / "s", [[[1, 2, 3]]])
@@ -91,10 +85,6 @@ def test_a_flipped_byte_in_the_manifest_is_never_a_fault_of_the_program(tmp_path
 
     assert len(refusals) > len(data) / 2
     assert [said for said in refusals if not said.startswith(str(folder))] == []
-
-
-def test_a_whole_store_verifies(tmp_path: Path) -> None:
-    TokenStore(write_store(tmp_path / "s", [[[1, 2, 3]], []])).verify()
 
 
 def test_a_file_cut_short_is_refused_when_the_store_opens(tmp_path: Path) -> None:

@@ -184,14 +184,3 @@ def test_nothing_goes_while_another_process_uses_the_cache(monkeypatch: pytest.M
 
     drop_unused("toy")
     assert not entry.exists()
-
-
-def test_half_of_an_entry_that_a_kill_left_of_deleting_it_is_computed_again() -> None:
-    def write_two(folder: Path) -> None:
-        for name in "ab":
-            (folder / name).write_text(name)
-
-    entry = cached("toy", cache_key("a"), write_two)
-    (entry / "a").unlink()
-
-    assert sorted(path.name for path in cached("toy", cache_key("a"), write_two).glob("?")) == ["a", "b"]

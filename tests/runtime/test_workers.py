@@ -10,7 +10,7 @@ import pytest
 from stages.runtime import workers
 from stages.runtime.cache import map_cached
 from stages.runtime.entry import UserError
-from stages.runtime.workers import Progress, counted, map_shards, worker_count
+from stages.runtime.workers import Progress, counted, map_shards
 
 
 def square(number: int) -> tuple[int, int]:
@@ -109,14 +109,6 @@ def test_workers_start_only_for_more_than_their_start_takes(
 
     assert processes[0] == os.getpid()
     assert (set(processes) == {os.getpid()}) == here
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
-def test_a_number_of_workers_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("PARROTFLOW_WORKERS", value)
-
-    with pytest.raises(UserError, match=rf"PARROTFLOW_WORKERS={value}: expected a whole number, 1 or more"):
-        worker_count()
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 import json
 import shutil
-from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -53,19 +51,13 @@ def decoded(split: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"tokenize__engine": "tokenizers"}, {"tokenizer__kind": "characters", "tokenize__engine": "tokenizers"}],
+    [{}, {"tokenizer__kind": "characters", "tokenize__engine": "tokenizers"}],
 )
 def test_every_document_is_found_again_in_the_token_store(changes: dict[str, Any]) -> None:
     make(**changes)
 
     assert decoded("train") == {item.path: item.text for item in read_documents(Path("data/clean/train"))}
     assert len(decoded("validation")) == len(list(read_documents(Path("data/clean/validation"))))
-
-
-def test_the_end_of_text_stands_at_the_end_of_documents_alone() -> None:
-    for split in ("train", "validation"):
-        store = TokenStore(TOKENS / split)
-        assert int((store.read(0, store.manifest.tokens) == store.manifest.eos_id).sum()) == store.manifest.documents
 
 
 def test_the_manifest_and_the_report_say_what_is_there() -> None:
@@ -81,14 +73,6 @@ def test_the_manifest_and_the_report_say_what_is_there() -> None:
         assert report[split]["bytes"] == store.manifest.bytes == sum(item.size for item in documents)
         info = store.document_info(0)
         assert (info["id"], info["source"], info["license"]) == (documents[0].id, "mine", "MIT")
-
-
-def test_both_engines_write_the_same_tokens() -> None:
-    fast = folder_bytes(TOKENS)
-    make(tokenize__engine="tokenizers")
-    slow = folder_bytes(TOKENS)
-
-    assert {name for name in fast if fast[name] != slow[name]} == {"train/manifest.json", "validation/manifest.json"}
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,16 +97,6 @@ def encoded_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(encode, "encode_shard", counting)
     return names
-
-
-def test_one_document_more_encodes_one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tokenizer__kind="existing", tokenizer__folder=str(shutil.copytree("data/tokenizer", "own")))
-    names = encoded_again(monkeypatch)
-    Path("corpus/new.py").write_text("def new():\n    return 1\n")
-    make(tokenizer__kind="existing", tokenizer__folder="own")
-
-    assert len(names) == 1
-    assert "corpus/new.py" in decoded("train") | decoded("validation")
 
 
 def run_with_the_same_tokenizer() -> None:
@@ -165,43 +139,12 @@ def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_r
     assert folder_bytes(Path("data")) | folder_bytes(Path("reports")) == result
 
 
-@pytest.mark.parametrize(
-    ("stage", "folder"),
-    [(clean, "data/documents"), (tokenizer, "data/clean/train"), (main, "data/clean/validation")],
-)
-def test_a_flipped_byte_in_a_shard_ends_the_stage_with_its_name_and_leaves_the_previous_result(
-    stage: Callable[[], None], folder: str
-) -> None:
-    before = folder_bytes(Path("data"))
-    shard = sorted(Path(folder).glob("*.parquet"))[-1]
-    last_byte_of_the_text = pq.ParquetFile(shard).metadata.row_group(0).column(5).data_page_offset - 1
-    data = bytearray(shard.read_bytes())
-    data[last_byte_of_the_text] ^= 1
-    shard.write_bytes(data)
-
-    with pytest.raises(UserError, match=rf"^{shard}: damaged"):
-        stage()
-
-    assert folder_bytes(Path("data")) == before | {shard.relative_to("data").as_posix(): bytes(data)}
-
-
 def test_another_tokenizer_never_meets_the_ids_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     names = encoded_again(monkeypatch)
     make(tokenizer__vocabulary_size=280)
 
     assert len(names) == len(list(Path("data/clean").glob("[tv]*/*.parquet")))
     assert decoded("train") == {item.path: item.text for item in read_documents(Path("data/clean/train"))}
-
-
-def test_a_vocabulary_above_65536_is_stored_in_four_bytes() -> None:
-    path = Path("data/tokenizer/tokenizer.json")
-    library = Tokenizer.from_file(str(path))
-    library.add_tokens([f"zz{number}zz" for number in range(66_000)])
-    library.save(str(path))
-    main()
-
-    assert TokenStore(TOKENS / "train").manifest.dtype == "uint32"
-    assert decoded("train")
 
 
 def test_a_tokenizer_folder_that_is_none_is_refused() -> None:

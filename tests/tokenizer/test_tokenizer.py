@@ -11,14 +11,15 @@ from tokenizers import Tokenizer, normalizers
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
-from stages.formats.documents import read_documents
+from stages.formats.documents import read_documents, shard_paths, write_shard
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from stages.runtime.section import check_section
+from stages.tokenizer import train as training
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, parts, save_trained, take_over, train
-from tests.small_project import ROOT, folder_bytes, sections, write_corpus, write_project
+from stages.tokenizer.train import characters, parts, save_trained, take_over, train, train_on_documents
+from tests.small_project import ROOT, document, folder_bytes, sections, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
 PATTERNS = ["gpt2", "digits", "gpt4"]
@@ -136,6 +137,18 @@ def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
 
     assert taken == [item.text for item in read_documents(train_split)][:4]
     assert make(training_bytes=sum(sizes[:4])).to_str() == train([taken], 300, "gpt2").to_str()
+
+
+def test_an_edit_outside_of_the_sample_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    train_split = Path("data/clean/train")
+    limit = sum(item.size for item in list(read_documents(train_split))[:4])
+    before = train_on_documents(train_split, limit, 300, "gpt2").to_str()
+    write_shard(shard_paths(train_split)[-1], [document("an edited text")])
+    monkeypatch.setattr(training, "train", None)
+
+    assert train_on_documents(train_split, limit, 300, "gpt2").to_str() == before
+    with pytest.raises(TypeError):
+        train_on_documents(train_split, limit, 290, "gpt2")
 
 
 def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:

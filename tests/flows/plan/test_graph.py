@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from flows.plan.changes import Reason
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.entry import UserError
 from tests.flows.toy import dvc, make_toy, repro
-from tests.versioned_server import Server
 
 
 @pytest.fixture
@@ -301,15 +301,31 @@ def changed_code(count: int) -> PlannedStage:
 def test_a_dep_at_a_url_is_compared_by_the_version_that_its_server_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Server() as server:
+    class Versioned(BaseHTTPRequestHandler):
+        version = '"1"'
+
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1")
+            self.send_header("ETag", self.version)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(b"a")
+
+        do_GET = do_HEAD  # noqa: N815 (the name that http.server calls)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Versioned) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"{server.address}/a.txt"
+        url = f"http://127.0.0.1:{server.server_port}/a.txt"
         folder = make_toy(tmp_path, f"stages: {{fetch: {{cmd: touch out, deps: ['{url}'], outs: [out]}}}}\n")
         monkeypatch.chdir(folder)
         repro(folder)
 
         assert states() == {"fetch": "clean"}
-        server.version = '"2"'
+        Versioned.version = '"2"'
         assert plan()["fetch"].why == f"{url} modified"
         server.shutdown()
 

@@ -195,6 +195,8 @@ def test_without_targets_it_plans_what_plain_dvc_repro_runs(tmp_path: Path, monk
     (folder / "more" / "dvc.yaml").write_text("stages:\n  alone: {cmd: echo 1 > alone.txt, outs: [alone.txt]}\n")
     monkeypatch.chdir(folder)
     planned = set(plan())
+    with pytest.raises(UserError, match=r"more/dvc\.yaml:alone: .*; move it there"):
+        make_plan(["more/dvc.yaml:alone"])
 
     repro(folder)
 

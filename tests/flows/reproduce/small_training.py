@@ -93,7 +93,7 @@ report = dict(
 Path("reports/evaluate.json").write_text(json.dumps(report))
 a_set = dict(path="data", documents_sha256="d", documents_per_source={}, documents_per_length={})
 receipt = dict(convention="", sets={"validation": a_set}, models={}, versions={})
-receipt |= dict(precision="fp32", bootstrap_resamples=1, bootstrap_seed=0)
+receipt |= dict(bootstrap_resamples=1, bootstrap_seed=0)
 Path("reports/evaluate_receipt.json").write_text(json.dumps(receipt))
 """
 

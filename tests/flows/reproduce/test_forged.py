@@ -111,7 +111,7 @@ def write_evaluation(report: Path, receipt: Path, law: str) -> None:
     a_set |= {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
     documents = {"path": "data", "documents_per_source": {}, "documents_per_length": {}}
     sets = {name: documents | {"documents_sha256": sha256} for name, sha256 in (("validation", "v"), ("law", law))}
-    how = {"precision": "fp32", "bootstrap_resamples": 9, "bootstrap_seed": 0}
+    how = {"bootstrap_resamples": 9, "bootstrap_seed": 0}
     for path, content in (
         (report, a_set | {"sets": {"law": a_set}}),
         (receipt, {"convention": "", "sets": sets, "models": {}, "versions": {}} | how),

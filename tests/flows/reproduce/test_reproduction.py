@@ -239,28 +239,6 @@ def test_a_reproduction_that_was_killed_continues_after_the_stages_that_were_don
     assert "\nbit-identical: " in done.stdout
 
 
-def test_a_killed_reproduction_also_continues_while_its_dead_processes_are_zombies(
-    project: Path, revision: Path, tmp_path: Path
-) -> None:
-    """As in a container whose first process reads none: DVC's dead process then still holds its locks."""
-    command = [sys.executable, "-m", "flows.cli", "reproduce", str(revision), "--yes"]
-    command += ["--set", f"HOLD={tmp_path / 'hold'}"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    killed_while_it_trains(command, environment, tmp_path / "hold")
-    (table,) = (tmp_path / "elsewhere").rglob(".dvc/tmp/rwlock")
-    zombie = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-    held, entries = re.subn(r'"pid": \d+', f'"pid": {zombie.pid}', table.read_text())
-    table.write_text(held)
-
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    zombie.wait()
-    assert entries > 0
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "\nbit-identical: " in done.stdout
-
-
 def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
-from dvc.exceptions import DvcException
+from dvc.exceptions import DvcException, NotDvcRepoError
 from dvc.lock import make_lock
 from dvc.repo import Repo
 from dvc.repo.reproduce import plan_repro
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+from dvc.scm import SCMError
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import _can_hash
 from dvc.utils.serialize import load_yaml
@@ -48,14 +49,24 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in named}
 
 
+def _found() -> Repo:
+    try:
+        return Repo(_wait_for_lock=True)
+    except NotDvcRepoError as error:
+        raise UserError(f"dvc: {error}; run this from the project's root") from None
+    except SCMError as error:
+        raise UserError(f"dvc: {error}; clone the project, or `git init` here and commit its files") from None
+
+
 @contextmanager
 def open_repo() -> Iterator[Repo]:
     """DVC's repository; what takes its lock waits while another DVC command holds it.
 
-    Raises UserError where DVC takes no value of a kind that a file of parameters has, such as a date.
+    Raises UserError outside of a project or of git, and where DVC takes no value of a kind that a file of parameters
+    has, such as a date.
     """
     try:
-        with Repo(_wait_for_lock=True) as repo:
+        with _found() as repo:
             yield repo
     except sqlite3.OperationalError as error:
         # DVC's table of hashes is SQLite's, which has errors of its own.

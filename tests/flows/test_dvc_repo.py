@@ -25,6 +25,7 @@ from flows.dvc_repo import (
 )
 from flows.project import doctor
 from flows.run.stage import run_stage
+from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
 from tests.forked import PARROTFLOW, run_forked
@@ -41,6 +42,17 @@ def test_a_full_disk_is_one_kind_of_error_whoever_meets_it(tmp_path: Path, monke
     assert raised.value.errno == errno.ENOSPC
     with pytest.raises(sqlite3.OperationalError), open_repo():
         raise sqlite3.OperationalError("no such table")
+
+
+def test_a_copy_without_git_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    shutil.rmtree(".git")
+
+    with pytest.raises(UserError, match="is not a git repository; clone the project"), open_repo():
+        pass
+    shutil.rmtree(".dvc")
+    with pytest.raises(UserError, match="run this from the project's root"), open_repo():
+        pass
 
 
 ONE = "stages:\n  one: {cmd: cp source.txt one.txt, deps: [source.txt], outs: [one.txt]}\n"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from benchmarks.measurements import RESULTS, Measurement, recorded
+from benchmarks.measurements import Measurement, recorded
 from benchmarks.tables import MOST_SPREAD, table
 
 PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
@@ -22,25 +22,20 @@ def names() -> list[str]:
     return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - NOT_BENCHMARKS)
 
 
-def on_record() -> list[str]:
-    """The results to render: of the benchmarks, and of questions that are decided and whose modules were removed."""
-    return sorted({*names(), *(path.stem for path in RESULTS.glob("*.json"))})
-
-
 def render() -> str:
-    """The page of every figure on record. A benchmark without a result is said to be unmeasured."""
-    results = {name: recorded(name) for name in on_record()}
+    """Render the page of the figures on record, which names the benchmarks that have none."""
+    results = {name: recorded(name) for name in names()}
     everywhere = common([figures for figures in results.values() if figures])
     lines = [
         "# Measured",
         "",
         f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them. Both sides run in "
-        "turn; a figure is the median. The other sections decided a question, and their modules are in git's history. "
-        "In a peer's column (2.00; low to high) means that ours is twice as good, with a 95 % interval of the median "
-        "ratio of neighbouring runs. Rows or columns complete a heading with `…`.",
+        "turn; a figure is the median. In a peer's column (2.00; low to high) means that ours is twice as good, with a "
+        "95 % interval of the median ratio of neighbouring runs. Rows or columns complete a heading with `…`.",
         "",
         f"A figure is unsure if (highest - lowest) / median of our runs is above {MOST_SPREAD:.0%}. "
-        "[The records](../../benchmarks/results/) have each figure's runs; those in `decided/` are not shown here.",
+        "[The records](../../benchmarks/results/) have each figure's runs. Those in `decided/`, of older code or of "
+        "questions that are decided, are not shown here.",
         "",
         f"Unless a section says otherwise: {', '.join(everywhere)}. Without a number of runs, it is one.",
     ]
@@ -49,7 +44,7 @@ def render() -> str:
             lines += ["", f"## {name}", "", *table(figures, everywhere)]
     missing = [f"`{name}`" for name, figures in results.items() if not figures]
     if missing:
-        lines += ["", f"Not yet measured: {', '.join(missing)}."]
+        lines += ["", f"Not measured with this code: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 

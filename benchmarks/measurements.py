@@ -10,8 +10,9 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -51,6 +52,8 @@ class Measurement:
     ratio_interval: tuple[float, float] | None = None
     """A 95 % interval of the median ratio of runs next to each other: a machine whose speed changes during the
     measurement changes both sides of such a pair. None where there are too few runs."""
+    commit: str = ""
+    """The commit of parrotflow that was measured, with `-dirty` after it if files differed; empty until recorded."""
 
     @property
     def ratio_text(self) -> str:
@@ -145,6 +148,13 @@ def cpu_kind(flags: Iterable[str]) -> str:
     return next((kind for flag, kind in known.items() if flag in set(flags)), "")
 
 
+def commit() -> str:
+    """The commit of the code that runs, with `-dirty` after it if files differ."""
+    command = ["git", "describe", "--always", "--abbrev=8", "--dirty", "--exclude=*"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def recorded(name: str, results: Path = RESULTS) -> list[Measurement]:
     """The figures on record of a benchmark; none where it was never run."""
     path = results / f"{name}.json"
@@ -152,10 +162,14 @@ def recorded(name: str, results: Path = RESULTS) -> list[Measurement]:
 
 
 def record(name: str, figures: list[Measurement], results: Path = RESULTS, *, quick: bool) -> None:
-    """Print the figures as a table and write them to `results/NAME.json`; those of a quick run are only printed."""
+    """Print the figures as a table and write them to `results/NAME.json`; those of a quick run are only printed.
+
+    A figure that an earlier run has recorded keeps its commit.
+    """
     if not quick:
         results.mkdir(exist_ok=True)
-        lines = ",\n".join(json.dumps(asdict(figure)) for figure in figures)
+        here = commit()
+        lines = ",\n".join(json.dumps(asdict(replace(figure, commit=figure.commit or here))) for figure in figures)
         (results / f"{name}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     table = Table(title=name)
     for heading in ("figure", "ours", "peer", "ratio", "runs", "spread"):

@@ -118,13 +118,16 @@ def peer_and_ratio(figure: Measurement) -> str:
 
 
 def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) -> str:
-    """A line on the figures of one machine: which it is, how many runs, and the versions."""
+    """A line on the figures of one machine: which it is, how many runs, the versions, and the commit of the code."""
     where = ", ".join(part for part in machine.split(", ") if part not in everywhere) or "the same machine"
     runs = [figure.runs for figure in figures]
     of_runs = f"{' to '.join(map(str, dict.fromkeys((min(runs), max(runs)))))} runs"
     versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
     of_libraries = ", ".join(version for version in versions if version not in everywhere)
-    parts = [plain(where), of_runs if max(runs) > 1 else "", of_libraries]
+    of_commits = ", ".join(
+        f"commit {commit}" for commit in dict.fromkeys(figure.commit for figure in figures) if commit
+    )
+    parts = [plain(where), of_runs if max(runs) > 1 else "", of_libraries, of_commits]
     return f"On {'; '.join(filter(None, parts))}."
 
 

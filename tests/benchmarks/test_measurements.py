@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def test_sides_run_in_turn() -> None:
     assert results == {"a": [1, 3], "b": [2, 4]}
 
 
-def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
+def test_a_recorded_result_is_rendered_with_its_machine_and_commit(tmp_path: Path) -> None:
     figure = compare("encoding", [100.0], [50.0], peer_name="p", unit="MB/s", higher_is_better=True, libraries=["rich"])
 
     record("encode", [figure], tmp_path, quick=False)
@@ -39,16 +40,25 @@ def test_a_recorded_result_is_rendered_with_its_machine(tmp_path: Path) -> None:
     lines = table(recorded("encode", tmp_path))
     assert "| figure | ours | p |" in lines
     assert "| encoding | 100 MB/s | 50 (2.00) |" in lines
-    assert lines[-1].startswith(f"On {plain(figure.machine)}; rich ")
+    assert re.fullmatch(rf"On {re.escape(plain(figure.machine))}; rich .*; commit [0-9a-f]{{8,}}(-dirty)?\.", lines[-1])
+
+
+def test_a_figure_that_is_recorded_again_keeps_its_commit(tmp_path: Path) -> None:
+    earlier = replace(compare("f", [1.0], None, unit="s", higher_is_better=False), commit="01234567")
+
+    record("speed", [earlier], tmp_path, quick=False)
+
+    assert recorded("speed", tmp_path) == [earlier]
 
 
 def test_a_quick_run_leaves_the_figures_on_record_as_they_are(tmp_path: Path) -> None:
-    known = compare("encoding", [100.0], [50.0], unit="MB/s", higher_is_better=True)
-    record("encode", [known], tmp_path, quick=False)
+    record("encode", [compare("f", [100.0], [50.0], unit="MB/s", higher_is_better=True)], tmp_path, quick=False)
+    known = recorded("encode", tmp_path)
 
-    record("encode", [compare("encoding", [9.0], [50.0], unit="MB/s", higher_is_better=True)], tmp_path, quick=True)
+    record("encode", [compare("f", [9.0], [50.0], unit="MB/s", higher_is_better=True)], tmp_path, quick=True)
 
-    assert recorded("encode", tmp_path) == [known]
+    assert [figure.ours for figure in known] == [100.0]
+    assert recorded("encode", tmp_path) == known
 
 
 def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> None:

@@ -124,9 +124,8 @@ def foot(machine: str, figures: list[Measurement], everywhere: Collection[str]) 
     of_runs = f"{' to '.join(map(str, dict.fromkeys((min(runs), max(runs)))))} runs"
     versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
     of_libraries = ", ".join(version for version in versions if version not in everywhere)
-    of_commits = ", ".join(
-        f"commit {commit}" for commit in dict.fromkeys(figure.commit for figure in figures) if commit
-    )
+    commits = dict.fromkeys(figure.commit for figure in figures if figure.commit)
+    of_commits = f"commit {', '.join(commits)}" if commits else ""
     parts = [plain(where), of_runs if max(runs) > 1 else "", of_libraries, of_commits]
     return f"On {'; '.join(filter(None, parts))}."
 

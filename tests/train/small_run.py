@@ -18,7 +18,6 @@ import torch
 import transformers.models.gpt2.modeling_gpt2  # noqa: F401  # here once, and not in each forked process
 import yaml
 from accelerate.state import AcceleratorState, GradientState
-from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from stages.formats.tokens import Manifest, TokenStore
@@ -220,18 +219,6 @@ def stopped_at(step: int) -> Callable[[], None]:
         worker.main()
 
     return main
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The exported weights of a project."""
-    return load_file(folder / "model/model.safetensors")
-
-
-def largest_difference(left: Path, right: Path) -> float:
-    """Between the weights of two projects, absolute."""
-    a, b = weights(left), weights(right)
-    assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def copy_of(project: Path, to: Path) -> Path:

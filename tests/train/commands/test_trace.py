@@ -37,19 +37,7 @@ def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
             np.testing.assert_array_equal(targets[targets >= 0], tokens)
 
 
-def test_it_prints_a_line_for_each_span(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["trace", "--step", "2", "--row", "1"])
-
-    main()
-
-    lines = capsys.readouterr().out.splitlines()
-    assert lines
-    assert all(line.startswith("row   1  s:f") and "tokens " in line for line in lines)
-
-
-def test_a_name_of_a_document_cannot_command_the_terminal(
+def test_it_prints_a_line_for_each_span_in_which_no_name_commands_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(write_project(tmp_path / "project", source_of=lambda number: "s\x1b[31m\n"))
@@ -57,7 +45,9 @@ def test_a_name_of_a_document_cannot_command_the_terminal(
 
     main()
 
-    assert all(line.startswith("row   1  s\\x1b[31m\\n:f") for line in capsys.readouterr().out.splitlines())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith("row   1  s\\x1b[31m\\n:f") and "tokens " in line for line in lines)
 
 
 def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
@@ -68,7 +58,7 @@ def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
         check(5, 16, params)
 
 
-def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:
+def test_it_answers_for_the_run_that_made_the_model_and_refuses_other_tokens(project: Path) -> None:
     store = TokenStore(Path("data/tokens/train"))
     run_workers(project, 1)
     before = list(origins(store, open_order(store, trained_order()), 5))
@@ -76,9 +66,6 @@ def test_it_answers_for_the_run_that_made_the_model(project: Path) -> None:
     assert list(origins(store, open_order(store, trained_order()), 5)) == before
     assert len({origin.row for origin in before}) == 16
 
-
-def test_tokens_that_the_model_was_not_trained_on_are_refused(project: Path) -> None:
-    run_workers(project, 1)
     manifest = project / "data/tokens/train/manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
     with pytest.raises(UserError, match="data/tokens/train: not the tokens that model/ was trained on"):

@@ -42,12 +42,6 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
         assert epoch.max(initial=0) < rows
 
 
-@given(step=st.integers(0, 40))
-def test_a_step_needs_no_step_before_it(step: int) -> None:
-    again = [rows_of_step(3, s, batches_of(8), 30).tolist() for s in range(step + 1)]
-    assert rows_of_step(3, step, batches_of(8), 30).tolist() == again[-1]
-
-
 @settings(deadline=None, max_examples=20)
 @given(sequence_length=st.integers(2, 200))
 def test_an_epoch_is_the_stream_cut_into_rows_without_its_last_tokens(store: TokenStore, sequence_length: int) -> None:
@@ -161,8 +155,3 @@ def test_documents_are_packed_in_their_order_and_cut_where_a_row_ends(
     for row in range(index.rows):
         tokens = [token for start, length in index.segments(row) for token in range(start, start + length)]
         assert tokens == stream[row * sequence_length : (row + 1) * sequence_length]
-
-
-def test_the_worked_example_of_packed_documents() -> None:
-    index = pack_documents(np.array([0, 10]), np.array([3, 4]), 5)
-    assert [index.segments(row) for row in range(index.rows)] == [[(0, 3), (10, 2)]]

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import ProcessShare, micro_batches, read_rows
 from stages.train.data.mixture import Draws, Ratios, whole_numbers
 from stages.train.data.order import WHOLE_RUN, RowOrder, describe, open_order, shares_by_phase
-from stages.train.data.packing import pack, pack_documents
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
@@ -86,28 +84,6 @@ def test_over_10000_steps_each_share_is_within_a_thousandth_of_what_is_asked(
         assert of_run.share == pytest.approx(of_run.asked_share, abs=0.001)
 
 
-@settings(deadline=None, max_examples=20)
-@given(
-    processes=st.sampled_from([1, 2, 4]),
-    size=st.integers(1, 9),
-    first_step=st.integers(0, 9),
-)
-def test_all_processes_together_train_on_the_rows_of_each_step_wherever_they_begin(
-    store: TokenStore, processes: int, size: int, first_step: int
-) -> None:
-    asked = values(max_steps=10)
-    whole = open_order(store, asked)
-    rows_of = [whole.rows_of_step(step) for step in range(10)]
-    order, found = open_order(store, asked), []
-    for process in range(processes):
-        share = ProcessShare(process, processes, size)
-        found.append(list(micro_batches(store, order, asked, share, range(first_step, 10))))
-    for step in range(first_step, 10):
-        targets = [batch.rows.targets for batches in found for batch in batches if batch.step == step]
-        expected = read_rows(store, whole.index, rows_of[step], asked.sequence_length).targets
-        assert (np.concatenate(targets) == expected).all()
-
-
 @settings(deadline=None, max_examples=30)
 @given(after=st.integers(1, 11))
 def test_a_phase_begins_with_the_step_after_the_one_that_is_named(store: TokenStore, after: int) -> None:
@@ -119,11 +95,6 @@ def test_a_phase_begins_with_the_step_after_the_one_that_is_named(store: TokenSt
         assert len(rows) == asked.global_batch_size
         found = {sources[start] for row in rows for start, _ in order.index.segments(int(row))}
         assert found == {"web" if step < after else "books"}
-
-
-def test_a_share_of_the_steps_is_rounded_to_a_step(store: TokenStore) -> None:
-    assert values(max_steps=1000).mixture.starts(1000) == [0, 800]
-    assert values(max_steps=12).mixture.starts(12) == [0, 10]
 
 
 def test_other_weights_and_other_sources_leave_the_order_within_a_source_as_it_is(store: TokenStore) -> None:
@@ -156,19 +127,6 @@ def test_documents_without_a_weight_are_left_out_and_a_line_says_so(store: Token
     )
     trained = by_source(store, tokens_trained_on(order, range(12)))
     assert set(trained) == {"books", "code"}
-
-
-@settings(deadline=None, max_examples=20)
-@given(sequence_length=st.integers(2, 200))
-def test_all_documents_packed_are_the_stream_of_the_store(store: TokenStore, sequence_length: int) -> None:
-    index = pack_documents(store.document_starts, store.document_lengths, sequence_length)
-    stream = pack(store, sequence_length)
-    rows = np.arange(index.rows)
-    assert index.rows == stream.rows
-    own, whole = (read_rows(store, one, rows, sequence_length) for one in (index, stream))
-    assert (own.inputs == whole.inputs).all()
-    assert (own.targets == whole.targets).all()
-    assert (own.positions[:, 1:] == whole.positions[:, 1:]).all()
 
 
 @pytest.mark.parametrize(

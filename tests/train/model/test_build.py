@@ -9,18 +9,14 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from stages.formats.tokens import Manifest
 from stages.runtime.entry import UserError
 from stages.train.launcher import note_padded_vocabulary
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams
+from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import ROOT, params, run_workers, write_project
 
 SIZES = {"gpt2": 124e6, "gpt2_medium": 354e6, "gpt2_large": 774e6, "gpt2_xl": 1558e6}
-
-
-def vocabulary(size: int) -> Manifest:
-    return Manifest("uint16", size, 0, "", "", ())
 
 
 def preset(name: str) -> TrainParams:
@@ -61,14 +57,6 @@ LLAMA = {
 def tiny(**fields: Any) -> PreTrainedModel:
     config = build_config(TrainParams.model_validate(params(model=fields)), vocabulary(320))
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_flops_of_a_llama_are_6_n_and_attention_over_its_query_heads(tied: bool) -> None:
-    attention, mlp, norms, head = 2 * 32 * 4 * 16 + 2 * 32 * 2 * 16, 3 * 32 * 48, 2 * 32, 320 * 32
-
-    n = 2 * (attention + mlp + norms) + 32 + head
-    assert flops_per_token(tiny(**LLAMA, tie_word_embeddings=tied), 24) == 6 * n + 12 * 2 * (4 * 16) * 24
 
 
 @pytest.mark.parametrize(
@@ -138,34 +126,14 @@ def test_the_special_ids_are_the_tokenizers() -> None:
     assert (config.bos_token_id, config.eos_token_id) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32},
-        {
-            "model_type": "llama",
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "max_position_embeddings": 32,
-            "tie_word_embeddings": False,
-        },
-    ],
-    ids=["gpt2", "llama"],
-)
-def test_others_load_the_model_folder(tmp_path: Path, model: dict[str, object]) -> None:
-    project = write_project(tmp_path / "project", model=model, max_steps=4, export_steps=[2])
+def test_others_load_the_model_folder(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "project", model=MODELS["llama"], max_steps=4, export_steps=[2])
     run_workers(project, 1)
     for folder in (project / "model", project / "model/step-00000002"):
         loaded = AutoModelForCausalLM.from_pretrained(folder)
         assert loaded.get_input_embeddings().weight.shape[0] == loaded.config.vocab_size == 300
-    tokenizer = AutoTokenizer.from_pretrained(project / "model")
-    loaded = AutoModelForCausalLM.from_pretrained(project / "model")
-    ids = tokenizer("add(1, 2)", return_tensors="pt").input_ids
-    generated = loaded.generate(ids, max_new_tokens=4, do_sample=False)
-    assert generated.shape[1] <= ids.shape[1] + 4
+    ids = AutoTokenizer.from_pretrained(project / "model")("add(1, 2)", return_tensors="pt").input_ids
+    assert loaded.generate(ids, max_new_tokens=4, do_sample=False).shape[1] <= ids.shape[1] + 4
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -191,23 +159,13 @@ def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_
     assert "its vocabulary is cut from 384 entries to the tokenizer's 300" in line
 
 
-def test_training_goes_on_from_a_given_model(tmp_path: Path) -> None:
-    project = write_project(tmp_path / "project", max_steps=2)
-    run_workers(project, 1)
-    second = write_project(tmp_path / "second", max_steps=2, start_from=str(project / "model"))
-    run_workers(second, 1)
-    curve = (second / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
-    ended = (project / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()
-    assert float(curve[1].split("\t")[1]) < float(ended[1].split("\t")[1])
-
-
-@pytest.mark.parametrize("model_type", ["phi3", "smollm3", "glm", "glm4", "modernbert-decoder", "opt"])
+@pytest.mark.parametrize("model_type", ["phi3", "glm4", "modernbert-decoder", "opt"])
 def test_the_id_that_pads_an_architectures_own_vocabulary_is_no_special_id_here(model_type: str) -> None:
     """It would be beyond the vocabulary, or a word whose embedding is never trained."""
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     grouped = {"intermediate_size": 24, "num_key_value_heads": 1, "head_dim": 8}
     own = {"opt": {"ffn_dim": 24, "word_embed_proj_dim": 16}, "modernbert-decoder": {"intermediate_size": 24}}
-    own |= {name: {"intermediate_size": 24, "num_key_value_heads": 1} for name in ("phi3", "smollm3")}
+    own["phi3"] = {"intermediate_size": 24, "num_key_value_heads": 1}
     fields = sizes | own.get(model_type, grouped)
     values = TrainParams.model_validate(params(model={"model_type": model_type, **fields}))
     model = build_model(values, vocabulary(300))
@@ -246,7 +204,7 @@ BERT = {
 
 def build(**fields: object) -> None:
     values = TrainParams.model_validate(params(model=fields))
-    build_model(values, Manifest("uint16", 64, 0, "", "", ()))
+    build_model(values, vocabulary(64))
 
 
 def test_bert_is_refused() -> None:
@@ -264,4 +222,4 @@ def test_bert_as_a_decoder_is_causal() -> None:
 
 def test_a_sequence_shorter_than_the_trial_is_no_obstacle() -> None:
     values = TrainParams.model_validate(params(sequence_length=2, model__n_positions=2))
-    assert build_model(values, Manifest("uint16", 64, 0, "", "", ())).config.n_positions == 2
+    assert build_model(values, vocabulary(64)).config.n_positions == 2

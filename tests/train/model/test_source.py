@@ -1,7 +1,6 @@
 """`train.start_from`: which models may be continued, and what identifies them."""
 
 import json
-import shutil
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from stages.formats.tokens import Manifest
-from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
-from stages.train.model.build import save_model, source_sha256, use_ids_of
+from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.train.model.build import build_model, plain_model, save_model, source_sha256, use_ids_of
+from stages.train.model.loss import CausalLoss
+from stages.train.parallel import full_weights
+from stages.train.params import TrainParams
 from tests.hub_client import with_short_waits
-from tests.train.models import GROUPED
-from tests.train.small_run import copy_of, fork, run, run_workers, start, write_params, write_project
+from tests.train.models import GROUPED, vocabulary
+from tests.train.small_run import copy_of, params, run, run_workers, start, write_params, write_project
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -46,15 +47,31 @@ def test_a_hub_that_does_not_answer_ends_the_run_with_the_code_for_a_retry(proje
     assert "Traceback" not in said
 
 
-def test_a_folder_with_pickled_weights_alone_is_refused_with_one_message(project: Path) -> None:
-    weights = load_file(project / "base/model.safetensors")
-    torch.save(weights, project / "base/pytorch_model.bin")
-    (project / "base/model.safetensors").unlink()
-    said = run(project, EXIT_USER_ERROR, fork).splitlines()
-    assert said == [
-        "error: params.yaml: train.start_from = 'base': holds no *.safetensors; pickled weights are not loaded, "
-        "as they can run code"
+def test_training_goes_on_from_a_given_model(trained: Path, project: Path) -> None:
+    run_workers(project, 1)
+    losses = [
+        float(line.split("\t")[1])
+        for folder in (trained, project)
+        for line in (folder / "reports/curves/training_loss.tsv").read_text(encoding="utf-8").splitlines()[1:]
     ]
+    assert len(losses) == 4
+    assert losses[2] < losses[0]
+
+
+def refusal(project: Path) -> str:
+    """What is said of the base."""
+    with chdir(project), pytest.raises(UserError) as refused:
+        build_model(TrainParams.model_validate(params(start_from="base")), vocabulary())
+    return str(refused.value)
+
+
+def test_a_folder_with_pickled_weights_alone_is_refused(project: Path) -> None:
+    torch.save(load_file(project / "base/model.safetensors"), project / "base/pytorch_model.bin")
+    (project / "base/model.safetensors").unlink()
+    assert refusal(project) == (
+        "params.yaml: train.start_from = 'base': holds no *.safetensors; pickled weights are not loaded, as they can "
+        "run code"
+    )
 
 
 def test_code_in_a_models_folder_is_not_run(project: Path) -> None:
@@ -62,23 +79,26 @@ def test_code_in_a_models_folder_is_not_run(project: Path) -> None:
     config = json.loads((project / "base/config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
     (project / "base/config.json").write_text(json.dumps(config))
-    said = run(project, EXIT_USER_ERROR, begin=fork)
-    assert "error: params.yaml: train.start_from = 'base': cannot be loaded: " in said
+    assert "train.start_from = 'base': cannot be loaded: " in refusal(project)
     assert not (project / "ran").exists()
-    shutil.rmtree(project / "base")
 
 
-def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_loaded(tmp_path: Path) -> None:
+def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_saved(tmp_path: Path) -> None:
     ids = {"pad_token_id": 500, "bos_token_id": 502, "eos_token_id": [501, 7]}
     config = AutoConfig.for_model("llama", **GROUPED, vocab_size=512, **ids)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
-    project = write_project(tmp_path / "project", max_steps=2, start_from=str(tmp_path / "base"))
+    values = TrainParams.model_validate(params(start_from=str(tmp_path / "base")))
+    loss = CausalLoss(build_model(values, vocabulary()), values)
+    (tmp_path / "model").mkdir()
 
-    run(project, begin=fork)
+    save_model(plain_model(loss, full_weights(loss.model), vocabulary()), tmp_path / "model")
 
-    model = AutoModelForCausalLM.from_pretrained(project / "model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     for written in (model.config, model.generation_config):
         assert (written.bos_token_id, written.eos_token_id, written.pad_token_id) == (0, 0, 0)
+    config = AutoConfig.for_model("codegen")  # has no padding token
+    use_ids_of(vocabulary(), config)
+    assert config.eos_token_id == 0
 
 
 def test_a_run_is_identified_by_the_weights_and_the_config_of_its_source(project: Path) -> None:
@@ -100,9 +120,3 @@ def test_a_model_that_transformers_refuses_to_save_ends_the_run_with_one_message
 def test_the_weights_can_be_read_by_whom_the_umask_allows(trained: Path) -> None:
     modes = {(trained / "base" / name).stat().st_mode for name in ("model.safetensors", "config.json")}
     assert len(modes) == 1
-
-
-def test_a_model_type_without_a_padding_token_is_taken() -> None:
-    config = AutoConfig.for_model("codegen")
-    use_ids_of(Manifest("uint16", 300, 5, "", "", ()), config)
-    assert config.eos_token_id == 5

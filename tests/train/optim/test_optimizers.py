@@ -1,7 +1,6 @@
 """Each tensor's optimizer and decay follow from what it does; and one more optimizer is one file and a name.
 
-The diff that CONTRIBUTING.md shows is applied, and trains. Muon has torch's bits in bf16, and updates that are
-orthogonal.
+The diff that CONTRIBUTING.md shows is applied, and trains. Muon has torch's bits in bf16.
 """
 
 import re
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
-from stages.train.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
+from stages.train.optim.muon import STACKED, muon_of, stacks
 from stages.train.optim.optimizers import build_optimizers, weights
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
@@ -111,14 +110,6 @@ def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     assert [group["weight_decay"] for group in adamw.param_groups] == [0.1, 0.0]
 
 
-def test_the_groups_of_a_tied_model_are_those_of_its_matrices_and_all_else() -> None:
-    """Where no head and no router is, AdamW has one group: checkpoints and weights of such models stay the same."""
-    model, values = tiny("qwen3")
-    muon, adamw = build_optimizers(model, values.optimizer, values.precision)
-    assert len(muon.param_groups) == len(adamw.param_groups) == 1
-    assert all(parameter.ndim == 2 for parameter in muon.param_groups[0]["params"])
-
-
 def test_the_optimizer_that_contributing_adds_trains_and_names_its_own_curve(tmp_path: Path) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     diff = text.partition("```diff\n")[2].partition("```")[0]
@@ -171,29 +162,6 @@ def test_a_stack_is_updated_as_its_matrices_are_one_by_one(shape: tuple[int, int
         for optimizer in both:
             optimizer.step()
     torch.testing.assert_close(stack.detach(), torch.stack([matrix.detach() for matrix in alone]), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(40, 20), (128, 384), (4, 16, 48)])
-def test_the_singular_values_of_a_matrix_that_is_far_from_square_are_moved_near_one(shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(shape), torch.float32))
-    assert values.min() > 0.68
-    assert values.max() < 1.14
-
-
-def test_of_a_square_matrix_the_smallest_singular_values_stay_small_and_none_exceeds_1_21() -> None:
-    torch.manual_seed(0)
-    values = torch.linalg.svdvals(orthogonalise(torch.randn(20, 64, 64), torch.float32))
-    assert values.min() < 0.1
-    assert values.max() < 1.21
-
-
-@pytest.mark.parametrize("shape", [(16, 48), (48, 16), (3, 16, 24)])
-def test_tensors_of_one_shape_are_orthogonalised_together_as_they_are_one_by_one(shape: tuple[int, ...]) -> None:
-    torch.manual_seed(0)
-    updates = [torch.randn(shape) for _ in range(3)]
-    for together, one in zip(orthogonalise_all(updates, torch.float32), updates, strict=True):
-        torch.testing.assert_close(together, orthogonalise(one, torch.float32), rtol=0, atol=1e-5)
 
 
 def test_on_a_gpu_matrices_of_one_shape_are_taken_together_up_to_a_limit() -> None:

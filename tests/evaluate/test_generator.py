@@ -5,6 +5,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertLMHeadModel,
     BloomConfig,
@@ -91,20 +92,6 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
         assert len(one.ids) == 60
         assert one.log_probabilities == pytest.approx(likelihoods, abs=10**-DECIMALS)
         assert "".join(one.pieces) == one.text
-
-
-def test_greedy_texts_are_those_of_transformers(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    prompts = ["def f(", "x", "class A:\n"]
-    short = Sampling(temperature=0, top_p=1.0, max_new_tokens=20)
-    asked = [GenerationRequest(prompt, 0, stop_at(()), short) for prompt in prompts]
-
-    texts = {one.request: one.ids for one in generate(model, tokenizer, asked, width=2)}
-
-    for number, prompt in enumerate(prompts):
-        ids = torch.tensor([prompt_tokens(tokenizer, prompt)])
-        with torch.inference_mode():
-            written = model.generate(ids, max_new_tokens=20, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
-        assert written.tolist() == texts[number]
 
 
 SMALL = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -282,12 +269,6 @@ def test_a_text_ends_though_the_tokenizer_leaves_out_ids_before_that_of_its_end(
     assert any(one.ids[-1] == 299 for one in written)
 
 
-def test_the_name_of_a_special_token_in_a_prompt_is_text(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert (
-        tokenizer.eos_token_id not in tokenizer.backend_tokenizer.encode("<|endoftext|>", add_special_tokens=False).ids
-    )
-
-
 def test_a_text_continues_a_prompt_with_the_space_that_its_tokenizer_writes(model: PreTrainedModel) -> None:
     words = {"<end>": 0, "▁a": 1, "▁b": 2}
     backend = Tokenizer(models.WordLevel(words, unk_token="<end>"))
@@ -308,3 +289,12 @@ def test_a_model_that_reads_what_it_is_to_predict_is_refused(project: Path, tmp_
 
     with pytest.raises(UserError, match="bert: no causal language model: what it says of a token depends on the"):
         open_model(tmp_path / "bert")
+
+
+def test_a_prompt_is_read_as_transformers_reads_it_by_the_models_tokenizer(
+    project: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    for prompt in ("def add(a, b):", "x", "import os\n\n\ndef path"):
+        ids = AutoTokenizer.from_pretrained(project / "model")(prompt).input_ids
+        assert ids == prompt_tokens(tokenizer, prompt)
+        assert ids[0] == tokenizer.eos_token_id

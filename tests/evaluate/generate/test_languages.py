@@ -1,8 +1,5 @@
 """Headers of documents, where a completion ends, and what parses, in each language."""
 
-import ast
-import textwrap
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,11 +103,6 @@ def test_the_last_lines_fit_and_one_more_would_not(lines: list[str], most: int) 
     assert count == len(lines) or len("".join(lines[-count - 1 :]).encode()) > most
 
 
-def test_a_signature_with_its_own_body_is_python() -> None:
-    for header in function_headers(document(SOURCE), 0):
-        ast.parse(textwrap.dedent(header.signature + "\n" + " " * 20 + "pass\n"))
-
-
 def end_of(signature: str, text: str) -> int | None:
     return function_end(Header(document="d", source="s", path="p.py", line=1, before="", signature=signature))(text)
 
@@ -146,14 +138,11 @@ def test_a_tab_is_as_wide_as_python_takes_it() -> None:
     ("text", "parsed"),
     [
         ("def f():\n    return 1\n", True),
-        ("    def f(self):\n        return 1\n", True),
         ('    def f(self):\n        """Of\nlines\n"""\n        return 1\n', True),
         ("    def f(self):\n# to the left\n        return 1\n", True),
         ("    def f(self):\n        return 1\n  x = 1\n", False),
         ("\n  \ndef f():\n    return 1\n", True),
-        ("raise SystemExit\n", True),
         ("def f():\n    return $\n", False),
-        ("def f():\n", False),
         ("def f():\n    return '\0'\n", False),
         ("def f():\n    " + "(" * 10_000, False),
     ],

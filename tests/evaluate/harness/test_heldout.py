@@ -4,14 +4,16 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
+from lm_eval.api.instance import Instance
 from transformers import PreTrainedModel
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.evaluate.harness.scoring import score
+from stages.evaluate.harness.scoring import open_language_model, score
 from stages.evaluate.likelihood.documents import stored_tokens
 from stages.evaluate.likelihood.score import Scorer
 from stages.evaluate.likelihood.windows import Window, document_windows
-from stages.evaluate.model import open_model
+from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
 from stages.formats.tokens import TokenStore
 from tests.trained_project import CONTEXT_LENGTH
@@ -64,3 +66,21 @@ def test_the_value_is_ours_in_its_windows_without_the_closing_id(project: Path) 
     assert store.document_lengths.max() > 2 * CONTEXT_LENGTH
     assert theirs == pytest.approx(ours, rel=RELATIVE)
     assert min(closing) > 1  # nats: what `evaluate` adds to each document
+
+
+@pytest.mark.parametrize(("context", "continuation"), [("x ", "= 1"), ("", "import os")])
+def test_lm_eval_scores_a_continuation_after_the_end_of_sequence_id(
+    project: Path, context: str, continuation: str
+) -> None:
+    request = Instance("loglikelihood", {}, (context, continuation), 0)
+
+    ((found, _),) = open_language_model().loglikelihood([request], disable_tqdm=True)
+
+    tokenizer = open_tokenizer(MODEL)
+    encode = tokenizer.backend_tokenizer.encode
+    whole = [tokenizer.eos_token_id, *encode(context + continuation, add_special_tokens=False).ids]
+    read = 1 + len(encode(context.rstrip(), add_special_tokens=False).ids)
+    with torch.no_grad():
+        logits = open_model(MODEL)(torch.tensor([whole])).logits[0].double()
+    expected = logits.log_softmax(-1)[range(read - 1, len(whole) - 1), whole[read:]].sum()
+    assert found == pytest.approx(expected.item(), abs=1e-4)

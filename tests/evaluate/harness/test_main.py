@@ -88,14 +88,17 @@ def test_the_same_inputs_give_the_same_bytes_in_another_folder_and_with_another_
 
 def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With five examples before it no question fits into the window; without any each does."""
+    (project / "model/training.json").write_text('{"sequence_length": 16}')
     for name, examples in (("bare", 0), ("crowded", 5)):
         write_task(name, fewshot_split="test", num_fewshot=examples, fewshot_delimiter="\n" * CONTEXT_LENGTH)
 
     tasks = run(project, "bare", "crowded").tasks
 
     assert [(tasks[name].requests, tasks[name].requests_cut) for name in ("bare", "crowded")] == [(6, 0), (6, 6)]
-    (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: crowded"))
+    said = capsys.readouterr().out
+    (note,) = (line for line in said.splitlines() if line.startswith("note: crowded"))
     assert "6 of 6 requests are longer than the model reads at once" in note
+    assert f"windows of {CONTEXT_LENGTH} tokens, and its training's sequences had 16" in said
 
 
 def test_a_task_that_fails_is_named_and_the_answers_of_the_others_are_kept(project: Path, asked: list[Any]) -> None:
@@ -240,9 +243,8 @@ def test_a_task_that_neither_lm_eval_nor_the_project_knows_is_named(project: Pat
         ({"metric_list": [{"metric": "f1", "hf_evaluate": True}]}, "ValueError: the metric `f1` is a script"),
         ({"doc_to_txt": "x"}, "TypeError: "),
         ({"doc_to_text": "{{ 1 / (question[0] | int - 5) }}"}, "ZeroDivisionError: "),
-        ({"dataset_kwargs": {"data_files": {"test": "evaluation/tasks/gone.jsonl"}}}, "FileNotFoundError: "),
     ],
-    ids=["runs code", "metric from the Hub", "misspelt key", "template", "no data"],
+    ids=["runs code", "metric from the Hub", "misspelt key", "template"],
 )
 def test_a_task_that_lm_eval_cannot_load_or_score_is_named_with_the_reason(
     project: Path, keys: dict[str, object], message: str
@@ -336,11 +338,3 @@ def test_without_tasks_there_is_nothing_to_do_and_lm_eval_is_not_even_imported(p
     assert shown == "harness.tasks is empty: nothing to do\nset()\n"
     assert HarnessReport.read().harness == {}
     assert samples(project) == []
-
-
-def test_positions_that_were_not_trained_are_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "model/training.json").write_text('{"sequence_length": 16}')
-
-    run(project, "heldout")
-
-    assert f"windows of {CONTEXT_LENGTH} tokens, and its training's sequences had 16" in capsys.readouterr().out

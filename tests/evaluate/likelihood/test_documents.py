@@ -58,7 +58,6 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
     ("name", "content", "message"),
     [
         ("s.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "s.jsonl: cannot be read as documents (s.jsonl#2: no text"),
-        ("s.jsonl", b"[1]\n", "s.jsonl: cannot be read as documents (s.jsonl#1: no text"),
         ("s.jsonl", b'{"text": null}\n', "s.jsonl#1: no text in a field `text`; that is null"),
         ("s.jsonl", b'{"text": "a", "source": "\\ud800"}\n', "s.jsonl: cannot be read as documents ("),
         ("s.jsonl", b"not json\n", "s.jsonl: cannot be read as documents (Expecting value"),
@@ -118,10 +117,6 @@ def test_each_token_is_scored_once_with_the_context_that_the_stride_promises(
     for window in windows:
         assert 0 < window.length <= context_length
         assert window.start == 0 or window.context >= context_length - stride
-
-
-def test_a_document_that_fits_is_one_window() -> None:
-    assert list(document_windows(0, 10, 10, 5)) == [Window(0, 0, 0, 10)]
 
 
 def test_a_longer_document_moves_on_by_the_stride() -> None:

@@ -46,18 +46,6 @@ def write_byte_model(folder: Path) -> None:
     GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
 
 
-def test_the_same_model_read_from_another_folder_differs_by_nothing(project: Path) -> None:
-    shutil.copytree(project / "model", project / "same")
-
-    report = evaluated(project, evaluate__baselines=["same"])
-
-    assert report["compared"]["same"] == {
-        "bits_per_byte": report["bits_per_byte"],
-        "difference": 0.0,
-        "difference_interval_95": [0.0, 0.0],
-    }
-
-
 def test_windows_that_are_longer_than_the_trainings_sequences_are_named(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

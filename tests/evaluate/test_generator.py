@@ -22,6 +22,7 @@ from transformers import (
     MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    pipeline,
 )
 
 from stages.evaluate.generate.params import Sampling
@@ -298,3 +299,18 @@ def test_a_prompt_is_read_as_transformers_reads_it_by_the_models_tokenizer(
         ids = AutoTokenizer.from_pretrained(project / "model")(prompt).input_ids
         assert ids == prompt_tokens(tokenizer, prompt)
         assert ids[0] == tokenizer.eos_token_id
+
+
+def test_transformers_pipeline_continues_prompts_in_a_batch_as_we_do(
+    project: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    prompts = ["def add(a, b):", "x", "import os\n\n\ndef path"]
+    short = Sampling(temperature=0, top_p=1.0, max_new_tokens=6)
+    asked = [GenerationRequest(prompt, 0, stop_at(()), short) for prompt in prompts]
+    write = pipeline("text-generation", model=str(project / "model"), device="cpu")
+    write.model.load_state_dict(model.state_dict())
+
+    theirs = write(prompts, batch_size=3, max_new_tokens=6, do_sample=False, return_full_text=False)
+
+    ours = {one.request: one.text for one in generate(model, tokenizer, asked, width=2)}
+    assert [texts[0]["generated_text"] for texts in theirs] == [ours[number] for number in range(3)]

@@ -15,7 +15,8 @@ import yaml
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE
+from stages.runtime.launch import ACCELERATE_LAUNCH
 from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_project
 
@@ -27,6 +28,7 @@ STEPS = {
     "checkpoint_every_steps": 10,
     "log_every_steps": 5,
     "evaluate_every_steps": 100,
+    "deterministic_micro_batch_size": 4,
 }
 
 
@@ -103,10 +105,32 @@ def test_after_a_kill_the_same_command_ends_with_the_same_weights(
     assert killed.weights_sha256 == weights_sha256(project / "model")
 
 
-def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_says_so_by_the_exit_code(
-    project: Path,
+def test_after_the_death_of_one_of_two_workers_none_is_left_and_the_same_command_continues(
+    reference: Path, project: Path
 ) -> None:
-    """Also where saving takes longer than the 30 s that torchrun gives its workers: it gives them no limit."""
+    process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
+    wait_for(project, "step-00000010", process)
+    workers = [member for member in family(process) if member.cmdline()[-2:] == ["-m", "stages.train.worker"]]
+    workers = [worker for worker in workers if ACCELERATE_LAUNCH not in worker.cmdline()]
+    assert len(workers) == 2
+    workers[1].kill()
+    said, _ = process.communicate(timeout=200)  # an exchange without the other would wait for longer
+    assert process.returncode == EXIT_UNAVAILABLE, said
+    assert said.splitlines()[-1] == (
+        "error: train: a worker died; its messages are above (none if it was killed, as when memory runs out). The "
+        "same command continues from the last checkpoint"
+    )
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert not alive
+    assert not (project / "model").exists()
+    assert "continuing at step" in run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
+    assert outs(project) == outs(reference)
+
+
+def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_the_same_command_continues(
+    reference: Path, project: Path
+) -> None:
+    """Also if saving takes longer than the 30 s that torchrun gives its workers: the launcher sets no limit."""
     process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
     for member in reversed(list(family(process))):
@@ -114,6 +138,8 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_says_so
     said, _ = process.communicate(timeout=200)
     assert process.returncode == EXIT_CONTINUE == 75, said
     assert "stopped on request, state saved; the same command continues" in said
+    assert "continuing at step" in run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
+    assert outs(project) == outs(reference)
 
 
 def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:

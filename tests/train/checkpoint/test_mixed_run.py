@@ -1,4 +1,4 @@
-"""A run under a mixture with a phase: killed before the phase begins, it continues to the same bits."""
+"""A run under a mixture with a phase: killed, it continues on two processes to the bits of one."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def results(folder: Path) -> dict[str, bytes]:
     )
 
 
-def test_a_killed_run_continues_to_the_same_bytes(
+def test_a_killed_run_continues_on_two_processes_to_the_bytes_of_one(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Killed after the first step of the phase, it continues from a checkpoint before it."""
@@ -72,7 +72,7 @@ def test_a_killed_run_continues_to_the_same_bytes(
         patched.setattr(Trainer, "step", killed)
         run_workers(project, 1, expected_code=-signal.SIGKILL)
     assert not (project / "model").exists()
-    run_workers(project, 1)
+    run_workers(project, 2)
 
     assert "continuing at step 10 of 20" in capfd.readouterr().out
     assert results(project) == results(reference)

@@ -1,8 +1,10 @@
 """Each tensor's optimizer and decay follow from what it does; and one more optimizer is one file and a name.
 
-The diff that CONTRIBUTING.md shows is applied, and trains. Muon has torch's bits in bf16.
+The diff that CONTRIBUTING.md shows is applied, and trains. Muon has torch's bits in bf16, and in fp32
+the update of its definition.
 """
 
+import math
 import re
 import shutil
 import subprocess
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
-from stages.train.optim.muon import STACKED, muon_of, stacks
+from stages.train.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
 from stages.train.optim.optimizers import build_optimizers, weights
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
@@ -146,22 +148,35 @@ def test_muon_in_bf16_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("shape", [(3, 16, 48), (3, 48, 16), (3, 16, 16)])
-def test_a_stack_is_updated_as_its_matrices_are_one_by_one(shape: tuple[int, int, int]) -> None:
-    """The last has no gradient but zeros, as an expert to which no token was sent."""
+@pytest.mark.parametrize("shape", [(16, 48), (48, 16), (3, 16, 48), (3, 48, 16), (3, 16, 16)])
+def test_muon_in_fp32_moves_the_singular_values_as_its_polynomial_does(shape: tuple[int, ...]) -> None:
+    """In float64, and each matrix of a stack by itself. The last has zeros, as an expert to which no token was sent."""
     torch.manual_seed(0)
     start, gradients = torch.randn(shape), torch.randn(3, *shape)
     gradients[:, -1] = 0
-    stack = torch.nn.Parameter(start.clone())
-    alone = [torch.nn.Parameter(matrix.clone()) for matrix in start]
-    both = [muon_of(weights, SETTINGS, torch.float32) for weights in ([stack], alone)]
+    ours = torch.nn.Parameter(start.clone())
+    optimizer = muon_of([ours], SETTINGS, torch.float32)
+    expected, mean = start.double(), torch.zeros(shape).double()
     for gradient in gradients:
-        stack.grad = gradient.clone()
-        for matrix, own in zip(alone, gradient, strict=True):
-            matrix.grad = own.clone()
-        for optimizer in both:
-            optimizer.step()
-    torch.testing.assert_close(stack.detach(), torch.stack([matrix.detach() for matrix in alone]), rtol=0, atol=1e-6)
+        ours.grad = gradient.clone()
+        optimizer.step()
+
+        mean = 0.95 * mean + 0.05 * gradient
+        left, values, right = torch.linalg.svd(0.95 * mean + 0.05 * gradient, full_matrices=False)
+        values = values / values.norm(dim=-1, keepdim=True).clamp(min=1e-7)
+        for _ in range(5):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        rate = 0.01 * 0.2 * math.sqrt(max(shape[-2:]))  # the update has AdamW's size
+        expected = (1 - 0.01 * 0.1) * expected - rate * (left * values.unsqueeze(-2)) @ right
+    torch.testing.assert_close(ours.detach().double(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(16, 48), (48, 16), (3, 16, 24)])
+def test_tensors_of_one_shape_are_orthogonalised_together_as_they_are_one_by_one(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    updates = [torch.randn(shape) for _ in range(3)]
+    for together, one in zip(orthogonalise_all(updates, torch.float32), updates, strict=True):
+        torch.testing.assert_close(together, orthogonalise(one, torch.float32), rtol=0, atol=1e-5)
 
 
 def test_on_a_gpu_matrices_of_one_shape_are_taken_together_up_to_a_limit() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -215,8 +216,8 @@ def stopped_at(step: int) -> Callable[[], None]:
             trainer.stop._received |= number == step - 2  # votes are read a step later
             return take_step(trainer, number, batches)
 
-        Trainer.step = asked  # type: ignore[method-assign]  # in a process of its own
-        worker.main()
+        with patch.object(Trainer, "step", asked):
+            worker.main()
 
     return main
 

@@ -9,6 +9,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -34,16 +35,9 @@ def values_of(model: str) -> TrainParams:
 def set_up_all() -> None:
     """In each process of a launch."""
     for name in ("gpt2", "llama", "qwen3_moe"):
-        built: list[str] = []
-
-        def counted(*arguments: object, name: str = name, built: list[str] = built) -> object:
-            built.append(name)
-            return build_model(*arguments)  # type: ignore[arg-type]
-
-        worker.build_model = counted  # type: ignore[assignment]
-        setup = set_up(values_of(name), StopSignal())
-        main = setup.accelerator.is_main_process
-        assert built == ([name] if main else [])
+        with patch.object(worker, "build_model", wraps=build_model) as built:
+            setup = set_up(values_of(name), StopSignal())
+        assert built.call_count == (1 if setup.accelerator.is_main_process else 0)
         weights = full_weights(setup.eager.model)
         buffers = {key: value.clone() for key, value in setup.eager.model.named_buffers()}
         torch.save(

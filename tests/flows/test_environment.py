@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flows.environment import SET_BY_STAGES, VARIABLES, enter_project, name_the_user
+from stages.evaluate.harness import scoring
+from stages.evaluate.likelihood import score
 from stages.runtime.entry import UserError
 from tests.flows.toy import make_toy
 
@@ -58,3 +60,10 @@ def test_each_variable_of_the_code_is_in_the_table_and_none_besides() -> None:
     found = {name for path in sources for name in re.findall(r'"(PARROTFLOW_[A-Z_]*[A-Z])"', path.read_text())}
 
     assert found == {*VARIABLES, *SET_BY_STAGES}
+
+
+def test_the_defaults_that_the_table_shows_are_those_of_the_code() -> None:
+    shown = {name: default for name, (default, _) in VARIABLES.items()}
+
+    assert shown[score.WINDOWS_VARIABLE] == f"{score.GPU_TOKENS:,} tokens on a GPU, {score.CPU_TOKENS:,} on a CPU"
+    assert shown[scoring.REQUESTS_VARIABLE] == "{cuda} on a GPU, {cpu} on a CPU".format(**scoring.DEFAULT_BATCH)

@@ -124,8 +124,8 @@ def cache_folder(kind: str, key: str) -> Path:
 
 
 @contextmanager
-def _nobody_else_reads() -> Iterator[bool]:
-    """Whether no other process uses the cache, and none does until this ends."""
+def _exclusive() -> Iterator[bool]:
+    """Yield whether no other process uses the cache; if so, none can until this ends."""
     try:
         fcntl.flock(_in_use(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True
@@ -178,7 +178,7 @@ def drop_unused(kind: str) -> None:
         limit_bytes = float(limit) * 1e9
     except ValueError:
         raise UserError(f"{LIMIT_VARIABLE}={limit}: expected a number of gigabytes") from None
-    with _nobody_else_reads() as alone:
+    with _exclusive() as alone:
         if not alone:
             return
         total = 0

@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from stages.evaluate.score import inside
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.seccomp import filter_program
 from stages.formats.evaluation.verdicts import Outcome, SampleResult
 from stages.runtime.entry import UserError
 
-RUNNER = "stages.evaluate.score.inside"
-"""The module that runs inside. Its name makes it part of this stage's code."""
-INSIDE = Path(__file__).with_name(f"{RUNNER.rpartition('.')[2]}.py")
+INSIDE = Path(inside.__file__)
+"""The file that runs inside."""
 
 LEVEL = "bubblewrap+rlimits+seccomp"
 """How a candidate is isolated; a machine that cannot do all of it is refused."""
@@ -41,8 +41,6 @@ RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert d
 FAILURES: tuple[SampleResult, ...] = ("assertion", "exception", "syntax", "memory")
 """What inside.py says of a program that has not passed."""
 
-MAX_VERDICT_BYTES = 1000
-
 
 def require_isolation(limits: Limits) -> None:
     """Raise UserError if this machine cannot isolate a program, or runs none under these limits."""
@@ -55,15 +53,19 @@ def require_isolation(limits: Limits) -> None:
 
 
 def judge(program: str, limits: Limits) -> Outcome:
-    """Run a program in a sandbox of its own. Raises UserError if bubblewrap cannot make one."""
+    """Run a program in a sandbox of its own. Raises UserError if this machine cannot make one."""
+    try:
+        rules = filter_program()
+    except OSError as error:
+        raise refused(str(error.strerror)) from None
     nonce = secrets.token_hex(16)
     verdict, theirs = os.pipe()
     # Read when nothing writes any more: a candidate can fill the pipe, and no more than that.
     os.set_blocking(verdict, False)
-    filters, rules = os.pipe()
+    filters, ours = os.pipe()
     try:
-        os.write(rules, filter_program())
-        os.close(rules)
+        os.write(ours, rules)
+        os.close(ours)
         command = [*sandbox_command(), "--seccomp", str(filters), *python_command()]
         command += [str(theirs), str(limits.cpu_seconds), str(limits.memory_megabytes * 1_000_000)]
         try:
@@ -83,7 +85,7 @@ def judge(program: str, limits: Limits) -> Outcome:
         finally:
             os.close(theirs)
         try:
-            written = os.read(verdict, MAX_VERDICT_BYTES)
+            written = os.read(verdict, inside.MAX_VERDICT_BYTES)
         except BlockingIOError:
             written = b""
     finally:

@@ -1,10 +1,10 @@
 """The filter of system calls that bubblewrap installs before a program starts (seccomp(2)).
 
 In addition to namespaces and limits it refuses: a new process (threads can be started), so limits on one process are
-limits on the candidate; memory outside RLIMIT_AS (memfd, System V); the large interfaces
-through which kernels have been broken out of (bpf, io_uring, userfaultfd, perf, keyrings, mounts, namespaces, any
-socket that is not a Unix one); and calls that are newer than those known here. A process may execute another program,
-with the same limits and filter: bubblewrap itself starts Python so.
+limits on the candidate; memory outside RLIMIT_AS (memfd, System V); the large interfaces through which kernels
+have been attacked (bpf, io_uring, userfaultfd, perf, keyrings, mounts, namespaces, any socket that is not a Unix one);
+and calls that are newer than those known here. A process may execute another program, with the same limits and filter:
+bubblewrap itself starts Python this way.
 """
 
 import errno

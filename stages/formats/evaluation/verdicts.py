@@ -78,7 +78,7 @@ class ScoreReport(Report):
     sets: dict[str, SetScore]
     samples: int
     programs: int
-    """Distinct ones that were run; equal programs of a problem are run once."""
+    """Distinct programs that were run; equal ones are run once."""
     isolation: str
     """What a candidate ran in; `none: not run` where nothing was run."""
     problems_sha256: str

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.evaluate.score import sandbox
+from stages.evaluate.score import sandbox, seccomp
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import judge, outcome_of, require_isolation
 from stages.evaluate.score.scoring import program
@@ -255,3 +255,9 @@ def test_a_failure_has_the_name_of_its_exception_if_it_is_one() -> None:
     assert outcome_of("exception KeyError", "n0nce") == Outcome("exception", "KeyError")
     assert outcome_of("exception a b", "n0nce") == Outcome("exception")
     assert outcome_of("assertion", "n0nce") == Outcome("assertion")
+
+
+def test_a_machine_whose_system_calls_are_unknown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "MACHINES", {})
+    with pytest.raises(UserError, match=r"cannot be isolated here: system calls of .* are not known to the sandbox"):
+        require_isolation(LIMITS)

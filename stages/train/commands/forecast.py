@@ -1,9 +1,9 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
-Operations, hours and memory, from a model without weights, before data or a device are touched. `parrotflow params`
-prints it of what it composes. With `--check` also what the
-mixture comes to; and a run that the training would refuse when it starts, for its memory or its mixture, is refused: by
-`parrotflow why`, and before other stages run in vain.
+It prints operations, hours and memory, from a model without weights, before data or a device are touched.
+`parrotflow params` prints the same for the parameters that it composes. `--check`, which `parrotflow why` and
+`parrotflow run` use, also prints the mixture's shares and refuses a run that training would refuse for its memory or
+its mixture.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stages.formats.documents import LARGEST_COLUMN_BYTES, Document, id_bits, write_shard
-from stages.runtime.cache import cache_key, cached
+from stages.runtime.cache import cache_key, cached, in_use
 from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
 
@@ -57,6 +57,7 @@ def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: in
     A shard with more text splits on the next bit of the ids. Raises UserError if more text than a shard can hold is
     left in one bucket.
     """
+    in_use()
     with TemporaryDirectory(prefix=".spool-", dir=folder) as spool:
         shards = list(_shards("", _buckets(Path(spool), documents), shard_bytes))
         for _ in map_shards(partial(_write, folder), shards):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, TypeVar
@@ -119,7 +120,8 @@ def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
 
 def cache_folder(kind: str, key: str) -> Path:
     """Where the cache keeps what has this key."""
-    _in_use()
+    if parent_process() is None:  # a worker lives as long as its parent, which could then never evict anything
+        in_use()
     return CACHE / kind / key[:2] / key
 
 
@@ -127,16 +129,19 @@ def cache_folder(kind: str, key: str) -> Path:
 def _exclusive() -> Iterator[bool]:
     """Yield whether no other process uses the cache; if so, none can until this ends."""
     try:
-        fcntl.flock(_in_use(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(in_use(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True
     except BlockingIOError:
         yield False
     finally:
-        fcntl.flock(_in_use(), fcntl.LOCK_SH)
+        fcntl.flock(in_use(), fcntl.LOCK_SH)
 
 
-def _in_use() -> IO[str]:
-    """The cache's lock, shared by all processes that use it, each until it ends: so none evicts what another reads."""
+def in_use() -> IO[str]:
+    """The cache's lock, shared by all processes that use it, each until it ends: so none evicts what another reads.
+
+    If only its workers use the cache, a process calls this for them.
+    """
     return _lock(CACHE.absolute())
 
 

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.collect import shards
-from stages.collect.shards import write_documents
+from stages.collect.shards import CACHE_NAME, write_documents
 from stages.formats.documents import (
     document_id,
     id_bits,
     read_documents,
     shard_paths,
 )
+from stages.runtime.cache import CACHE, drop_unused
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT, document, folder_bytes, write_corpus, write_project
 
@@ -101,6 +102,20 @@ def test_the_spool_gives_the_same_shards_however_little_it_holds_in_memory(
     monkeypatch.setattr(shards, "BUFFER_BYTES", 50)
 
     assert folder_bytes(write(tmp_path / "spooled", texts, 100)) == expected
+
+
+def test_what_workers_have_cached_goes_at_the_end_if_nothing_is_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "0")
+    write(tmp_path / "d", [f"text number {number}" for number in range(20)], 100)
+    assert len(list((CACHE / CACHE_NAME).glob("??/*"))) > 3
+
+    drop_unused(CACHE_NAME)
+
+    assert list((CACHE / CACHE_NAME).glob("??/*")) == []
 
 
 def test_copies_of_one_text_stay_together_whatever_their_size(tmp_path: Path) -> None:

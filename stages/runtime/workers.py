@@ -48,11 +48,6 @@ def cpu_facts(key: str) -> Iterator[str]:
     return (line.partition(":")[2].strip() for line in lines if line.startswith(key))
 
 
-def on_cluster() -> bool:
-    """Whether the work goes to a Ray cluster."""
-    return bool(os.environ.get(RAY_VARIABLE))
-
-
 def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 

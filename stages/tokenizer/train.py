@@ -26,19 +26,11 @@ END_OF_TEXT = "<|endoftext|>"
 TRAINED = "trained_tokenizers"
 """The cache of tokenizers by the documents that they were trained on."""
 
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""After OpenAI's GPT-2, as `pre_tokenizers.ByteLevel` has it."""
-
-DIGITS_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
-"""GPT-2's between the digits, each of which is a word."""
-
 GPT4_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """After OpenAI's cl100k_base (tiktoken)."""
-
-PATTERNS = {"gpt2": GPT2_PATTERN, "digits": DIGITS_PATTERN, "gpt4": GPT4_PATTERN}
 
 UNKNOWN = "<|unknown|>"
 
@@ -94,7 +86,6 @@ def train_on_documents(folder: Path, limit: int, vocabulary_size: int, pattern: 
 
 
 def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, pattern: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     trained = train((part.texts() for part in counted), vocabulary_size, pattern)
     trained.save(str(folder / TOKENIZER_JSON))
 
@@ -113,7 +104,7 @@ def train(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) 
 
 
 def _empty(model: models.BPE, pattern: str) -> Tokenizer:
-    """A tokenizer that cuts text before merging by the pattern with that name in params."""
+    """A tokenizer that cuts text before merging by the pattern with that name in params; `ByteLevel` has GPT-2's."""
     first = {
         "digits": pre_tokenizers.Digits(individual_digits=True),
         "gpt4": pre_tokenizers.Split(Regex(GPT4_PATTERN), "isolated"),

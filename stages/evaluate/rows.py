@@ -28,7 +28,7 @@ COLDEST = 1e-6
 def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
     """One token id for each row; logits (rows, vocabulary), uniforms (rows,) in [0, 1).
 
-    The most likely token at temperature 0. Raises UserError where the logits are no numbers.
+    The most likely token at temperature 0. Raises UserError if a logit is NaN or infinite.
     """
     if not torch.isfinite(logits.amax(dim=-1)).all():
         raise UserError("the model's output is no number (NaN or infinite): its training has diverged")
@@ -263,7 +263,7 @@ def stop_at(strings: Sequence[str]) -> End:
 
 
 def after(beginning: str, end: End) -> End:
-    """The same end, looked for after `beginning` where a text begins with it, and not before that is decided."""
+    """Like `end`, but skips `beginning` if the text starts with it; None until that is known."""
     return partial(_after, beginning, end)
 
 

@@ -174,7 +174,7 @@ OF_OTHER_LAUNCHERS = re.compile(
     "(ACCELERATE|FSDP|PARALLELISM_CONFIG|TORCHELASTIC|PMI|PMIX|MPI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
 )
 """Variables by which a launcher describes a process group. A shell that Slurm, MPI or accelerate left behind has them
-too, and a worker that reads them waits for processes that nobody starts."""
+too, and a worker that reads them waits for processes that are never started."""
 
 
 def environment(config: LaunchConfig) -> dict[str, str]:

@@ -150,7 +150,7 @@ def train(
     progress: TrainingProgress,
     segment: Sequence[int] = (),
 ) -> tuple[TrainingProgress, ValidationResult | None]:
-    """Run the steps that the reporter is told; where a `segment` names steps, with a checkpoint at each of them alone.
+    """Run the steps of the reporter. If `segment` names steps, checkpoints are saved after these alone.
 
     Returns the progress and, if the last step was computed, the measurement after it.
 

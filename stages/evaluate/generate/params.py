@@ -31,8 +31,8 @@ class Sampling(Section):
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
-    """Of a header, a completion that has not ended by then is cut after its last whole line; of a problem, it is taken
-    as it is."""
+    """Of a completion that reaches this limit, a header's is cut back to its last whole line, and a problem's is kept
+    unchanged."""
 
 
 class HeaderParams(Sampling):

@@ -1,7 +1,7 @@
 """What runs inside the sandbox, all of it in this file, from the standard library alone: one program, once.
 
-A program is the one that its benchmark defines, candidate and tests in one. It has passed if all of it has run, which a
-nonce tells: it is written after the program's last line, so an end before that line is never a pass.
+A program is the one that its benchmark defines, candidate and tests in one. It has passed if all of it has run: a nonce
+is written after the program's last line, so a program that ends earlier never passes.
 
     python inside.py VERDICT CPU_SECONDS MEMORY_BYTES < nonce, newline, program
 

@@ -15,6 +15,9 @@ TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
 """Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
 ends by the signal itself before it has a handler."""
 
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a program that was killed, and of a shell whose program was."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:

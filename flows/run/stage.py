@@ -21,13 +21,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
 
-from flows.run.outcome import StageOutcome, StageResult
+from flows.run.outcome import KILLED, StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
 from stages.runtime.entry import EXIT_REFUSED, UserError
 
@@ -46,9 +47,6 @@ FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
 """What `dvc repro` imports."""
 
-_EXIT = re.compile(r"exited with (-?\d+)\s*$")
-"""DVC keeps the exit code of a command in its message alone (`StageCmdFailedError`, read in 3.67.1)."""
-
 
 def import_dvc() -> None:
     """Start the fork server, which imports DVC meanwhile. It ends with this process."""
@@ -59,9 +57,9 @@ def import_dvc() -> None:
 def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, report: Connection) -> None:
     """Run a command of DVC and end this process. `report` gets the exit code and DVC's messages."""
     os.setsid()
-    # A handler, since programs would inherit that a signal is ignored.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    run = multiprocessing.parent_process()
+    assert run is not None
+    end_after(partial(connection.wait, [run.sentinel]))
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
@@ -79,13 +77,18 @@ def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: 
     os._exit(0)  # an orderly end with DVC imported takes 0.25 s
 
 
-def _end_with_the_run() -> None:
-    run = multiprocessing.parent_process()
-    assert run is not None
-    connection.wait([run.sentinel])
-    os.killpg(0, signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
-    os.killpg(0, signal.SIGKILL)
+def end_after(wait: Callable[[], object]) -> None:
+    """Once `wait` returns, end this process group. DVC outlives its program and releases its locks."""
+
+    def end() -> None:
+        wait()
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(GRACE_SECONDS)
+        os.killpg(0, signal.SIGKILL)
+
+    # A handler, since programs would inherit that a signal is ignored.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=end, daemon=True).start()
 
 
 class _Messages(logging.Handler):
@@ -153,7 +156,7 @@ async def run_stage(
     if late:
         message = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
         return StageOutcome(name, "failed", outcome.seconds, message)
-    if outcome.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if outcome.exit_code in KILLED:
         message = describe_kill(memory_kills() > kills_before)
         return StageOutcome(name, "failed", outcome.seconds, message, outcome.exit_code)
     return outcome
@@ -286,15 +289,20 @@ def describe_kill(for_memory: bool) -> str:
     )
 
 
+def exit_code_in(message: str) -> int | None:
+    """A command's exit code, which DVC keeps in its message alone (`StageCmdFailedError`, read in 3.67.1)."""
+    found = re.search(r"exited with (-?\d+)\s*$", message)
+    return int(found.group(1)) if found else None
+
+
 def read_outcome(name: str, code: int, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
     """What became of a stage, by DVC's exit code and messages; of a failure the stage's own last error, else DVC's."""
     if code:
         failure = messages[-1] if messages else ""
-        found = _EXIT.search(failure)
-        own = last_error(lines)
-        exit_code = int(found.group(1)) if found else code
+        of_command, own = exit_code_in(failure), last_error(lines)
+        exit_code = code if of_command is None else of_command
         result: StageResult = "refused" if exit_code == EXIT_REFUSED else "failed"
-        return StageOutcome(name, result, seconds, own if found and own else failure, exit_code)
+        return StageOutcome(name, result, seconds, own if of_command is not None and own else failure, exit_code)
     if any("is cached - skipping run" in message for message in messages):
         return StageOutcome(name, "restored", seconds)
     if any(message.startswith("Running stage") for message in messages):

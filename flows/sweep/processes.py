@@ -1,4 +1,8 @@
-"""Jobs as processes of this machine: each is `dvc repro` in a clone, and sees its share of the GPUs or cores."""
+"""Jobs as processes of this machine: each is `dvc repro` in a clone, and sees its share of the GPUs or cores.
+
+Run as a module, this is such a process, with a pipe of the sweep as its standard input. It ends with the sweep, however
+the sweep ends: the pipe is then closed, and the stage's program gets SIGTERM and saves.
+"""
 
 import os
 import re
@@ -15,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from flows.dvc_repo import own_environment
 from flows.environment import dvc_state_within
-from flows.run.outcome import TRANSIENT
+from flows.run.outcome import KILLED, TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
-from flows.sweep import repro
+from flows.run.stage import GRACE_SECONDS, end_after, exit_code_in
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
 from stages.runtime.entry import STATE_DIR
 
@@ -36,7 +40,6 @@ THREADS = "OMP_NUM_THREADS"
 _RUNNING = re.compile(r"Running stage '(.+)':")
 _COUNT = re.compile(r"(\d[\d,]*)\s*(?:/|of)\s*(\d[\d,]*)")
 _FAILED = re.compile(r"ERROR: failed to reproduce '(.+?)'")
-_EXIT = re.compile(r"exited with (-?\d+)\s*$")
 _GPU = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
@@ -74,8 +77,8 @@ class Process:
         self._rest = b""
         variables = own_environment() | dvc_state_within(folder) | share
         variables.pop(SERVER_KEY, None)
-        # -P: modules beside the file must not be taken for those that DVC imports.
-        command = [sys.executable, "-P", repro.__file__, *(["--pull"] if owner.pull else []), *job.targets]
+        # -P: the clone's own `flows` must not be taken for the project's.
+        command = [sys.executable, "-P", "-m", __name__, *(["--pull"] if owner.pull else []), *job.targets]
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -108,7 +111,7 @@ class Process:
 
     def stop(self) -> None:
         """Ask for its end: training saves. What is left after `GRACE_SECONDS` is killed."""
-        self._kill_at = time.monotonic() + repro.GRACE_SECONDS
+        self._kill_at = time.monotonic() + GRACE_SECONDS
         signal_group(self._process.pid, signal.SIGTERM)
 
     def _follow(self) -> None:
@@ -142,18 +145,19 @@ def run_one(cell: "Cell", targets: Sequence[str], folder: Path) -> Ended:
 def why_it_failed(lines: Sequence[str], code: int) -> Ended:
     """Why `dvc repro` failed, from what it printed last: the stage's own last error, else DVC's.
 
-    DVC tells a stage's exit code in words alone. A failure is cancelled if it may pass: the stage was killed, or what
-    it needed did not answer.
+    A failure is cancelled if it may pass: the stage was killed, or what it needed did not answer.
     """
     at = next((number for number in reversed(range(len(lines))) if lines[number].startswith("ERROR: ")), len(lines))
     said = "\n".join(lines[at:]).partition("\n\n")[0]
-    stage, exited = _FAILED.search(said), _EXIT.search(said)
-    stage_code = int(exited.group(1)) if exited else code
+    stage, exited = _FAILED.search(said), exit_code_in(said)
+    stage_code = code if exited is None else exited
     own = [line for line in lines[:at] if line.strip()]
-    message = last_error(own) if stage and exited else said.removeprefix("ERROR: ") or f"dvc exited with {code}"
-    if stage_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    message = (
+        last_error(own) if stage and exited is not None else said.removeprefix("ERROR: ") or f"dvc exited with {code}"
+    )
+    if stage_code in KILLED:
         message = "was killed (SIGKILL); if the memory ran out, run fewer cells at once"
-    may_pass = stage_code in (*TRANSIENT, -signal.SIGKILL, 128 + signal.SIGKILL)
+    may_pass = stage_code in TRANSIENT + KILLED
     text = redactor()(f"{stage.group(1)}: {message}" if stage else message)
     return Ended("cancelled" if may_pass else "failed", text)
 
@@ -185,3 +189,23 @@ def gpus() -> list[str]:
     if VISIBLE in os.environ:
         return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))
     return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def main(targets: Sequence[str], *, pull: bool) -> int:
+    """`dvc repro`; its exit code."""
+    from dvc.cli import main as dvc_main
+
+    arguments = ["--wait-for-lock", "repro", *targets]
+    if pull and (code := int(dvc_main([*arguments, "--pull"]))):
+        return code
+    # Once more: with --pull DVC takes a stage for up to date whose outputs that are not cached are missing.
+    return int(dvc_main(arguments))
+
+
+if __name__ == "__main__":
+    pipe = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    end_after(lambda: os.read(pipe, 1))  # nothing is ever written
+    exit_code = main([word for word in sys.argv[1:] if word != "--pull"], pull="--pull" in sys.argv)
+    sys.stdout.flush()
+    os._exit(exit_code)

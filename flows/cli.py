@@ -56,7 +56,7 @@ def run(
     if dry:
         why(*options.targets, force=options.force, downstream=options.downstream)
         return
-    from flows.pipeline_run import locked_folder, planned_run
+    from flows.run.one_run import locked_folder, planned_run
     from flows.run.server import start_server
 
     with locked_folder(options):

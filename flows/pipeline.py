@@ -24,7 +24,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows.plan.graph import PlannedStage
-from flows.run.attempt import Run
+from flows.run.one_run import Run
 from flows.run.outcome import RunResult, StageOutcome
 from flows.run.report import changed_curves, outcome_page
 from flows.run.server import Server

@@ -27,10 +27,10 @@ from flows.deployments import (
 from flows.dvc_repo import push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages, state_of
-from flows.pipeline_run import locked_folder, planned_run
 from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
+from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError

@@ -227,7 +227,6 @@ ROOMS_BY_FLOOR = (
     {"flows.project", "flows.run", "flows.reproduce", "flows.experiments"},
     {
         "flows.pipeline",
-        "flows.pipeline_run",
         "flows.scheduled",
         "flows.checkout",
         "flows.deployments",

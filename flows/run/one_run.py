@@ -1,4 +1,4 @@
-"""A stage's part of a run: whether it may start, when, and what came of it. Who chains the stages is not known here.
+"""One run: lock, repairs, plan, checks; then each stage's part of it. Who chains the stages is not known here.
 
 A run has one `Run`. `attempt` is called once every stage before it has ended well: its resources and a slot are waited
 for, then the stage runs as a process. After a failure no further stage starts, unless `keep_going`.
@@ -7,15 +7,18 @@ for, then the stage runs as a process. After a failure no further stage starts, 
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from flows.plan.graph import Plan, PlannedStage, remember_seconds
+from flows.dvc_repo import low_space, repair_after_kill
+from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
+from flows.plan.settings import check_params, section_warnings
+from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, RunResult, StageOutcome
-from flows.run.programs import SERVER_KEY, redactor
-from flows.run.stage import run_stage
-from flows.run.terminal import Terminal
+from flows.run.programs import SERVER_KEY, checks, redactor
+from flows.run.stage import import_dvc, run_stage
+from flows.run.terminal import Terminal, plan_table
 from stages.runtime.entry import UserError, whole_number
 
 STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
@@ -110,3 +113,30 @@ class Run:
         if refused:
             return RunResult("Refused", refused[0].message)
         return RunResult("Completed", f"{len(self.plan.to_do)} of {len(self.plan.stages)} stages were not up to date")
+
+
+@contextmanager
+def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Iterator[None]:
+    """Hold the folder's lock while within; faults of the parameters are refused, and what a kill left is repaired."""
+    with run_lock(name, wait=options.wait):
+        check_params()
+        for line in repair_after_kill():
+            print(line, flush=True)
+        yield
+
+
+def planned_run(options: RunOptions) -> Run:
+    """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
+    plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
+    for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
+        print(f"warning: {warning}", flush=True)
+    run = Run(plan, options, Terminal(plan))
+    if not plan.to_do:
+        run.finish()
+        return run
+    import_dvc()
+    for line in [*low_space([stage.name for stage in plan.to_do]), *checks(plan, redactor(), before_run=True)]:
+        print(line, flush=True)
+    run.terminal.console.print(plan_table(plan))
+    run.terminal.console.print()
+    return run

@@ -121,7 +121,7 @@ def _changed_code(dep: Dependency) -> Iterator[Reason]:
     yield from (Reason("code", file, new=how) for file, how in files.items())
     yield from (Reason("library", *change) for change in libraries)
     if not files and not libraries:
-        yield Reason("code", "its code", new="changed")
+        yield Reason("code", "its code or a library", new="changed")
 
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:

@@ -13,7 +13,6 @@ import importlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,10 +63,9 @@ def check_params(path: Path = PARAMS_FILE) -> None:
         refuse_credentials(variable, os.environ.get(variable, ""))
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path)
+    _require_texts_as_keys(values, str(path))
     others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
-    if others:
-        others -= set(_sections_of_all_stages())
-    faults = [f"{path}: {name}: no stage has such a section" for name in sorted(others)]
+    faults = [f"{path}: {name}: no stage of {DVC_FILE.name} has such a section" for name in sorted(others)]
     for name, model in models.items():
         if name not in values:
             faults.append(
@@ -80,6 +78,15 @@ def check_params(path: Path = PARAMS_FILE) -> None:
             faults.append(str(error))
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _require_texts_as_keys(values: Mapping[Any, Any], place: str) -> None:
+    """Raise UserError at a key that YAML takes for a number, a date or nothing: values are named and sorted by keys."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise UserError(f"{place}: the key {key} is no text in YAML; write it in quotes")
+        if isinstance(value, Mapping):
+            _require_texts_as_keys(value, f"{place}: {key}")
 
 
 def section_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
@@ -106,20 +113,9 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
         return  # no stages, or other things in their places: DVC says what is wrong with it
     for entry in entries:
-        keys = (entry.get(str(PARAMS_FILE)) or ()) if isinstance(entry, dict) else (entry,)
+        files = entry if isinstance(entry, dict) else {PARAMS_FILE: (entry,)}
+        keys = (key for file, own in files.items() if Path(file).name == PARAMS_FILE.name for key in own or ())
         yield from (str(key).split(".")[0] for key in keys)
-
-
-def _sections_of_all_stages() -> Iterator[str]:
-    """The sections that DVC finds, also of a stage with a `wdir` and in other folders; it takes half a second."""
-    from dvc.dependency.param import ParamsDependency
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    with suppress(DvcException), Repo() as repo:  # the plan says what is wrong with a dvc.yaml
-        for dep in (dep for stage in repo.index.stages for dep in stage.deps):
-            if isinstance(dep, ParamsDependency) and Path(dep.fs_path) == PARAMS_FILE.absolute():
-                yield from (key.split(".")[0] for key in dep.params)
 
 
 class FlowSetting(BaseModel):

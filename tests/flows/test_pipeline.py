@@ -138,7 +138,9 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(tmp_path: Path) -> 
     result = run(folder)
 
     assert result.returncode == 2
-    assert result.stderr.strip().splitlines() == ["error: params.yaml: nonesuch: no stage has such a section"]
+    assert result.stderr.strip().splitlines() == [
+        "error: params.yaml: nonesuch: no stage of dvc.yaml has such a section"
+    ]
     assert not (folder / ".parrotflow/prefect").exists()
 
 

@@ -75,7 +75,7 @@ def test_an_edit_and_an_upgrade_are_named_and_run_the_stages_that_use_them(proje
     assert len(reasons("make")) == 2
 
     shutil.rmtree(project / ".dvc/cache")
-    assert Reason("code", "its code", new="changed") in reasons("make")
+    assert Reason("code", "its code or a library", new="changed") in reasons("make")
 
 
 def test_an_edit_that_is_taken_back_is_restored(project: Path) -> None:

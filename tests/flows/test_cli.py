@@ -75,11 +75,3 @@ def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     assert ended.value.code == EXIT_INTERRUPTED
     assert "interrupted" in capsys.readouterr().err
-
-
-def test_flows_name_no_stage_metric_or_folder_of_this_product() -> None:
-    named = ("reports/", "data/receipt", "evaluate.json", "bits_per_byte", "train_speed", "published/", "def fibonacci")
-
-    for path in (ROOT / "flows").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert not [name for name in named if f'"{name}' in text or f"({name}" in text], path

@@ -1,7 +1,6 @@
 """What an operator meets: servers, remotes, disks and clocks that fail."""
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -154,33 +153,16 @@ def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_
     assert b"results" not in subprocess.check_output(["git", "branch", "--all"], cwd=folder)
 
 
-@pytest.mark.parametrize("years", [-1, 1])
-def test_a_clock_that_jumps_reruns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int) -> None:
+def test_a_clock_that_jumps_reruns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_toy(tmp_path / "toy")
     repro(folder)
     monkeypatch.chdir(folder)
-    then = time.time() + years * 365 * 86400
+    then = time.time() - 365 * 86400
     for path in folder.rglob("*"):
         if path.is_file() and ".git" not in path.parts:
             os.utime(path, (then, then))
 
     assert make_plan().to_do == []
-
-
-def test_a_second_clone_gets_every_result_from_the_remote_and_computes_nothing(tmp_path: Path) -> None:
-    folder = operated_toy(
-        tmp_path / "toy", EIGHT_SECONDS.replace("sleep 8", "date +%N > slow.txt"), str(tmp_path / "s")
-    )
-    assert run(folder).returncode == 0
-    subprocess.run([sys.executable, "-m", "dvc", "push", "-q", "--run-cache"], cwd=folder, check=True)
-    second = tmp_path / "second"
-    shutil.copytree(folder, second, ignore=shutil.ignore_patterns("cache", "slow.txt", ".parrotflow", "tmp"))
-
-    command = [sys.executable, "-m", "flows.cli", "run", "--pull"]
-    result = subprocess.run(command, cwd=second, check=True, capture_output=True, text=True)
-
-    assert "restored" in result.stdout
-    assert (second / "slow.txt").read_text() == (folder / "slow.txt").read_text()
 
 
 def test_a_remote_on_s3_gives_another_clone_every_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,10 @@
 """Runs of pipelines of shell commands, from the command line."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.flows.plan.test_graph import MATRIX
@@ -72,27 +69,6 @@ def processes_in(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="finds processes by Linux's /proc")
-def test_sigterm_ends_the_run_and_all_that_it_started(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", SLOW)
-    (tmp_path / "home").mkdir()
-    process = subprocess.Popen(
-        COMMAND, cwd=folder, env=environment(tmp_path / "home"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if b"started" in line:
-            break
-
-    process.send_signal(signal.SIGTERM)
-
-    assert process.wait(timeout=180) != 0
-    deadline = time.monotonic() + 60
-    while processes_in(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert processes_in(folder) == []
 
 
 def test_independent_stages_run_side_by_side_and_a_second_run_runs_none(tmp_path: Path) -> None:

@@ -49,10 +49,6 @@ def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytes
     assert plan()["first"].reasons == (Reason("never run", "first"),)
 
 
-def test_a_pipeline_that_is_up_to_date_is_clean(toy: Path) -> None:
-    assert set(states().values()) == {"clean"}
-
-
 def test_a_changed_parameter_is_named_with_both_values(toy: Path) -> None:
     replace(toy / "params.yaml", "rate: 1", "rate: 2")
 
@@ -129,21 +125,6 @@ def test_targets_bring_what_they_need_and_downstream_what_needs_them(toy: Path) 
 
 def test_force_runs_what_is_clean(toy: Path) -> None:
     assert states("left", force=True) == {"first": "run", "left": "run"}
-
-
-def test_stages_of_a_matrix_are_planned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = "{matrix: {x: [1, 2]}, cmd: 'echo ${item.x} > ${item.x}.txt', outs: ['${item.x}.txt']}"
-    matrix = f"stages:\n  cell: {cell}\n"
-    folder = make_toy(tmp_path / "matrix", matrix)
-    repro(folder, "cell@1")
-    monkeypatch.chdir(folder)
-
-    assert states() == {"cell@1": "clean", "cell@2": "run"}
-
-
-def test_an_unknown_target_is_a_clear_error(toy: Path) -> None:
-    with pytest.raises(UserError, match="nonesuch"):
-        make_plan(["nonesuch"])
 
 
 def test_a_broken_dvc_yaml_is_a_clear_error(toy: Path) -> None:

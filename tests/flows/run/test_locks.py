@@ -4,7 +4,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from flows.run.locks import run_lock
+from stages.runtime.entry import UserError
 
 HOLDER = """
 import sys
@@ -15,7 +18,7 @@ with run_lock("nightly"):
 """
 
 
-def test_a_run_that_waits_says_for_whom(tmp_path: Path) -> None:
+def test_a_second_run_is_refused_with_the_firsts_name_and_one_that_waits_says_it(tmp_path: Path) -> None:
     said: list[str] = []
 
     def second() -> None:
@@ -28,6 +31,11 @@ def test_a_run_that_waits_says_for_whom(tmp_path: Path) -> None:
         assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdout.readline()
+        refused = (
+            rf"^the run nightly \(process {holder.pid}, since 20.* is using this folder; wait for it \(--wait\), or"
+        )
+        with pytest.raises(UserError, match=refused), run_lock("nightly", folder=tmp_path):
+            pass
         waiting = threading.Thread(target=second)
         waiting.start()
         while not said:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.plan.graph import Plan
 from flows.plan.settings import Policy, read_policy
+from flows.run.one_run import Run
+from flows.run.outcome import RunOptions
+from flows.run.terminal import Terminal
 from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
@@ -28,16 +32,6 @@ stages:
     outs: [slow.txt]
     meta: {flow: {timeout_seconds: 1}}
 """
-
-
-def test_a_failure_that_may_pass_is_tried_again(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", FLAKY)
-    (folder / "fetch.sh").write_text("echo try >> tries\n[ $(wc -l < tries) -ge 3 ] || exit 69\necho 1 > data.txt\n")
-
-    result = run(folder)
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert (folder / "tries").read_text() == "try\n" * 3
 
 
 def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
@@ -103,31 +97,6 @@ def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_
     assert (folder / "announced.txt").read_text() == "1.5"
 
 
-def test_the_second_run_in_a_folder_is_refused_with_the_firsts_name(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: sleep 60 && touch slow.txt, outs: [slow.txt]}\n")
-    first = subprocess.Popen([sys.executable, "-m", "flows.cli", "run"], cwd=folder, stdout=subprocess.PIPE, text=True)
-    assert first.stdout is not None
-    for line in first.stdout:
-        if "started" in line:
-            break
-
-    second = run(folder)
-    first.terminate()
-    first.wait()
-
-    assert second.returncode == 2
-    assert f"(process {first.pid}, since 20" in second.stderr
-    assert "is using this folder; wait for it (--wait), or end it" in second.stderr
-
-
-def test_a_lock_of_a_process_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n")
-    (folder / ".parrotflow").mkdir()
-    (folder / ".parrotflow" / "run.lock").write_text("the run gone (process 1, since 2020)")
-
-    assert run(folder).returncode == 0
-
-
 def test_a_policy_with_an_unknown_key_is_refused_by_stage_and_key() -> None:
     with pytest.raises(UserError, match=r"dvc.yaml: train.meta.flow.timeout: Extra inputs are not permitted"):
         read_policy("train", {"flow": {"timeout": 3}})
@@ -152,13 +121,11 @@ def test_stages_that_share_a_resource_run_one_after_the_other(tmp_path: Path, mo
     assert result.returncode == 0, result.stdout
 
 
-def test_a_number_of_stages_at_once_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_stages_at_once_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_STAGES_AT_ONCE", "0")
 
-    result = run(toy(tmp_path / "toy", FLAKY))
-
-    assert result.returncode == 2
-    assert "PARROTFLOW_STAGES_AT_ONCE=0: expected a whole number, 1 or more" in result.stderr
+    with pytest.raises(UserError, match="PARROTFLOW_STAGES_AT_ONCE=0: expected a whole number, 1 or more"):
+        Run(Plan(), RunOptions(), Terminal(Plan()))
 
 
 STOPPED = """\
@@ -210,19 +177,6 @@ def test_a_stage_that_waits_for_its_retry_holds_no_slot(tmp_path: Path, monkeypa
     assert float((folder / "other.txt").read_text()) < second
     assert second - first >= 3
     assert "next attempt in 3 s" in result.stdout
-
-
-def test_a_stage_with_a_colon_in_its_name_runs(tmp_path: Path) -> None:
-    folder = toy(
-        tmp_path / "toy",
-        "stages:\n  each:\n    foreach: {'a:b': 1}\n    do:\n      cmd: echo ${key} > out.txt\n      outs: [out.txt]\n",
-    )
-
-    result = run(folder)
-
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert " s in total" in result.stdout
-    assert "Everything is up to date." in run(folder).stdout
 
 
 SECRETS = "stages:\n  publish: {cmd: env > all.txt && echo token is $MY_TOKEN, outs: [all.txt]}\n"

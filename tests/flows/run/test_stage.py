@@ -13,7 +13,7 @@ import pytest
 from flows.run.locks import run_lock
 from flows.run.outcome import StageOutcome
 from flows.run.stage import LineSplitter, read_outcome, run_stage
-from stages.runtime.entry import EXIT_REFUSED, UserError
+from stages.runtime.entry import UserError
 from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
@@ -98,29 +98,11 @@ def test_an_output_that_the_command_does_not_write_is_named_in_dvcs_words(script
     assert "output 'out.txt' does not exist" in outcome.message
 
 
-def test_a_stage_that_refuses_its_input_is_refused_and_has_not_failed(script: Script) -> None:
-    outcome, _ = script(f"echo 'error: worse than what is published' >&2; exit {EXIT_REFUSED}")
-
-    assert (outcome.result, outcome.exit_code) == ("refused", EXIT_REFUSED)
-    assert outcome.message == "error: worse than what is published"
-    assert not outcome.transient
-
-
 def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
     outcome, lines = script("sleep 1000 &\necho $!\ntouch out.txt\n")
 
     assert outcome.result == "ran"
     os.kill(int(lines[0]), signal.SIGKILL)  # fails unless it still runs
-
-
-def test_a_stage_gets_the_variables_of_its_run_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages:\n  one: {cmd: env > out.txt, outs: [out.txt]}\n"))
-
-    run("one", {"PATH": os.environ["PATH"], "GIVEN": "2"})
-
-    variables = Path("out.txt").read_text().splitlines()
-    assert "GIVEN=2" in variables
-    assert not [line for line in variables if line.startswith("PYTEST_")]
 
 
 def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(

@@ -10,7 +10,7 @@ from flows.plan.graph import make_plan
 from flows.sweep import clone
 from flows.sweep.keys import working_in
 from stages.runtime.entry import UserError
-from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
+from tests.flows.sweep.toy_sweep import commit, git, make_sweep
 from tests.flows.toy import dvc, repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
@@ -172,24 +172,3 @@ def test_an_experiment_has_no_metric_of_a_stage_that_was_not_brought_up_to_date(
     files = git(project, "ls-tree", "--name-only", saved).split()
     assert "scores.json" in files
     assert "judged.json" not in files
-
-
-@pytest.fixture
-def scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose last stage also reads what params.yaml names, as `evaluate.sets` does; not a dep of the stage."""
-    sets = "yaml.safe_load(open('params.yaml'))['evaluate']['sets']"
-    score = f"import yaml\nprint(*(open(path).read() for path in {sets}.values()))\n"
-    stage = "\n  score:\n    cmd: python score.py > score.txt\n    deps: [scores.json, score.py]\n"
-    stage += "    params: [collect, clean, evaluate]\n"
-    folder = make_sweep(tmp_path / "toy", f"{DVC_YAML}{stage}    outs: [score.txt]\n")
-    (folder / "score.py").write_text(score)
-    (folder / "fixed.txt").write_text("first\n")
-    sections = "collect: {sources: []}\nclean: {decontamination: {}}\nevaluate: {sets: {}, baselines: []}\n"
-    (folder / "params.yaml").write_text((folder / "params.yaml").read_text() + sections)
-    commit(folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def naming(**sets: str) -> Cell:
-    return Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"evaluate.sets": sets})

@@ -3,16 +3,22 @@
 It belongs to the deployment alone, apart from where people work; a folder that a user made is refused. The branch of
 results is generated, never merged: each commit has the source's tree with the run's results, and its parents are the
 results before it and the commit that was run. What a killed run left in tracked files is undone: DVC's run-cache and
-the checkpoints, which git does not track, restore it.
+the checkpoints, which git does not track, restore it. A remote that does not answer is tried again, as Prefect does it.
 """
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from ruamel.yaml import YAML
 
 from flows.dvc_repo import git, give_identity, has_commit, own_environment
@@ -21,6 +27,18 @@ from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private
 from stages.runtime.section import PARAMS_FILE
 
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
+
+SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
+"""The git repository, address or path, that deployments run."""
+
+CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
+"""Where deployments keep their checkout from run to run."""
+
+CHECKOUT = "checkout"
+"""Its name in `.parrotflow`, unless the variable names another folder."""
+
+RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
+"""Before each new attempt to reach git's or DVC's remote."""
 
 MARK = ".git/parrotflow-checkout"
 """Tells a checkout of ours from a person's clone."""
@@ -175,3 +193,61 @@ def _succeeds(folder: Path, *arguments: str) -> bool:
     command = ["git", *arguments]
     done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
     return done.returncode == 0
+
+
+def source_address(default: str) -> str:
+    """The repository that this worker runs. It is no parameter of a run, since its code is executed."""
+    source = os.environ.get(SOURCE_VARIABLE) or default
+    return str(Path(source).absolute()) if Path(source).exists() else source
+
+
+def checkout_folder() -> Path:
+    """This worker's checkout."""
+    if own := os.environ.get(CHECKOUT_VARIABLE):
+        return Path(own).absolute()
+    return (private_state_dir() / CHECKOUT).absolute()
+
+
+def require_names(*names: str) -> None:
+    """Raise UserError for a branch or a stage that git or DVC would take for an option."""
+    for name in names:
+        if name.startswith("-") or ".." in name:
+            raise UserError(f"`{name}`: not the name of a branch or a stage")
+
+
+def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
+    """A function as a task of Prefect, which is tried again after each delay where a remote did not answer."""
+    decorated = task(
+        name=name,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=len(delays_seconds),
+        retry_delay_seconds=list(delays_seconds),
+        retry_condition_fn=is_transient,
+    )
+    return decorated(work)
+
+
+def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
+    """Whether a task failed because a remote did not answer."""
+    try:
+        state.result()
+    except UnavailableError:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def has_remote() -> bool:
+    """Whether this repository has a default DVC remote."""
+    command = [sys.executable, "-m", "dvc", "config", "core.remote"]
+    return bool(subprocess.run(command, capture_output=True, check=False).stdout.strip())
+
+
+def dvc(*arguments: str) -> None:
+    """Run a command of DVC. Raises UnavailableError with its message where it fails."""
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise UnavailableError(f"dvc {arguments[0]}: {result.stderr.strip()[-2000:]}")

@@ -320,10 +320,13 @@ def serve(*, port: int = 4200) -> None:
     port
         Of the Prefect UI on loopback, if PREFECT_API_URL names no server.
     """
-    from flows.deployments import prefect_server, serve_deployments
+    from flows.run.server import prefect_server
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), prefect_server(port):
+        # Prefect reads the server's address when it is imported.
+        from flows.scheduled import serve_deployments
+
         serve_deployments()
 
 

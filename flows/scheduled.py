@@ -6,16 +6,20 @@ result is lost because a network fails: what could not be pushed is pushed by th
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
-from prefect import flow, get_run_logger
-from prefect.client.schemas.objects import State
+import yaml
+from prefect import flow, get_run_logger, serve
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, State
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows import checkout
-from flows.deployments import (
+from flows.checkout import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,
@@ -35,6 +39,10 @@ from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
+
+PREFECT_YAML = Path("prefect.yaml")
+
+SERVED_KEYS = {"name", "entrypoint", "description", "parameters", "schedules", "concurrency_limit", "work_pool"}
 
 
 @flow(name="scheduled", persist_result=False)
@@ -107,3 +115,33 @@ def is_no_end_of_a_run(record: logging.LogRecord) -> bool:
 def succeeds(work: Any, *arguments: Any) -> bool:
     """Whether a task succeeded in the end. Its failure is seen in Prefect, and does not end the run."""
     return bool(work(*arguments, return_state=True).is_completed())
+
+
+def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
+    """The deployments of prefect.yaml that run one at a time. Raises UserError on a key that would be passed over."""
+    found = []
+    for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]:
+        if "concurrency_limit" not in entry:  # the cells of sweeps, which need a work pool
+            continue
+        schedules = [dict(schedule) for schedule in entry.get("schedules", ())]
+        unknown = {*entry} - SERVED_KEYS | {key for one in schedules for key in {*one} - {"cron", "timezone", "active"}}
+        if unknown:
+            raise UserError(
+                f"{file}: {entry['name']}: {', '.join(sorted(unknown))}: `parrotflow serve` does not take this key; "
+                "remove it, or use `prefect deploy` and a worker"
+            )
+        one = RunnerDeployment.from_entrypoint(
+            entry["entrypoint"],
+            entry["name"],
+            parameters=entry.get("parameters"),
+            description=entry.get("description"),
+            schedules=[{"active": one.pop("active", True), "schedule": CronSchedule(**one)} for one in schedules],
+            concurrency_limit=ConcurrencyLimitConfig(**entry["concurrency_limit"]),
+        )
+        found.append(one)
+    return found
+
+
+def serve_deployments() -> None:
+    """Serve them until Ctrl-C, which ends their runs and pauses the schedule: nothing missed is made up for."""
+    serve(*served())

@@ -229,7 +229,6 @@ ROOMS_BY_FLOOR = (
         "flows.pipeline",
         "flows.scheduled",
         "flows.checkout",
-        "flows.deployments",
         "flows.sweep",
     },
     {"flows.cli"},

@@ -291,11 +291,9 @@ def option(word: str) -> list[str]:
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:
-    """Replace the value at a dotted key."""
-    *path, name = key.split(".")
-    for part in path:
-        values = values[part]
-    values[name] = value
+    """Replace the value at a dotted key, or add it to the mapping there."""
+    place, _, name = key.rpartition(".")
+    value_at(values, place)[name] = value
 
 
 def load_yaml(text: str) -> Any:

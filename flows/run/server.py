@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from socket import create_server, socket
 
@@ -98,6 +99,27 @@ def ui_command(port: int) -> list[str]:
     """`prefect server start` on this project's database; its pages would ask for data at port 4200."""
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"
     return [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+
+
+@contextlib.contextmanager
+def prefect_server(port: int) -> Iterator[None]:
+    """While within, the server of `PREFECT_API_URL` is up, or else `parrotflow ui`. Raises UserError."""
+    if "PREFECT_API_URL" in os.environ:
+        yield
+        return
+    address = f"http://127.0.0.1:{port}"
+    if answers(f"{address}/api/health"):
+        raise UserError(f"port {port} is in use: let PREFECT_API_URL name that server, or --port another port")
+    with LOG.open("ab") as log:
+        process = subprocess.Popen(ui_command(port), stdout=log, stderr=log, start_new_session=True)
+    try:
+        Server(f"{address}/api", process).wait()
+        print(f"Prefect UI: {address} (Ctrl-C ends)", flush=True)
+        os.environ["PREFECT_API_URL"] = f"{address}/api"
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def answers(address: str) -> bool:

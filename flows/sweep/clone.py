@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, own_environment, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.yaml_file import EXPERIMENTS
-from flows.project.compose import dump_yaml, load_yaml
+from flows.project.compose import dump_yaml, load_yaml, put
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
-from stages.runtime.section import PARAMS_FILE, value_at
+from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -140,8 +140,7 @@ def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     """params.yaml's text with other values, its comments kept."""
     document = load_yaml(text)
     for key, value in overrides.items():
-        section, _, last = key.rpartition(".")
-        value_at(document, section)[last] = value
+        put(document, key, value)
     return dump_yaml(document)
 
 

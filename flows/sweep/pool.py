@@ -32,7 +32,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from pydantic import Json
 
 from flows import checkout
-from flows.deployments import (
+from flows.checkout import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,

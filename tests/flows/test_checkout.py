@@ -11,8 +11,8 @@ from flows.checkout import (
     commit_results,
     push_commits,
     require_branch_name,
+    require_names,
 )
-from flows.deployments import require_names
 from stages.runtime.entry import UnavailableError, UserError
 from tests.flows.toy import make_toy
 

@@ -15,8 +15,7 @@ import httpx
 import pytest
 import yaml
 
-from flows.deployments import served
-from flows.scheduled import scheduled
+from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.entry import UserError
 from tests.flows.operated import Operated, free_port, wait_until

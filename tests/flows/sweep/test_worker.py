@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.deployments import CHECKOUT_VARIABLE
+from flows.checkout import CHECKOUT_VARIABLE
 from flows.experiments.cells import Cell
 from flows.sweep.pool import sweep_cell
 from tests.flows.sweep.toy_sweep import git

@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-import yaml
 
 from flows.dvc_repo import drop_damaged, is_torn
 from flows.environment import are_set, misspelt
-from flows.plan.changes import unnoticed_code
 from flows.plan.settings import check_params, section_models
 from stages.runtime.code import installed
 from stages.runtime.entry import STATE_DIR, UserError, first_line
-from stages.runtime.inputs import DVC_FILE
-from stages.runtime.stage_code import REQUIREMENTS_LOCK, WRITER, modules_of, pinned, stage_codes
+from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 OLDEST_PYTHON = (3, 11)
 
@@ -46,7 +43,6 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield python()
     yield packages()
     yield parameters()
-    yield dependencies()
     yield git()
     yield dvc()
     if whole_cache:
@@ -81,24 +77,6 @@ def packages() -> Finding:
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     shown = ", ".join(wrong[:3]) + more
     return Finding("fault", "packages", shown, "rm .venv/ready && make setup")
-
-
-def dependencies() -> Finding:
-    """Each stage depends on the file that says what its code is."""
-    try:
-        written = (yaml.safe_load(DVC_FILE.read_text(encoding="utf-8")) or {}).get("stages") or {}
-        stages = {name: stage.get("do", stage) for name, stage in written.items()}  # of foreach
-        if not any(WRITER in modules_of(stage.get("cmd")) for stage in stages.values()):
-            return Finding("ok", "dependencies", "no stage here records the code of the others")
-        stage_codes()
-    except AttributeError:
-        return Finding("fault", "dependencies", f"{DVC_FILE} is not as DVC takes it", "`parrotflow why` says where")
-    except (OSError, yaml.YAMLError, UserError) as error:
-        return Finding("fault", "dependencies", first_line(error), "correct dvc.yaml, or the code that it names")
-    for name, stage in stages.items():
-        if unnoticed := unnoticed_code(name, stage.get("cmd"), stage.get("deps") or ()):
-            return Finding("fault", "dependencies", unnoticed, "")
-    return Finding("ok", "dependencies", "each stage depends on its code")
 
 
 def parameters() -> Finding:

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from flows.project import doctor
-from tests.flows.toy import make_toy
-from tests.forked import PARROTFLOW, run_forked
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +27,7 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
 
     findings = list(doctor.examine())
 
-    assert {finding.what for finding in findings if finding.level == "fault"} >= {"dependencies", "git", "DVC"}
+    assert {finding.what for finding in findings if finding.level == "fault"} >= {"git", "DVC"}
     assert all(finding.remedy for finding in findings if finding.level != "ok")
 
 
@@ -63,47 +61,6 @@ def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.Monk
 
     assert doctor.launcher().level == "fault"
     assert "cpu" in doctor.launcher().remedy
-
-
-def test_a_stage_that_does_not_depend_on_its_code_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "stages/toy").mkdir(parents=True)
-    (tmp_path / "stages/toy/__main__.py").touch()
-    (tmp_path / "dvc.yaml").write_text("stages: {toy: {cmd: python -m stages.toy}}\n")
-    assert doctor.dependencies().found == "no stage here records the code of the others"
-    (tmp_path / "dvc.yaml").write_text(
-        "stages: {code: {cmd: python -m stages.code}, toy: {cmd: python -m stages.toy}}\n"
-    )
-
-    assert doctor.dependencies().found == (
-        "toy: data/code/toy.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
-    )
-
-
-def test_a_stage_of_a_foreach_that_does_not_depend_on_its_code_is_a_fault_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "stages/toy").mkdir(parents=True)
-    (tmp_path / "stages/toy/__main__.py").touch()
-    many = "{foreach: [a, b], do: {cmd: 'python -m stages.toy ${item}'}}"
-    (tmp_path / "dvc.yaml").write_text(f"stages: {{code: {{cmd: python -m stages.code}}, toy: {many}}}\n")
-
-    assert doctor.dependencies().found.startswith("toy: data/code/toy.json is not among its deps")
-
-
-@pytest.mark.parametrize("stages", ["[one]", "{one: }", "{one: python one.py}", "{one: {foreach: [a], do: }}"])
-def test_a_dvc_yaml_that_is_not_as_dvc_takes_it_is_a_fault_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: str
-) -> None:
-    folder = make_toy(tmp_path / "toy")
-    (folder / "dvc.yaml").write_text(f"stages: {stages}\n")
-    monkeypatch.chdir(folder)
-
-    assert doctor.dependencies().found == "dvc.yaml is not as DVC takes it"
-    said = run_forked(PARROTFLOW, ["why"], folder)
-    assert said.returncode == 2
-    assert said.stderr.startswith("error: dvc: './dvc.yaml'")
 
 
 def test_whether_bf16_is_fast_here_follows_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,6 @@ def sweep(
     check: bool = False,
     dry: bool = False,
     wait: bool = False,
-    new: bool = False,
 ) -> None:
     """Run the cells of an experiment that have no current result, and make its tables and figures.
 
@@ -239,15 +238,9 @@ def sweep(
         Only show which cells would run, and why.
     wait
         Wait for another run in this folder instead of refusing.
-    new
-        Only write such a file, to be filled in.
     """
-    from flows.experiments.yaml_file import experiment_path, write_new
     from flows.sweep import run_cells as sweeps
 
-    if new:
-        print(write_new(experiment_path(name)))
-        return
     if dry:
         print_planned(sweeps.planned(name), retry=retry)
         return

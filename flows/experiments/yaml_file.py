@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 
@@ -44,21 +43,6 @@ def experiment_path(name: str) -> Path:
 def bare_name(name: str) -> str:
     """The name of an experiment, given by its name or its path."""
     return experiment_path(name).stem
-
-
-def write_new(path: Path) -> str:
-    """Write an experiment file that runs as it is, and return what to do with it.
-
-    The project's conf/ has the text, as it knows its stages and reports. Raises UserError if the file exists already,
-    or the text does not.
-    """
-    template = Path("conf/new_experiment.yaml")
-    if not template.is_file():
-        raise UserError(f"{template}: not found; it is the text that a new experiment begins with")
-    if path.exists():
-        raise UserError(f"{path} exists already; choose another name, or remove it")
-    atomic_write(path, template.read_text(encoding="utf-8").replace("NAME", path.stem))
-    return f"wrote {path}: edit it, commit it"
 
 
 def read_values(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from ruamel.yaml import YAML
 
-from flows.dvc_repo import git, give_identity, has_commit, own_environment
+from flows.dvc_repo import git, give_identity, has_commit
 from stages.runtime.credentials import without_credentials
 from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
@@ -71,7 +71,7 @@ def last_results(folder: Path, results_branch: str) -> str:
     here, pushed = f"refs/heads/{results_branch}", f"origin/{results_branch}"
     if not has_commit(here, folder):
         return pushed if has_commit(pushed, folder) else ""
-    continues = not has_commit(pushed, folder) or _succeeds(folder, "merge-base", "--is-ancestor", pushed, here)
+    continues = not has_commit(pushed, folder) or not git(folder, "rev-list", "--max-count=1", pushed, "--not", here)
     return here if continues else pushed
 
 
@@ -175,7 +175,7 @@ def is_result(path: str, results: Sequence[str]) -> bool:
 
 def require_branch_name(name: str) -> None:
     """Raise UserError where git takes no branch of this name, such as one with a space."""
-    if not _succeeds(Path(), "check-ref-format", f"refs/heads/{name}"):
+    if not git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False):
         raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
 
 
@@ -187,12 +187,6 @@ def head(folder: Path) -> str:
 def _changed(folder: Path) -> list[str]:
     entries = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     return [entry[3:] for entry in entries if entry]
-
-
-def _succeeds(folder: Path, *arguments: str) -> bool:
-    command = ["git", *arguments]
-    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, check=False)
-    return done.returncode == 0
 
 
 def source_address(default: str) -> str:

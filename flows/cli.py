@@ -54,7 +54,7 @@ def run(
         Only show what would run, and why.
     """
     if dry:
-        why(*options.targets, force=options.force, downstream=options.downstream)
+        why(*options.targets, force=options.force)
         return
     from flows.run.one_run import locked_folder, planned_run
     from flows.run.server import start_server
@@ -77,7 +77,6 @@ def run(
 def why(
     *targets: str,
     force: bool = False,
-    downstream: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
     """Show which stages would run, and why. Nothing but the record of the code is written.
@@ -88,8 +87,6 @@ def why(
         Stages of dvc.yaml; all of them when none is named.
     force
         Plan as for `run --force`.
-    downstream
-        Run the targets and everything that depends on them, instead of what they need.
     as_json
         Print a JSON list, for other programs.
     """
@@ -100,7 +97,7 @@ def why(
     from flows.run.terminal import plan_table
 
     check_params()
-    plan = make_plan(targets, force=force, downstream=downstream)
+    plan = make_plan(targets, force=force)
     if as_json:
         print(json.dumps(plan.to_dict(), indent=1))
         return

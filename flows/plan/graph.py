@@ -93,8 +93,8 @@ class Plan:
         return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
 
 
-def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: bool = False) -> Plan:
-    """Plan the stages of dvc.yaml, or `targets`, with what they need (with `downstream`: with what needs them).
+def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
+    """Plan the stages of dvc.yaml, or `targets` with what they need.
 
     The files of code are written first (changes.py); nothing else is changed.
 
@@ -107,7 +107,7 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False, downstream: b
         )  # its errors are raised, and its progress bars are not wanted
     try:
         with open_repo() as repo, repo.lock:
-            stages = _wanted(repo, targets, downstream)
+            stages = _wanted(repo, targets)
             for stage in stages:
                 refuse_foreign(stage)
             check_deps(repo, stages)
@@ -131,10 +131,9 @@ def refuse_foreign(stage: Stage) -> None:
         )
 
 
-def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[PipelineStage]:
+def _wanted(repo: Repo, targets: Sequence[str]) -> list[PipelineStage]:
     graph = repo.index.graph
     chosen: set[PipelineStage] = set()
-    neighbours = graph.predecessors if downstream else graph.successors
     todo = [stage for target in targets for stage in _collect(repo, target)]
     if not targets:  # what `collect` would read from the file a second time
         todo = [stage for stage in graph if stage.path_in_repo == str(DVC_FILE)] or repo.stage.collect(str(DVC_FILE))
@@ -142,9 +141,7 @@ def _wanted(repo: Repo, targets: Sequence[str], downstream: bool) -> list[Pipeli
         stage = todo.pop()
         if stage not in chosen:
             chosen.add(stage)
-            todo.extend(neighbours(stage))
-    if downstream:  # A stage starts only if its code is recorded as it is.
-        chosen |= {stage for stage in graph.nodes if writes_code(stage)}
+            todo.extend(graph.successors(stage))
     return in_order_of_repro(chosen, graph)
 
 

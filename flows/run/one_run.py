@@ -1,7 +1,7 @@
 """One run: lock, repairs, plan, checks; then each stage's part of it. Who chains the stages is not known here.
 
 A run has one `Run`. `attempt` is called once every stage before it has ended well: its resources and a slot are waited
-for, then the stage runs as a process. After a failure no further stage starts, unless `keep_going`.
+for, then the stage runs as a process. After a failure no further stage starts.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class Run:
     @property
     def given_up(self) -> bool:
         """Whether no further stage is to start."""
-        failed = any(one.result == "failed" and one.name not in self.retrying for one in self.outcomes.values())
-        return self.stopped or (failed and not self.options.keep_going)
+        failed = (one.name for one in self.outcomes.values() if one.result == "failed")
+        return self.stopped or any(name not in self.retrying for name in failed)
 
     async def attempt(self, stage: PlannedStage, number: int, log: Callable[[Sequence[str]], None]) -> StageOutcome:
         """The `number`-th attempt at a stage; `log` gets its lines, with its secrets hidden."""
@@ -127,7 +127,7 @@ def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Ite
 
 def planned_run(options: RunOptions) -> Run:
     """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
-    plan = make_plan(options.targets, force=options.force, downstream=options.downstream)
+    plan = make_plan(options.targets, force=options.force)
     for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
         print(f"warning: {warning}", flush=True)
     run = Run(plan, options, Terminal(plan))

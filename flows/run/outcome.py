@@ -28,10 +28,6 @@ class RunOptions:
     _: KW_ONLY
     force: bool = False
     """Run them even if they are up to date."""
-    downstream: bool = False
-    """Run the targets and everything that depends on them, instead of what they need."""
-    keep_going: bool = False
-    """After a failure, keep running stages that do not depend on it."""
     pull: bool = False
     """Fetch missing results from the DVC remote."""
     wait: bool = False

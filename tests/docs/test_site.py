@@ -85,7 +85,7 @@ def test_the_reference_has_every_command_and_its_options(site: Path) -> None:
     page = text_of(site / "reference/commands.html")
 
     assert [name for name in app if not name.startswith("-") and f"parrotflow {name}" not in page] == []
-    assert "--keep-going" in page
+    assert "--force" in page
 
 
 def test_the_reference_has_every_environment_variable_and_exit_code(site: Path) -> None:

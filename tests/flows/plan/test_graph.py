@@ -118,9 +118,8 @@ def test_planning_changes_nothing(toy: Path) -> None:
     assert {path: path.read_bytes() for path in toy.iterdir() if path.is_file()} == before
 
 
-def test_targets_bring_what_they_need_and_downstream_what_needs_them(toy: Path) -> None:
+def test_targets_bring_what_they_need(toy: Path) -> None:
     assert list(plan("left")) == ["first", "left"]
-    assert list(plan("left", downstream=True)) == ["left", "join"]
 
 
 def test_force_runs_what_is_clean(toy: Path) -> None:

@@ -18,8 +18,6 @@ from stages.runtime.code import installed
 from stages.runtime.entry import STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
-OLDEST_PYTHON = (3, 11)
-
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
 
 FREE_DISK_BYTES = 5_000_000_000
@@ -40,7 +38,6 @@ class Finding:
 
 def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     """Check everything that a run depends on. Secrets are looked for, never shown."""
-    yield python()
     yield packages()
     yield parameters()
     yield git()
@@ -55,14 +52,6 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield variables()
     yield sandbox()
     yield credentials()
-
-
-def python() -> Finding:
-    """Python 3.11 or newer."""
-    found = sys.version.split()[0]
-    if sys.version_info[:2] >= OLDEST_PYTHON:
-        return Finding("ok", "Python", found)
-    return Finding("fault", "Python", found, "install Python 3.11 or newer and run `make setup PYTHON=python3.11`")
 
 
 def packages() -> Finding:

@@ -69,8 +69,7 @@ def run(
         from flows.pipeline import in_flow_run
 
         in_flow_run(planned, server)
-    if planned.result().state in ("Failed", "Cancelled"):
-        raise SystemExit(1)
+    raise SystemExit(planned.result().exit_code)
 
 
 @app.command

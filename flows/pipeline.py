@@ -74,10 +74,7 @@ async def run_stages(run: Run) -> None:
         )
         ends = [one.result() for one in before]
         may_start = all(end.is_completed() for end in ends)
-        # Prefect leaves a task after a failed one pending, and its page draws that to the present day, so that the rest
-        # becomes too small to see. It gets the edges of the graph alone.
-        edges: list[State[Any]] = [Completed(data=end.name, state_details=end.state_details) for end in ends]
-        state: State[Any] = await own(stage.name, may_start, wait_for=edges, return_state=True)  # type: ignore[misc]
+        state: State[Any] = await own(stage.name, may_start, wait_for=edges(ends), return_state=True)  # type: ignore[misc]
         return state
 
     def stop() -> None:
@@ -101,6 +98,15 @@ async def run_stages(run: Run) -> None:
     with suppress(Exception):  # a server that is away costs the artifacts, not the run
         async with asyncio.timeout(END_SECONDS):
             await show(run)
+
+
+def edges(ends: Sequence[State[Any]]) -> list[State[Any]]:
+    """Return states that a task can wait for whether or not these stages ended well: edges of the graph alone.
+
+    Prefect leaves a task after a failed one pending, and its page draws that task up to the present day, so the rest
+    becomes too small to see.
+    """
+    return [Completed(data=end.name, state_details=end.state_details) for end in ends]
 
 
 @contextmanager
@@ -188,7 +194,7 @@ def in_flow_run(run: Run, server: Server) -> None:
         except BaseException as error:
             raised.append(error)
             raise
-        timers.append(bound_the_end(END_SECONDS, failed=run.result().state in ("Failed", "Cancelled")))
+        timers.append(bound_the_end(END_SECONDS, run.result().exit_code))
         shown = f"In the Prefect UI: {server.pages}/runs/flow-run/{flow_run.id}"
         say(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
         return state_of(run.result())
@@ -205,12 +211,12 @@ def in_flow_run(run: Run, server: Server) -> None:
         raise raised[0]
 
 
-def bound_the_end(seconds: float, *, failed: bool) -> threading.Timer:
+def bound_the_end(seconds: float, exit_code: int) -> threading.Timer:
     """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
 
     def end() -> None:
         say("warning: Prefect's server went away; every result is kept, its record lacks the end")
-        os._exit(1 if failed else 0)
+        os._exit(exit_code)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

@@ -68,8 +68,13 @@ class RunResult:
     """Refused by a stage (exit code 77) is not a failure."""
     message: str
 
+    @property
+    def exit_code(self) -> int:
+        """Of the command whose run this is."""
+        return {"Failed": 1, "Cancelled": EXIT_CONTINUE}.get(self.state, 0)
+
 
 class StoppedError(UserError):
     """The cells were stopped by a person."""
 
-    exit_code = 1
+    exit_code = EXIT_CONTINUE

@@ -28,7 +28,8 @@ EXIT_UNAVAILABLE = 69
 """A network or a service does not answer (EX_UNAVAILABLE of sysexits.h): a retry may help."""
 
 EXIT_CONTINUE = 75
-"""Asked to stop (SIGTERM), and all is saved: the same command continues there (EX_TEMPFAIL of sysexits.h)."""
+"""Asked to stop (by SIGTERM; a run or a sweep also by Ctrl-C), and all is saved: the same command continues there
+(EX_TEMPFAIL of sysexits.h)."""
 
 EXIT_TERMINATED = 143
 """Asked to stop, and not everything could be saved: the same command continues from an earlier state."""

@@ -13,7 +13,7 @@ from flows.plan.settings import Policy, read_policy
 from flows.run.one_run import Run
 from flows.run.outcome import RunOptions
 from flows.run.terminal import Terminal
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
 
@@ -150,7 +150,7 @@ def test_a_signal_ends_the_stages_also_one_that_waits_for_its_retry_and_the_run_
     process.send_signal(number)
     said, _ = process.communicate(timeout=120)
 
-    assert process.returncode == 1
+    assert process.returncode == EXIT_CONTINUE
     assert "slow   stopped" in said
     assert processes_in(folder) == []
 

@@ -23,7 +23,7 @@ from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone, pool
 from flows.sweep.jobs import Ended, Job, Progress
 from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, wait_until, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
@@ -145,7 +145,7 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     second.send_signal(signal.SIGINT)
     said, _ = second.communicate(timeout=120)
 
-    assert second.returncode == 1
+    assert second.returncode == EXIT_CONTINUE
     assert "stopped; 1 cells are left, the same command continues" in said
     assert "Traceback" not in said
     assert states(server, "idle") == {"COMPLETED": 1, "FAILED": 1, "CRASHED": 1, "CANCELLED": 1}

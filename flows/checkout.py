@@ -43,8 +43,8 @@ RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 MARK = ".git/parrotflow-checkout"
 """Tells a checkout of ours from a person's clone."""
 
-NOBODYS = {STATE_DIR.name, "lost+found"}
-"""In a folder before the first checkout: a deployment's lock, and what a new disk has."""
+PRESENT_BEFORE = {STATE_DIR.name, "lost+found"}
+"""Names that a folder may hold before its first checkout: a deployment's lock, and what a new disk has."""
 
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
@@ -105,7 +105,7 @@ def _fetch(folder: Path, source: str) -> None:
 def _begin(folder: Path, source: str) -> None:
     """Make an empty repository with our mark, in one step. Raises UserError where the folder has files of others."""
     folder.mkdir(parents=True, exist_ok=True)
-    if others := sorted({path.name for path in folder.iterdir()} - NOBODYS):
+    if others := sorted({path.name for path in folder.iterdir()} - PRESENT_BEFORE):
         raise UserError(
             f"{folder} has files that no deployment made ({', '.join(others[:3])}); name a new or an empty folder"
         )

@@ -224,7 +224,7 @@ def sweep(
     retry
         Also run the cells that failed.
     at_once
-        Run so many cells at a time, each with its share of the GPUs, or else of the cores.
+        Run this many cells at a time, each with its share of the GPUs, or of the cores if there is no GPU.
     pool
         Run the cells on the workers of a Prefect work pool, not here: that of the deployment `sweep-cell`.
     check

@@ -58,7 +58,7 @@ class Server:
         raise UserError(f"Prefect's server did not start; see {LOG}. `dvc repro` runs the stages without one")
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """End a child, within so many seconds, in which it writes what it still holds."""
+        """End a child. It gets this many seconds to write what it still holds."""
         if self.process is not None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -226,7 +226,7 @@ async def _to_the_end(
 async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
     """TERM for a stage and all that it started; KILL for what is left after `GRACE_SECONDS`.
 
-    What even KILL does not end within seconds (a process that waits for a device, or that nobody reaps) is left alone.
+    A process that even KILL cannot end within seconds (it waits for a device, or is a zombie) is left alone.
     """
     assert process.pid is not None
     began = time.monotonic()

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from flows.experiments.runs import recorded_runs as runs_of
+from stages.runtime.entry import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import dvc, repro
@@ -179,7 +180,7 @@ def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -
     process.send_signal(signal.SIGTERM)
 
     said = process.stdout.read()
-    assert process.wait(timeout=180) == 1
+    assert process.wait(timeout=180) == EXIT_CONTINUE
     assert "the same command continues" in said
     assert "Traceback" not in said
     assert runs_of(folder / RECORD) == []

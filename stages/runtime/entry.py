@@ -144,20 +144,18 @@ def private_state_dir(project: Path = Path()) -> Path:
 
 
 @overload
-def whole_number(variable: str, default: int, minimum: int = 1) -> int: ...
+def whole_number(variable: str, default: int) -> int: ...
 @overload
-def whole_number(variable: str, default: None, minimum: int = 1) -> int | None: ...
-def whole_number(variable: str, default: int | None, minimum: int = 1) -> int | None:
-    """The value of a variable; `default` where it is unset or empty. Raises UserError where it is anything else."""
+def whole_number(variable: str, default: None) -> int | None: ...
+def whole_number(variable: str, default: int | None) -> int | None:
+    """The value of a variable; `default` where it is unset or empty. Raises UserError unless it is a whole number
+    above 0."""
     given = os.environ.get(variable)
-    return parsed_whole_number(f"{variable}={given}", given, minimum) if given else default
-
-
-def parsed_whole_number(shown: str, text: str, minimum: int = 1) -> int:
-    """A whole number from `minimum` on. Raises UserError that shows `shown` where the text is anything else."""
-    if not text.strip().isdecimal() or int(text) < minimum:
-        raise UserError(f"{shown}: expected a whole number, {minimum} or more")
-    return int(text)
+    if not given:
+        return default
+    if not given.strip().isdecimal() or int(given) < 1:
+        raise UserError(f"{variable}={given}: expected a whole number, 1 or more")
+    return int(given)
 
 
 def fail(message: str, code: int) -> None:

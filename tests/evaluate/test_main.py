@@ -162,7 +162,7 @@ def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(
     assert len(shown.out) > len("x = 1\n" * 50)
 
 
-def test_output_that_nobody_reads_ends_without_a_traceback(project: Path) -> None:
+def test_a_closed_pipe_ends_without_a_traceback(project: Path) -> None:
     command = f"{sys.executable} -m stages.evaluate.commands.sample - --max-new-tokens 400 | head -c 1"
 
     result = subprocess.run(

@@ -33,7 +33,7 @@ def launched(project: Path, **variables: str) -> ForkProcess:
         launcher.WORKER = "tests.train.stuck_worker"
         before = signal.getsignal(signal.SIGTERM)
         code = launcher.launch(launch_config())
-        assert signal.getsignal(signal.SIGTERM) == before, "a signal after the workers asks nobody to stop"
+        assert signal.getsignal(signal.SIGTERM) == before, "after the workers a signal has its earlier handler"
         raise SystemExit(code)
 
     process = multiprocessing.get_context("fork").Process(target=command)

@@ -174,9 +174,16 @@ def _cut(text: str, start: int) -> str:
 
 
 def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:
-    """Raise UserError that names them and says what to do."""
+    """Raise UserError that names the files that DVC could not hash, or that no stage makes and are not there."""
     own_outs = {out.fs_path for stage in repo.index.stages for out in stage.outs}
-    deps = {dep.fs_path for stage in stages for dep in stage.deps if dep.protocol == "local"}
+    readers = {dep.fs_path: stage for stage in stages for dep in stage.deps if dep.protocol == "local"}
+    for path, stage in readers.items():
+        if not Path(path).exists() and own_outs.isdisjoint((path, *map(str, Path(path).parents))):
+            raise UserError(
+                f"{os.path.relpath(path, repo.root_dir)}: not found, and {stage.addressing} reads it: put it back (if "
+                "git has it, `git checkout` it), or correct its path in dvc.yaml"
+            )
+    deps = readers.keys()
     found = [line for path in sorted(deps - own_outs) for line in _unhashable(repo, path)]
     if found:
         more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""

@@ -13,8 +13,11 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 from stages.evaluate.score import inside
 from stages.evaluate.score.params import Limits
@@ -68,34 +71,44 @@ def judge(program: str, limits: Limits) -> Outcome:
         os.close(ours)
         command = [*sandbox_command(), "--seccomp", str(filters), *python_command()]
         command += [str(theirs), str(limits.cpu_seconds), str(limits.memory_megabytes * 1_000_000)]
-        try:
-            done = subprocess.run(
-                command,
-                input=f"{nonce}\n{program}".encode("utf-8", "surrogatepass"),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,  # bubblewrap's: inside.py closes its own
-                pass_fds=(theirs, filters),
-                env={},
-                cwd="/",
-                timeout=limits.wall_seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return Outcome("timeout")
-        finally:
-            os.close(theirs)
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,  # bubblewrap's: inside.py closes its own
+            pass_fds=(theirs, filters),
+            env={},
+            cwd="/",
+        ) as sandbox:
+            try:
+                given = f"{nonce}\n{program}".encode("utf-8", "surrogatepass")
+                _, said = sandbox.communicate(given, limits.wall_seconds)
+            except subprocess.TimeoutExpired:
+                return Outcome("timeout")
+            finally:
+                end(sandbox)
         try:
             written = os.read(verdict, inside.MAX_VERDICT_BYTES)
         except BlockingIOError:
             written = b""
     finally:
-        os.close(verdict)
-        os.close(filters)
+        for descriptor in (verdict, theirs, filters):
+            os.close(descriptor)
     if outcome := outcome_of(written.decode("utf-8", "replace"), nonce):
         return outcome
-    if said := done.stderr.decode(errors="replace").strip().splitlines():
-        raise refused(said[-1])
-    return Outcome("timeout" if done.returncode == 128 + signal.SIGXCPU else "died")
+    if lines := said.decode(errors="replace").strip().splitlines():
+        raise refused(lines[-1])
+    return Outcome("timeout" if sandbox.returncode == 128 + signal.SIGXCPU else "died")
+
+
+def end(sandbox: "subprocess.Popen[bytes]") -> None:
+    """Kill bubblewrap, if it still runs, and its child: one that waits for its namespaces would outlive it."""
+    if sandbox.poll() is None:
+        sandbox.send_signal(signal.SIGSTOP)  # it starts no child any more
+        for child in psutil.Process(sandbox.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        sandbox.kill()
 
 
 def outcome_of(written: str, nonce: str) -> Outcome | None:

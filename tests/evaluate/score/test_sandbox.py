@@ -8,16 +8,18 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.evaluate.score import sandbox, seccomp
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.sandbox import judge, outcome_of, require_isolation
+from stages.evaluate.score.sandbox import end, judge, outcome_of, require_isolation
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.verdicts import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
+from tests.flows.operated import wait_until
 from tests.small_project import ROOT
 
 pytestmark = pytest.mark.needs_bwrap
@@ -140,6 +142,16 @@ def test_limits_under_which_nothing_can_run_are_named() -> None:
 
     with pytest.raises(UserError, match=r"score\.limits .*wall_seconds = 0\.0001.*: timeout"):
         require_isolation(limits)
+
+
+def test_nothing_is_left_of_a_sandbox_that_is_ended_while_it_is_made(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    child = f"echo $$ > {pid}; exec sleep 600"  # as bubblewrap's, which waits for its namespaces
+    with subprocess.Popen(["sh", "-c", f"sh -c '{child}' & wait"], start_new_session=True) as made:
+        child_process = psutil.Process(wait_until(lambda: pid.exists() and int(pid.read_text() or 0), 60))
+        end(made)
+
+    wait_until(lambda: not child_process.is_running() or child_process.status() == psutil.STATUS_ZOMBIE, 60)
 
 
 @pytest.mark.parametrize(

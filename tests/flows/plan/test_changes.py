@@ -158,6 +158,14 @@ def test_what_dvc_cannot_hash_is_named_with_what_to_do_and_never_waited_for(
 
 
 @pytest.mark.usefixtures("listed")
+def test_a_file_that_no_stage_makes_and_that_is_gone_is_refused_before_anything_runs() -> None:
+    shutil.rmtree("corpus")
+
+    with pytest.raises(UserError, match=r"^corpus: not found, and \w+ reads it: put it back \(if git has it, "):
+        make_plan()
+
+
+@pytest.mark.usefixtures("listed")
 def test_what_dvcignore_lists_is_not_looked_at() -> None:
     Path("corpus/inner/.#a.py").symlink_to("gone")
     os.mkfifo("corpus/pipe")

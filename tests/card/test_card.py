@@ -115,15 +115,6 @@ def test_a_benchmark_over_some_documents_is_no_entry_of_the_model_index(project:
     assert not any(result.dataset_name == "quiz|" for result in results)
 
 
-def test_the_card_promises_equal_bits_only_under_its_conditions(project: Path) -> None:
-    text = card()
-
-    assert "On CPUs of the same kind, with the same number of processes and threads" in text
-    assert "On GPUs sums have no fixed order" in text
-    assert "`record/source.tar.gz` holds the code that ran" in text
-    assert "parrotflow reproduce PATH/revisions/REVISION" in text
-
-
 def test_nothing_from_the_corpus_becomes_markup(project: Path) -> None:
     hostile = "`x`|\n# y <img src=https://evil.example/p> [z](https://evil.example)"
     documents = next(Path("data/tokens/validation").glob("*.documents.jsonl"))
@@ -411,7 +402,14 @@ def test_a_mixture_is_told_by_source_and_phase(inputs: CardInputs) -> None:
     assert "### Trained on" in written(inputs)
 
 
-def test_sums_of_fixed_order_are_equal_for_any_number_of_processes(inputs: CardInputs) -> None:
+def test_equal_bits_are_promised_only_under_their_conditions(inputs: CardInputs) -> None:
+    text = written(inputs)
+
+    assert "On CPUs of the same kind, with the same number of processes and threads" in text
+    assert "On GPUs sums have no fixed order" in text
+    assert "`record/source.tar.gz` holds the code that ran" in text
+    assert "parrotflow reproduce PATH/revisions/REVISION" in text
+
     text = written(inputs, training_params={"deterministic_micro_batch_size": 4})
 
     assert "with any number of processes and threads" in text

@@ -186,7 +186,6 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
     [
         ("", f"publish.repository = {NAME}: no token; put one with write access in HF_TOKEN"),
         (READER, f"publish.repository = {NAME}, as the user of HF_TOKEN: access is refused: 403 Forbidden"),
-        ("hf_unknown", "access is refused"),
     ],
 )
 def test_a_token_without_write_access_is_an_error(

@@ -24,12 +24,6 @@ def published() -> float:
     return Evaluation.read(PUBLISHED / "main/record/reports/evaluate.json").bits_per_byte
 
 
-def test_the_first_publication_needs_no_predecessor(project: Path) -> None:
-    publish_with(5.0)
-
-    assert published() == 5.0
-
-
 def test_a_worse_model_does_not_move_main_also_after_a_failure_and_a_lost_receipt(project: Path) -> None:
     publish_with(2.0)
 

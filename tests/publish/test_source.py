@@ -102,12 +102,10 @@ def test_without_a_commit_nothing_is_published_and_git_says_why(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("path", "text", "reason"),
     [
-        (MODULE, "key = 'ghp_" + "A1b2C3d4E5" * 3 + "f6G7h8'\n", "GitHub Token, line 1"),
         ("problems/.env", "A=1\n", "its name"),
         ("problems/server.pem", "", "its name"),
         (".dvc/config", "[core]\n    access_key_id = me\n", "Credential in a configuration, line 2"),
         (".dvc/config", "    url = https://me:pass@host/x\n", "a URL with a password, line 1"),
-        ("stages/a.yaml", "a: 's3://b/a?X-Amz-Signature=ab'\n", "a URL with the parameter `X-Amz-Signature`, line 1"),
         (MODULE, "token = 'not-of-any-known-form'\n", "the value of HF_TOKEN, line 1"),
     ],
 )

@@ -194,13 +194,6 @@ def started(project: Path) -> tuple[int, str]:
     return run(project, lambda: None)
 
 
-def test_a_comment_or_a_docstring_is_no_change_of_code(project: Path) -> None:
-    (project / "stages/toy/used.py").write_text('"""What is used."""\n\nX = 1  # one\n')
-    time.sleep(0.05)
-
-    assert started(project) == (0, "")
-
-
 def test_code_that_is_not_as_recorded_stops_the_stage_before_it_computes(project: Path) -> None:
     (project / "stages/toy/used.py").write_text("import stages.toy.hidden\n")
     (project / "stages/toy/hidden.py").write_text("X = 1\n")
@@ -241,24 +234,6 @@ def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> N
 
     assert code == 2
     assert said.startswith("error: toy: dvc.yaml does not list data/code/toy.json among its deps")
-
-
-def test_the_stage_alone_fails_after_an_edit_and_dvc_repro_brings_its_code_up_to_date_first(project: Path) -> None:
-    make_repository(project)
-    (project / ".dvcignore").write_text("__pycache__\n")
-    assert run(project, lambda: None, "dvc", "repro", "toy")[0] == 0
-    (project / "stages/toy/used.py").write_text("X = 2\n")
-
-    code, said = run(project, lambda: None, "dvc", "repro", "--force", "--single-item", "toy")
-    assert code != 0
-    assert "(stages/toy/used.py modified): run `dvc repro`" in said
-
-    code, said = run(project, lambda: None, "dvc", "repro", "toy")
-    assert code == 0
-    assert [line for line in said.splitlines() if line.startswith("Running")] == [
-        "Running stage 'code':",
-        "Running stage 'toy':",
-    ]
 
 
 def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path) -> None:

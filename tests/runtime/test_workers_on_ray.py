@@ -15,6 +15,7 @@ import pytest
 
 from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
+from tests.runtime.test_workers import refuse
 from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
 
 pytestmark = pytest.mark.acceptance
@@ -59,12 +60,6 @@ def wait_for(port: int) -> None:
 
 def square(number: int) -> tuple[int, int, str]:
     return number * number, os.getpid(), str(Path.cwd())
-
-
-def refuse(number: int) -> int:
-    if number == 3:
-        raise UserError("shard 3 is damaged")
-    return number
 
 
 @needs_ray

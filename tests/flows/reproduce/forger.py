@@ -12,14 +12,13 @@ from flows.reproduce.revision import project_path
 from stages.formats.model_folder import MODEL
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
-    NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     Provenance,
     is_shipped,
-    revision_name,
 )
-from stages.runtime.atomic import file_md5, file_sha256
+from stages.runtime.atomic import file_md5
+from tests.flows.reproduce.published import seal
 
 
 def folder_md5(files: dict[str, str]) -> str:
@@ -54,20 +53,9 @@ class Forger:
 
     def seal(self, *, lock: bool = False) -> None:
         """Write the index over the files as they are: the hashes and the name. `lock`: also all hashes in dvc.lock."""
-        provenance = self.provenance()
         if lock:
-            self.rewrite_lock(provenance)
-        paths = (path for path in self.folder.rglob("*") if path.is_file() and path.name not in NOT_INDEXED)
-        files = {path.relative_to(self.folder).as_posix(): file_sha256(path) for path in sorted(paths)}
-        changed = {"files": files, "revision": revision_name(files)}
-        (self.folder / PROVENANCE).unlink()
-        provenance.model_copy(update=changed).write(self.folder / PROVENANCE)
-
-    def provenance(self) -> Provenance:
-        """The index as it is."""
-        provenance = Provenance.find(self.folder / PROVENANCE)
-        assert provenance is not None
-        return provenance
+            self.rewrite_lock(Provenance.read(self.folder / PROVENANCE))
+        seal(self.folder)
 
     def rewrite_lock(self, provenance: Provenance) -> None:
         """Put the new hashes of all outputs into dvc.lock, where they were made and where they were read."""

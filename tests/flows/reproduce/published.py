@@ -12,8 +12,6 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     EXECUTION,
-    FORMAT,
-    NOT_INDEXED,
     PROVENANCE,
     RECORDED_LOCK,
     RECORDED_PARAMS,
@@ -22,11 +20,11 @@ from stages.formats.revision.provenance import (
     SOURCE_ARCHIVE,
     GitState,
     Provenance,
-    revision_name,
 )
 from stages.publish.source import archive_source
-from stages.runtime.atomic import file_md5, file_sha256
+from stages.runtime.atomic import file_md5
 from stages.runtime.stage_code import StageCode, read_stage_code
+from tests.formats.revision.records import write_index
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 
@@ -69,8 +67,4 @@ def pin_only(revision: Path, pins: str) -> None:
 
 def seal(folder: Path, git: GitState | None = None) -> None:
     """Write the provenance over the files as they are now: whoever forges a file can do this too."""
-    state = git or Provenance.read(folder / PROVENANCE).git
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in NOT_INDEXED)
-    hashes = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-    index = Provenance(format=FORMAT, revision=revision_name(hashes), files=hashes, git=state)
-    index.write(folder / PROVENANCE)
+    write_index(folder, git=git or Provenance.read(folder / PROVENANCE).git)

@@ -8,6 +8,7 @@ import pytest
 from flows.reproduce.environment import Machine
 from flows.reproduce.execution import limits_for, settings_for
 from stages.formats.revision.execution import Session, differing_facts
+from tests.formats.revision.records import SESSION
 
 AVX2 = ["avx2"]
 AVX512 = ["avx2", "avx512_bf16", "avx512_f", "avx512_vnni"]
@@ -15,29 +16,8 @@ AMX = sorted([*AVX512, "avx512_fp16", "amx_bf16"])
 
 
 def session(**changed: Any) -> Session:
-    return Session.model_validate(
-        {
-            "first_step": 1,
-            "last_step": 9,
-            "device": "a processor",
-            "device_type": "cpu",
-            "cpu_flags": AVX512,
-            "cpu_capability": "AVX512",
-            "isa_limits": {},
-            "processes": 1,
-            "machines": 1,
-            "threads_per_process": 2,
-            "precision": "fp32",
-            "compiled": False,
-            "micro_batch_size": 4,
-            "gradient_accumulation_steps": 1,
-            "distributed": "none",
-            "environment": {"OMP_WAIT_POLICY": "passive"},
-            "launch": "num_processes: 1\n",
-            "versions": {"python": "3.11.7"},
-        }
-        | changed
-    )
+    here = {"cpu_flags": AVX512, "cpu_capability": "AVX512", "environment": {"OMP_WAIT_POLICY": "passive"}}
+    return SESSION.model_copy(update=here | {"launch": "num_processes: 1\n"} | changed)
 
 
 def machine(flags: list[str], accelerators: list[str] | None = None) -> Machine:

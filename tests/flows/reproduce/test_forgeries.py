@@ -50,20 +50,12 @@ def swap_tokens(tokenizer: Any) -> None:
     vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
 
 
-def lower(report: Any) -> None:
-    report["bits_per_byte"] = 0.5
-
-
 def tokenizer(forger: Forger) -> None:
     forger.json("tokenizer.json", swap_tokens)
 
 
-def config(forger: Forger) -> None:
-    forger.json("config.json", lambda values: values.update(auto_map={"AutoConfig": "modeling_evil.Config"}))
-
-
 def evaluation(forger: Forger) -> None:
-    forger.json(EVALUATION, lower)
+    forger.json(EVALUATION, lambda report: report.update(bits_per_byte=0.5))
 
 
 def measured(forger: Forger) -> str:
@@ -84,59 +76,26 @@ def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     assert not Path(".parrotflow").exists()
 
 
-def card(old: str, new: str) -> Callable[[Forger], dict[str, Any]]:
-    def forge(forger: Forger) -> dict[str, Any]:
-        forger.text(CARD, old, new)
-        return {}
-
-    return forge
-
-
-def everywhere(forge: Callable[[Forger], None]) -> Callable[[Forger], dict[str, Any]]:
-    def forged(forger: Forger) -> dict[str, Any]:
-        forge(forger)
-        return {"lock": True}
-
-    return forged
-
-
-def unrecorded(forge: Callable[[Forger], None]) -> Callable[[Forger], dict[str, Any]]:
-    def forged(forger: Forger) -> dict[str, Any]:
-        forge(forger)
-        return {}
-
-    return forged
-
-
-def evaluation_everywhere(forger: Forger) -> dict[str, Any]:
+def evaluation_and_card(forger: Forger) -> None:
     forger.text(CARD, measured(forger), "0.5")
     evaluation(forger)
-    return {"lock": True}
 
 
-def picture(forger: Forger) -> dict[str, Any]:
+def picture(forger: Forger) -> None:
     content = (forger.folder / CURVES).read_bytes()
     (forger.folder / CURVES).write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
-    return {}
 
 
-THE_CARD = f"data/card/{CARD}"
-
-AFTER: dict[str, tuple[Callable[[Forger], dict[str, Any]], str]] = {
-    "a tokenizer, and all that is recorded of it": (everywhere(tokenizer), "model/tokenizer.json"),
-    "a configuration, and all that is recorded of it": (everywhere(config), "model/config.json"),
-    "an evaluation, and all that is recorded of it": (evaluation_everywhere, "reports/evaluate.json"),
-    "the prose of the card": (card("A model for tests.", "The best model."), THE_CARD),
-    "a table of the card": (
-        card("documents were collected", "documents of experts were collected"),
-        THE_CARD,
-    ),
-    "the picture": (picture, f"data/card/{CURVES}"),
-    "a tokenizer": (unrecorded(tokenizer), "model/tokenizer.json"),
-    "a further configuration": (unrecorded(lambda f: f.add("adapter.json", "{}")), "model/adapter.json"),
-    "an evaluation": (unrecorded(evaluation), "reports/evaluate.json"),
-    "a number at the head of the card": (unrecorded(lambda f: f.text(CARD, measured(f), "0.5")), THE_CARD),
+AFTER: dict[str, tuple[Callable[[Forger], None], bool, str]] = {
+    "a tokenizer, and all that is recorded of it": (tokenizer, True, "model/tokenizer.json"),
+    "an evaluation, and all that is recorded of it": (evaluation_and_card, True, "reports/evaluate.json"),
+    "the card": (lambda f: f.text(CARD, "A model for tests.", "The best model."), False, f"data/card/{CARD}"),
+    "the picture": (picture, False, f"data/card/{CURVES}"),
+    "a tokenizer": (tokenizer, False, "model/tokenizer.json"),
+    "a further configuration": (lambda f: f.add("adapter.json", "{}"), False, "model/adapter.json"),
+    "an evaluation": (evaluation, False, "reports/evaluate.json"),
 }
+"""What is forged, whether the forger writes the hashes in dvc.lock too, and the file that is named."""
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +122,9 @@ def test_of_an_honest_revision_the_card_is_compared_and_the_rest_is_named(rebuil
 def test_what_only_a_reproduction_can_find_is_named_by_it(
     forger: Forger, tmp_path: Path, project: Path, rebuilt: Path, what: str
 ) -> None:
-    forge, named = AFTER[what]
-    forger.seal(**forge(forger))
+    forge, lock, named = AFTER[what]
+    forge(forger)
+    forger.seal(lock=lock)
     shutil.move(forger.folder, tmp_path / "work/revision")
     assert verify_files(tmp_path / "work/revision") == []
     revision = read_revision("main", tmp_path / "work/revision", tmp_path / "work")
@@ -195,10 +155,24 @@ def test_with_the_publishers_key_a_forgery_is_refused(forger: Forger, tmp_path: 
     key, others = make_key(tmp_path, "publisher"), make_key(tmp_path, "forger")
     sign(forger.folder / PROVENANCE, key)
     assert check_signature("main", forger.folder, public(key)).startswith("signed by SHA256:")
-    forger.seal(**evaluation_everywhere(forger))
+    evaluation_and_card(forger)
+    forger.seal(lock=True)
 
     with pytest.raises(UserError, match="the signature is not valid"):
         check_signature("main", forger.folder, public(key))
     sign(forger.folder / PROVENANCE, others)
     with pytest.raises(UserError, match="which is not in "):
         check_signature("main", forger.folder, public(key))
+
+
+def test_a_segment_of_a_published_training_is_bit_identical(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+
+    assert reproduce(ReproduceOptions("published/tiny", segment="3-6", yes=True, folder=tmp_path / "work")) == 0
+
+    said = capfd.readouterr().out
+    assert "restored: collect, clean, tokenizer, tokenize" in said
+    assert "checkpoint of step 6: " in said
+    assert "\nequal: steps 4 to 6, computed again, lead to the recorded state, bit for bit (" in said

@@ -197,8 +197,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(refusal.status, {"error": refusal.message}, headers)
         return self.drop() if fault and fault.kind == "lost" else respond()
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_request  # noqa: N815 (the names that http.server calls)
-
     def race(self) -> None:
         raise NotImplementedError
 
@@ -217,6 +215,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+
+for method in ("GET", "HEAD", "POST", "PUT"):
+    setattr(Handler, f"do_{method}", Handler.handle_request)  # which http.server calls
 
 
 class StorageHandler(Handler):

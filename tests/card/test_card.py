@@ -244,7 +244,9 @@ def test_there_is_no_interval_of_fewer_than_ten_documents(inputs: CardInputs) ->
     def of(documents: int) -> str:
         return written(inputs, evaluation=inputs.evaluation.model_copy(update={"documents": documents}))
 
-    low, high = inputs.evaluation.interval_95.bits_per_byte  # type: ignore[misc]
+    bounds = inputs.evaluation.interval_95.bits_per_byte
+    assert bounds is not None
+    low, high = bounds
     interval, value = f"{low:g} to {high:g}", f"{inputs.evaluation.bits_per_byte:g}"
 
     assert f"| bits per byte | {value} | {interval} |" in of(10)

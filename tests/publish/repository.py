@@ -1,6 +1,7 @@
 """Small repositories for tests of the record."""
 
 import subprocess
+import tarfile
 from pathlib import Path
 
 IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
@@ -15,6 +16,12 @@ def commit_all() -> None:
     git("init", "-q", "-b", "main")
     git("add", "-A")
     git("commit", "-qm", "first")
+
+
+def contents(archive: tarfile.TarFile) -> dict[str, bytes]:
+    """Path -> content of an archive that has nothing but files."""
+    files = {entry.name: archive.extractfile(entry) for entry in archive}
+    return {path: file.read() for path, file in files.items() if file}
 
 
 def write(files: dict[str, str]) -> None:

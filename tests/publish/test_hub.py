@@ -14,6 +14,8 @@ from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import SIGNATURE, Receipt
 from stages.publish import hub as publishing
 from stages.publish.hub import publish_to_hub
+from stages.publish.params import PublishParams
+from stages.publish.revision import Gate, Revision
 from stages.runtime.entry import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
 from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.forked import PYTHON, run_forked
@@ -166,11 +168,11 @@ def test_a_worse_model_or_one_without_a_known_predecessor_is_refused_and_nothing
 
 
 def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def signed(revision: publishing.Revision, *rest: object) -> Receipt:
+    def signed(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
         signature = Path("../signature")
         signature.write_text("signed\n")
         revision.files[SIGNATURE] = signature
-        return publish_to_hub(revision, *rest)  # type: ignore[arg-type]
+        return publish_to_hub(revision, params, gate)
 
     publish()
     monkeypatch.setattr("tests.publish.to_hub.publish_to_hub", signed)

@@ -16,7 +16,7 @@ from stages.runtime.entry import UserError
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
 from tests.publish.publishing import main
-from tests.publish.repository import git
+from tests.publish.repository import contents, git
 from tests.trained_project import write_model
 
 REVISION = Path("published/tiny/main")
@@ -94,7 +94,7 @@ def test_neither_a_token_nor_a_path_of_this_machine_is_published(project: Path) 
 
     files = (path for path in Path("published").rglob("*") if path.is_file() and path.suffix != ".safetensors")
     with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
-        archived = [archive.extractfile(entry).read() for entry in archive]  # type: ignore[union-attr]
+        archived = contents(archive).values()
     text = b"\n".join([*(path.read_bytes() for path in files), *archived])
     for private in (str(project), f"{Path.home()}/"):
         assert private.encode() not in text

@@ -10,7 +10,7 @@ import pytest
 from stages.formats.revision.provenance import GitState
 from stages.publish.source import archive_source, find_secret, public_url
 from stages.runtime.entry import UserError
-from tests.publish.repository import commit_all, git, write
+from tests.publish.repository import commit_all, contents, git, write
 
 MODULE, OTHER = "stages/train/loop.py", "stages/train/model.py"
 
@@ -34,7 +34,7 @@ def reading(*paths: str) -> dict[str, Any]:
 def archived(*paths: str, include_data: bool = False) -> tuple[dict[str, str], GitState]:
     content, state = archive_source(reading(*paths), include_data=include_data)
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        return {entry.name: archive.extractfile(entry).read().decode() for entry in archive}, state  # type: ignore[union-attr]
+        return {path: text.decode() for path, text in contents(archive).items()}, state
 
 
 def test_the_archive_has_the_code_that_git_has_or_would_add_and_of_the_inputs_what_git_has() -> None:

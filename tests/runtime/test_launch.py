@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from torch.distributed import TCPStore
@@ -41,8 +42,8 @@ def test_workers_of_one_machine_do_not_see_what_slurm_mpi_or_accelerate_left_in_
 def wait_in_exit_barrier(store: TCPStore, seconds: float) -> None:
     """torchrun's own code, for the agent of one of two machines."""
     group = SimpleNamespace(state=WorkerState.SUCCEEDED, group_world_size=2)
-    waiting = SimpleNamespace(_worker_group=group, _exit_barrier_timeout=seconds, _store=store)
-    SimpleElasticAgent._exit_barrier(waiting)  # type: ignore[arg-type]
+    waiting = Mock(_worker_group=group, _exit_barrier_timeout=seconds, _store=store)
+    SimpleElasticAgent._exit_barrier(waiting)
 
 
 def test_an_exit_barrier_that_the_main_machine_left_first_is_no_error(shown: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,6 @@ from stages.formats.tokens import TOKENS
 from stages.runtime.entry import UserError
 from stages.runtime.inputs import DVC_FILE, inputs_of
 from stages.runtime.section import read_params_file
-from stages.runtime.stage_code import code_in, code_path
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
@@ -51,8 +50,6 @@ class CardInputs:
     """The section `train`."""
     cleaning_params: dict[str, Any]
     """The section `clean`."""
-    versions: dict[str, str]
-    """Library -> locked version, of those that training imports."""
     evaluation: Evaluation
     generation: Generation
     score: ScoreReport
@@ -67,7 +64,7 @@ def read_inputs() -> CardInputs:
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
-    params, code = read_params_file(), code_in(code_path("stages.train"))
+    params = read_params_file()
     inputs = CardInputs(
         config=read_json(MODEL / CONFIG),
         samples=read_samples(),
@@ -78,7 +75,6 @@ def read_inputs() -> CardInputs:
         steps=list(exported_models()),
         training_params=params.get("train", {}),
         cleaning_params=params["clean"],
-        versions=code.libraries if code else {},
         evaluation=Evaluation.read(),
         generation=Generation.read(),
         score=ScoreReport.read(),

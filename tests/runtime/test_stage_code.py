@@ -100,10 +100,9 @@ def test_the_stages_of_dvc_yaml_depend_on_their_code() -> None:
 
     assert modules.pop("code") == "stages.code"
     assert set(modules.values()) <= {*stage_modules(ROOT)}
-    also = {"card": ["data/code/train.json"]}  # the card names the libraries that trained the model
     for name, module in modules.items():
         read = [dep for dep in stages[name]["deps"] if dep.startswith("data/code/")]
-        assert read == [*also.get(name, []), code_path(module).as_posix()]
+        assert read == [code_path(module).as_posix()]
 
 
 def locked(folder: Path, **versions: str) -> Path:

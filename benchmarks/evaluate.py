@@ -34,9 +34,8 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.training import DEFAULT, MINI, default_section, mini_section
 from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.documents import stored_tokens
+from stages.evaluate.likelihood.documents import ScoringPlan, Window, WindowSizes, document_windows, stored_tokens
 from stages.evaluate.likelihood.score import score_batches, windows_at_once
-from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowSizes, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.documents import read_documents, shard_paths
 from stages.formats.tokens import TokenStore

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, encoded, stored_tokens
-from stages.evaluate.likelihood.windows import WindowSizes
+from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, WindowSizes, encoded, stored_tokens
 from stages.evaluate.model import note_untrained_positions, open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256

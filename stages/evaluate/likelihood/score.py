@@ -12,9 +12,16 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from stages.evaluate.bootstrap import Floats
-from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, lost_share
+from stages.evaluate.likelihood.documents import (
+    HeldOutSet,
+    ScoringPlan,
+    Tokens,
+    Window,
+    WindowSizes,
+    lost_share,
+    scored_per_bucket,
+)
 from stages.evaluate.likelihood.models import ScoredModel
-from stages.evaluate.likelihood.windows import ScoringPlan, Window, WindowSizes, scored_per_bucket
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head

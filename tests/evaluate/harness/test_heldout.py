@@ -10,9 +10,8 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
-from stages.evaluate.likelihood.documents import stored_tokens
+from stages.evaluate.likelihood.documents import Window, document_windows, stored_tokens
 from stages.evaluate.likelihood.score import Scorer
-from stages.evaluate.likelihood.windows import Window, document_windows
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
 from stages.formats.tokens import TokenStore

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.evaluate.likelihood.documents import named_set, named_sets
-from stages.evaluate.likelihood.windows import Window, WindowSizes, batches, document_windows
+from stages.evaluate.likelihood.documents import Window, WindowSizes, batches, document_windows, named_set, named_sets
 from stages.formats.documents import document_id
 from stages.runtime.entry import UserError
 

@@ -15,10 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from stages.evaluate.__main__ import main
+from stages.evaluate.likelihood.documents import WindowSizes
 from stages.evaluate.likelihood.models import ScoredModel
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import require_finite
-from stages.evaluate.likelihood.windows import WindowSizes
 from stages.formats.documents import read_documents, read_table
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
@@ -166,7 +166,7 @@ def test_a_baseline_whose_loss_is_not_finite_is_refused_by_its_own_parameter() -
 OPEN = """
 import json, sys
 from stages.evaluate.likelihood.models import ScoredModel, baseline_models
-from stages.evaluate.likelihood.windows import WindowSizes
+from stages.evaluate.likelihood.documents import WindowSizes
 from stages.runtime.entry import UserError
 from pathlib import Path
 trained = ScoredModel("model", Path("model"), WindowSizes(32, 24), 300)

@@ -21,10 +21,9 @@ from transformers import (
     PreTrainedModel,
 )
 
-from stages.evaluate.likelihood.documents import Tokens
+from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, WindowSizes, scored_per_bucket
 from stages.evaluate.likelihood.report import Bootstrap, compare, compress, held_out_metrics
 from stages.evaluate.likelihood.score import Scores, score_batches
-from stages.evaluate.likelihood.windows import ScoringPlan, WindowSizes, scored_per_bucket
 from stages.formats.tokens import TokenStore
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from stages.card.inputs import CardInputs
 from stages.card.params import CardParams, Destination
 from stages.formats.evaluation.generation import Generation, Sample
-from stages.formats.evaluation.harness import HarnessReport
 from stages.formats.evaluation.report import Interval
-from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
+from stages.formats.evaluation.scores import HarnessReport, PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.provenance import run_name, step_name
 from stages.formats.split_size import by_license, by_source

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
-from stages.formats.evaluation.harness import HARNESS_REPORT, HarnessReport
 from stages.formats.evaluation.measurements import Measurements, read_measurements
 from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
-from stages.formats.evaluation.verdicts import SCORE_REPORT, ScoreReport
+from stages.formats.evaluation.scores import HARNESS_REPORT, SCORE_REPORT, HarnessReport, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json, receipt_path
 from stages.formats.split_size import SplitSize, read_split

@@ -16,8 +16,8 @@ from stages.card.card import filled_card, flat, shown
 from stages.card.inputs import CardInputs, read_inputs
 from stages.card.params import CardParams, Destination
 from stages.card.render import metadata
-from stages.formats.evaluation.harness import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
+from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.split_size import ROWS_SHOWN, TextAmount

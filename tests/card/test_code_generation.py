@@ -15,7 +15,7 @@ from stages.formats.evaluation.generation import (
     write_completions,
 )
 from stages.formats.evaluation.problems import problems_sha256, read_written_problems
-from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
+from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
 from stages.runtime.entry import UserError
 from tests.trained_project import write_sections
 

@@ -9,7 +9,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 # isort: split
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.formats.evaluation.harness import HarnessReport, write_harness_samples
+from stages.formats.evaluation.scores import HarnessReport, write_harness_samples
 from stages.formats.model_folder import MODEL, exported_models
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.section import read_section

@@ -15,7 +15,7 @@ from stages.evaluate.score.scoring import (
 )
 from stages.formats.evaluation.generation import GenerationReceipt, read_completions
 from stages.formats.evaluation.problems import read_written_problems
-from stages.formats.evaluation.verdicts import SampleVerdict, write_verdicts
+from stages.formats.evaluation.scores import SampleVerdict, write_verdicts
 from stages.formats.reports import write_metrics
 from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section

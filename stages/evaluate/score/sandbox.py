@@ -22,7 +22,7 @@ import psutil
 from stages.evaluate.score import inside
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.seccomp import filter_program
-from stages.formats.evaluation.verdicts import Outcome, SampleResult
+from stages.formats.evaluation.scores import Outcome, SampleResult
 from stages.runtime.entry import UserError
 
 INSIDE = Path(inside.__file__)

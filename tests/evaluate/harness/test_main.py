@@ -14,7 +14,7 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from stages.evaluate.harness.__main__ import main
-from stages.formats.evaluation.harness import HarnessReport
+from stages.formats.evaluation.scores import HarnessReport
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from tests.evaluate.harness.conftest import ANSWERS, EXACT, TEXTS, write_task, write_writing_task

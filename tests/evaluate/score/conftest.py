@@ -6,7 +6,7 @@ import pytest
 
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import judge, sandbox_command
-from stages.formats.evaluation.verdicts import Outcome
+from stages.formats.evaluation.scores import Outcome
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.score.seccomp import ARGUMENTS, DENIED, NEWER, numbers
-from stages.formats.evaluation.verdicts import Outcome
+from stages.formats.evaluation.scores import Outcome
 from tests.evaluate.score.conftest import Run
 from tests.small_project import ROOT
 

@@ -19,7 +19,7 @@ from stages.formats.evaluation.generation import (
     write_completions,
 )
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
-from stages.formats.evaluation.verdicts import SCORE_REPORT, VERDICTS, ScoreReport
+from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
 

@@ -16,7 +16,7 @@ from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import end, judge, outcome_of, require_isolation
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
-from stages.formats.evaluation.verdicts import Outcome
+from stages.formats.evaluation.scores import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
 from tests.flows.operated import wait_until

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stages.evaluate import bootstrap
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k
-from stages.formats.evaluation.verdicts import PassAtK, ScoreReport, SetScore
+from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
 
 
 @st.composite

@@ -18,7 +18,7 @@ from stages.evaluate.likelihood.report import (
     evaluation,
     evaluation_receipt,
     held_out_metrics,
-    unknown_text,
+    lost_text,
     write_document_losses,
 )
 from stages.evaluate.likelihood.score import ScoredSet, score_sets
@@ -49,7 +49,7 @@ def main() -> None:
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
     write_metrics("evaluate", held_out)
-    notes = unknown_text(list(scored))
+    notes = lost_text(scored)
     for note in notes:
         print(f"note: {note}", flush=True)
     evaluation_receipt(ours, models, bootstrap, notes).write()

@@ -185,7 +185,7 @@ ROUND_TRIP_BYTES = 1_000_000
 def lost_share(texts: Iterable[str], tokens: Tokens, tokenizer: PreTrainedTokenizerFast) -> float:
     """The share of the documents in the first megabyte that their tokens do not decode to.
 
-    A tokenizer that lowercases or drops accents, for instance, needs fewer bits because it encodes less.
+    A tokenizer that lowercases, drops accents or has a token for unknown text needs fewer bits, as it encodes less.
     """
     read = documents = lost = 0
     for text, start, length in zip(texts, tokens.starts, tokens.lengths, strict=True):

@@ -41,13 +41,6 @@ class ScoredModel:
         """Of the weights."""
         return weights_sha256(self.folder)
 
-    @property
-    def unknown_id(self) -> int | None:
-        """Of the token for text that its tokenizer does not know; None where it knows any text."""
-        tokenizer = open_tokenizer(self.folder)
-        unknown: int | None = tokenizer.unk_token_id
-        return None if unknown == tokenizer.eos_token_id else unknown  # GPT-2 names one, and needs none
-
     def tokens(self, held_out: HeldOutSet) -> Tokens:
         """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""
         held_out.require_text()

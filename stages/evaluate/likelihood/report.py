@@ -175,21 +175,14 @@ def compress(texts: Iterable[str]) -> dict[str, float]:
     return {"gzip_9": 8 * gzip_bytes / text_bytes, "xz_9": 8 * xz_bytes / text_bytes}
 
 
-def unknown_text(scored: Iterable[ScoredSet]) -> list[str]:
-    """A sentence for each set with text that a model's tokenizer does not know, and for each that it does not keep."""
-    unknown = [
-        f"{count:,} of {one.scores.tokens.sum():,} tokens of {one.held_out.name} stand for text that the tokenizer of "
-        f"{one.model.name} does not know: which text it is costs no bits, so its bits per byte are too few."
-        for one in scored
-        if (count := one.unknown_tokens)
-    ]
-    lost = [
+def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
+    """A sentence for each set of which a model's tokenizer loses text."""
+    return [
         f"{one.lost_share:.1%} of the documents of {one.held_out.name} do not come back from their tokens: the "
         f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too few."
         for one in scored
         if one.lost_share
     ]
-    return unknown + lost
 
 
 def evaluation_receipt(

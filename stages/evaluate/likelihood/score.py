@@ -105,12 +105,6 @@ class ScoredSet:
         facts = self.held_out.facts
         return Scores(nats, self.plan.tokens.lengths, facts["bytes"].to_numpy(), facts["source"].tolist())
 
-    @property
-    def unknown_tokens(self) -> int:
-        """How many of its tokens stand for text that the model's tokenizer does not know."""
-        unknown = self.model.unknown_id
-        return 0 if unknown is None else int(np.count_nonzero(self.plan.tokens.ids == unknown))
-
     @cached_property
     def lost_share(self) -> float:
         """The share of documents that do not come back from their tokens."""

@@ -13,8 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from stages.evaluate.likelihood.documents import Window, WindowSizes, batches, document_windows, named_set, named_sets
+from stages.evaluate.likelihood.documents import (
+    Window,
+    WindowSizes,
+    batches,
+    document_windows,
+    encoded,
+    lost_share,
+    named_set,
+    named_sets,
+)
 from stages.formats.documents import document_id
 from stages.runtime.entry import UserError
 
@@ -102,6 +113,16 @@ def test_a_file_whose_name_is_not_utf_8_is_read(tmp_path: Path) -> None:
     (document,) = named_set("s", tmp_path).read()
 
     assert document.path == "caf\ufffd.txt"
+
+
+def test_text_is_lost_that_a_tokenizer_does_not_know() -> None:
+    known = {token: number for number, token in enumerate(["<end>", "<unknown>", "e", " "])}
+    engine = Tokenizer(models.WordLevel(known, unk_token="<unknown>"))
+    engine.pre_tokenizer, engine.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=engine, eos_token="<end>")
+    texts = ["e e", "ee", "e x", " "]
+
+    assert lost_share(texts, encoded(texts, tokenizer, 0), tokenizer) == 0.25
 
 
 @given(length=st.integers(0, 300), context_length=st.integers(2, 40), data=st.data())

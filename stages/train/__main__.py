@@ -21,8 +21,8 @@ from stages.runtime.launch import SEGMENT, device_count, launch_config, require_
 from stages.runtime.section import read_section
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.resume import LIBRARIES, check_start
+from stages.train.commands.forecast import make_forecast
 from stages.train.data.order import describe, open_order
-from stages.train.forecast import make_forecast
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,

@@ -14,7 +14,8 @@ from stages.runtime import launch
 from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
-from stages.train import forecast, launcher
+from stages.train import launcher
+from stages.train.commands import forecast
 from stages.train.hardware import should_compile
 from stages.train.model.build import build_config, build_model, source_folder
 from stages.train.params import TrainParams

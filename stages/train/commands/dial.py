@@ -20,10 +20,9 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import UserError, run_stage
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file, value_at
-from stages.train.commands.forecast import is_made_of, launch, vocabulary
+from stages.train.commands.forecast import duration, is_made_of, launch, scaled, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
-from stages.train.forecast import duration, scaled
 from stages.train.hardware import CPU_TOKENS, given_micro_batch_size, resolve_precision
 from stages.train.model.attention import use_unmasked
 from stages.train.model.build import flops_per_token, model_without_weights

@@ -1,17 +1,28 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
-It prints operations, hours and memory, from a model without weights, before data or a device are touched.
-`parrotflow params` prints the same for the parameters that it composes. `--check`, which `parrotflow why` and
-`parrotflow run` use, also prints the mixture's shares and refuses a run that training would refuse for its memory or
-its mixture.
+It prints operations, time, and the state that must fit into memory, from a model without weights, before data or a
+device are touched. The time is that of the last run of this model. Activations are not counted: the first steps of a
+run show whether they fit. `parrotflow params` prints the same for the parameters that it composes. `--check`, which
+`parrotflow why` and `parrotflow run` use, also prints the mixture's shares and refuses a run that training would refuse
+for its memory or its mixture.
 """
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedConfig
+
+from stages.formats.reports import read_json
+from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
@@ -19,8 +30,11 @@ from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.train.data.order import describe, open_order
-from stages.train.forecast import Forecast, make_forecast
-from stages.train.model.build import source_folder
+from stages.train.hardware import resolve_precision
+from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.monitoring.throughput import device_name
+from stages.train.optim.optimizers import build_optimizers
+from stages.train.optim.settings import Precision
 from stages.train.params import TrainParams
 
 LOCK = Path("dvc.lock")
@@ -30,6 +44,8 @@ DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 
 NOMINAL_VOCABULARY = 4096
 """Where neither params.yaml nor a token store says how large it is."""
+
+StatePart = Literal["weights", "gradients", "optimizer"]
 
 
 def main() -> None:
@@ -51,6 +67,69 @@ def main() -> None:
         forecast.check_fits()
     elif forecast and forecast.misfit:
         print(f"here it would be refused: {forecast.misfit}")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The cost of a whole run, including the steps that are done already."""
+
+    params: TrainParams
+    """With the precision that the hardware means."""
+    launch: LaunchConfig
+    parameters: int
+    """As trained: the vocabulary is padded."""
+    flops_per_token: int
+    state: Mapping[StatePart, int]
+    """Bytes that each process keeps between steps."""
+    capacity: int
+    """Bytes of memory for each process: the GPU's, or an equal share of the machine's."""
+    tokens_per_second: float | None
+    """Of all processes, as the last run measured it; None if that was another model or on other hardware."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps."""
+        return self.params.tokens
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the whole state."""
+        return sum(self.state.values())
+
+    @property
+    def memory(self) -> str:
+        """The state by part, and the memory there is."""
+        parts = " + ".join(f"{name} {scaled(size, 'B')}" for name, size in self.state.items())
+        return f"{parts} = {scaled(self.needed, 'B')} of {scaled(self.capacity, 'B')}"
+
+    @property
+    def lines(self) -> list[str]:
+        """Model, time and memory, a line each."""
+        device, rate = device_name(torch.device(self.launch.device_type)), self.tokens_per_second
+        time = f"not known: the last run was not of this model on {device} in {self.params.precision}"
+        if rate is not None:
+            time = f"about {duration(self.tokens / rate)} at {rate:,.0f} tokens/s, measured for this model on {device}"
+        each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
+        return [
+            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
+            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}",
+            f"time: {time}",
+            f"memory: {self.memory} in {each}, and activations ({self.params.precision})",
+        ]
+
+    @property
+    def misfit(self) -> str:
+        """The numbers and what to change if the state alone does not fit; else empty."""
+        if self.needed <= self.capacity:
+            return ""
+        shard = "" if self.launch.sharded else "shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or "
+        return f"train: the run cannot fit: {self.memory} for each process; {shard}choose a smaller model"
+
+    def check_fits(self) -> None:
+        """Raise UserError if the state alone does not fit."""
+        if self.misfit:
+            raise UserError(self.misfit)
 
 
 def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
@@ -120,6 +199,79 @@ def launch() -> LaunchConfig:
     except (UserError, FileNotFoundError) as error:
         print(f"for one process, since the launch is not known: {error}")
         return LaunchConfig(PRESETS, 1, 1, on_cpu=not has_gpu(), sharded=False)
+
+
+def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:
+    """The forecast for a launch on this machine. Raises UserError where the model cannot be built."""
+    params = resolve_precision(params, launch.device_type)
+    model = model_without_weights(params, vocabulary)
+    flops = flops_per_token(model, params.sequence_length)
+    state = state_bytes(params, model.config, launch.device_type)
+    own = launch.processes // launch.machines if launch.device_type == "cpu" else 1
+    return Forecast(
+        params,
+        launch,
+        parameters=model.num_parameters(),
+        flops_per_token=flops,
+        state={part: size // launch.shards for part, size in state.items()},
+        capacity=device_memory(launch.device_type) // own,
+        tokens_per_second=measured_speed(flops, launch, params.precision),
+    )
+
+
+def state_bytes(params: TrainParams, config: PreTrainedConfig, device_type: str) -> dict[StatePart, int]:
+    """Bytes of weights, gradients and the optimizer's state, from an update of tensors that have no values.
+
+    Raises UserError if transformers cannot build the model.
+    """
+    with torch.device(device_type), FakeTensorMode():
+        model = without_values(config, device_type)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+        optimizers = build_optimizers(model, params.optimizer, params.precision)
+        optimizers.step(1.0)
+        kept = [value for optimizer in optimizers for value in tree_leaves(list(optimizer.state.values()))]
+        return {
+            "weights": sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())),
+            "gradients": sum(parameter.nbytes for parameter in trained),
+            "optimizer": sum(value.nbytes for value in kept if isinstance(value, Tensor)),
+        }
+
+
+def measured_speed(flops_per_token: int, launch: LaunchConfig, precision: Precision) -> float | None:
+    """Tokens per second of the last run, if it was of this model on this kind and number of devices, in `precision`."""
+    device = device_name(torch.device(launch.device_type))
+    here = {"device": device, "processes": launch.processes, "precision": precision, "flops_per_token": flops_per_token}
+    with suppress(OSError, ValueError, AttributeError):
+        last = read_json(TRAIN_SPEED)
+        if here.items() <= last.items():
+            return float(last["tokens_per_second"]) or None
+    return None
+
+
+def device_memory(device_type: str) -> int:
+    """Bytes of the first GPU, or of the machine for a CPU."""
+    if device_type == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def scaled(value: float, unit: str) -> str:
+    """A quantity with three digits and a prefix: 1.28 GB, 9.25 MFLOPs."""
+    prefixes = iter(("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R"))
+    prefix = next(prefixes)
+    while value >= 999.5:
+        value, prefix = value / 1000, next(prefixes)
+    return f"{value:.3g} {prefix}{unit}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: 40 s, 7 min, 3.5 h, 12 days."""
+    for size, unit, until in ((1, "s", 90), (60, "min", 5400), (3600, "h", 172800)):
+        if seconds < until:
+            return f"{seconds / size:.2g} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"
 
 
 if __name__ == "__main__":

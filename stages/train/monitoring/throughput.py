@@ -6,14 +6,12 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
-from stages.formats.revision.execution import TRAIN_SPEED
 from stages.runtime.workers import cpu_facts
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
@@ -124,23 +122,3 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
         return None
     found = (peaks for known, peaks in GPU_PEAK_FLOPS.items() if re.search(rf"\b{known}\b", name))
     return next(found, {}).get(precision)
-
-
-class MeasuredSpeed(BaseModel):
-    """What a finished run says of its speed, in `reports/train_speed.json` among other things."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    device: str
-    processes: int
-    precision: str
-    flops_per_token: Annotated[float, Field(gt=0)]
-    """Of the model, which it identifies."""
-    tokens_per_second: Annotated[float, Field(gt=0)]
-
-
-def measured_speed() -> MeasuredSpeed | None:
-    """The speed of the last run; None without one, or if its report cannot be read."""
-    with suppress(OSError, ValueError):
-        return MeasuredSpeed.model_validate_json(TRAIN_SPEED.read_bytes())
-    return None

@@ -1,27 +1,110 @@
-"""The forecast as a command, where `parrotflow` asks for it, and which runs it refuses before other stages run."""
+"""What is said of the cost of a run before it starts, where `parrotflow` asks for it, and which runs it refuses."""
 
+import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from stages.runtime.entry import UserError
+from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
-from stages.train import forecast
-from stages.train.commands.forecast import main, mixture_lines
+from stages.train.commands import forecast
+from stages.train.commands.forecast import Forecast, duration, main, make_forecast, mixture_lines, scaled
 from stages.train.commands.forecast import vocabulary as vocabulary_of
+from stages.train.model.build import build_model
+from stages.train.monitoring.throughput import device_name
+from stages.train.optim.optimizers import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
-from tests.train.small_run import environment, write_params, write_project
+from tests.train.models import MODELS, vocabulary
+from tests.train.small_run import environment, params, write_params, write_project
 
-LARGE = {
-    **{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 4},
-    **{"num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 4096},
-}
-"""Four layers of Llama 3 70B's: 3.4 billion parameters."""
+ALONE = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
+
+
+def made(launch: LaunchConfig = ALONE, **changes: object) -> Forecast:
+    given = {"model": MODELS["llama"], "precision": "fp32", "global_batch_size": 8, "max_steps": 20} | changes
+    return make_forecast(TrainParams.model_validate(params(**given)), vocabulary(), launch)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing was measured."""
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_last_run(folder: Path, **changes: object) -> None:
+    """The report of a run of the model of `made`."""
+    values = {"device": device_name(torch.device("cpu")), "processes": 1, "precision": "fp32", "seconds": 3.0}
+    values |= {"flops_per_token": made().flops_per_token, "tokens_per_second": 12_345.0} | changes
+    (folder / "reports/train_speed.json").write_text(json.dumps(values))
+
+
+def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
+    found = made()
+
+    model, time, memory = found.lines
+    assert f"{found.parameters:,} parameters" in model
+    assert f"{found.tokens:,} tokens in 20 steps" in model
+    assert found.tokens == 20 * 8 * found.params.sequence_length
+    assert time.startswith("time: ")
+    assert all(f"{part} " in memory for part in ("weights", "gradients", "optimizer"))
+    assert memory.endswith(" in the process, and activations (fp32)")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_state_is_what_a_model_with_values_keeps(optimizer: str) -> None:
+    found = made(optimizer__name=optimizer)
+    model = build_model(found.params, vocabulary())
+    optimizers = build_optimizers(model, found.params.optimizer, "fp32")
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step(1.0)
+    kept = [tensor for one in optimizers for state in one.state.values() for tensor in state.values()]
+    assert found.state["gradients"] == sum(parameter.nbytes for parameter in model.parameters())
+    assert found.state["optimizer"] == sum(tensor.nbytes for tensor in kept if isinstance(tensor, torch.Tensor))
+
+
+def test_a_process_has_its_share_of_the_machine_and_of_a_sharded_model() -> None:
+    two = made(replace(ALONE, processes=2))
+    assert two.capacity == made().capacity // 2
+    assert two.state == made().state
+    sharded = made(replace(ALONE, processes=2, sharded=True))
+    assert sharded.state == {part: size // 2 for part, size in made().state.items()}
+
+
+def test_the_time_is_that_of_the_last_run_of_this_model(here: Path) -> None:
+    write_last_run(here)
+    assert " at 12,345 tokens/s, measured for this model on " in made().lines[1]
+
+
+@pytest.mark.parametrize(
+    "other", [{"device": "another"}, {"processes": 2}, {"precision": "bf16"}, {"flops_per_token": 1000}]
+)
+def test_a_run_of_another_model_or_on_other_hardware_tells_nothing(here: Path, other: dict[str, object]) -> None:
+    write_last_run(here, **other)
+    assert made().lines[1].startswith("time: not known: the last run was not of this model on ")
+
+
+def test_a_damaged_report_of_speed_is_none(here: Path) -> None:
+    (here / "reports/train_speed.json").write_text("{")
+    assert made().tokens_per_second is None
+
+
+def test_quantities_are_written_with_a_prefix_and_times_in_the_unit_that_suits_them() -> None:
+    assert [scaled(value, "B") for value in (0, 999, 1_230, 9.25e6, 1.5e12)] == [
+        *("0 B", "999 B", "1.23 kB", "9.25 MB", "1.5 TB")
+    ]
+    assert [duration(seconds) for seconds in (40, 432, 7_200, 1e6)] == ["40 s", "7 min", "2 h", "12 days"]
 
 
 @pytest.fixture
@@ -66,10 +149,9 @@ def test_a_value_of_another_stage_asks_nothing_of_the_model(project: Path) -> No
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project that can train on a machine of 25 GB. Its store has 40 documents of web and 20 of books."""
+    """A project that can train here. Its store has 40 documents of web and 20 of books."""
     write_project(tmp_path, lambda number: "books" if number % 3 == 0 else "web")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(forecast, "device_memory", lambda _: 25_000_000_000)
     monkeypatch.delenv("PARROTFLOW_STAGES_TO_DO", raising=False)
     return tmp_path
 
@@ -81,22 +163,13 @@ def asked(project: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **changes
     main()
 
 
-def test_a_model_that_is_too_large_for_the_machine_is_refused_by_its_numbers(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UserError) as refused:
-        asked(small, monkeypatch, "--check", model=LARGE)
-
-    assert (
-        "memory: weights 13.7 GB + gradients 13.7 GB + optimizer 13.7 GB = 41.2 GB of 25 GB" in capsys.readouterr().out
-    )
-    assert " of 25 GB for each process; shard the model over several GPUs" in str(refused.value)
-
-
-def test_what_is_composed_for_another_machine_is_not_refused_here(
+def test_a_state_that_cannot_fit_is_refused_with_the_numbers_and_what_to_change(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(forecast, "device_memory", lambda _: 10_000)
+    with pytest.raises(UserError, match=r"weights .* of 10 kB for each process; shard the model over several GPUs"):
+        asked(small, monkeypatch, "--check")
+    assert re.search("memory: weights .* of 10 kB in the process", capsys.readouterr().out)
     asked(small, monkeypatch)
     assert "here it would be refused: train: the run cannot fit" in capsys.readouterr().out
 

@@ -146,7 +146,7 @@ SECTIONS: dict[str, Any] = {
     "score": {
         "run_generated_code": False,
         "k": [1],
-        "limits": {"cpu_seconds": 2, "wall_seconds": 20.0, "memory_megabytes": 256},
+        "limits": {"cpu_seconds": 10, "wall_seconds": 300.0, "memory_megabytes": 256},
         "bootstrap_resamples": 200,
         "seed": 0,
     },

@@ -26,7 +26,7 @@ def test_each_loss_is_shown_beside_that_of_the_run_that_it_must_agree_with(tmp_p
     arguments = ("--try-on-cpu", "--at-once", "2", "--steps", "2", "--only", "fp32", "fp32 fsdp2")
     process = multiprocessing.get_context("fork").Process(target=measure, args=(log, project, *arguments))
     process.start()
-    process.join(timeout=200)
+    process.join()
     said = log.read_text(encoding="utf-8")
     assert process.exitcode == 0, said
     losses = {name: float(loss) for name, loss in re.findall(r"^([\w ]+): Result\(losses={.*2: ([\d.]+)}", said, re.M)}

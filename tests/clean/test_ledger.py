@@ -79,7 +79,7 @@ def codeparrot_features(text: str) -> dict[str, object]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(text=TEXTS | LINES | CODE)
 def test_codeparrots_features_are_reproduced_on_any_text(text: str) -> None:
     measured = features_of(text)

@@ -145,7 +145,7 @@ NEEDS = [
 
 
 @pytest.mark.parametrize(("pattern", "needed"), NEEDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_a_credential_needs_is_in_the_lower_case_of_each_text_with_it(
     pattern: re.Pattern[str], needed: Sequence[re.Pattern[str]], data: st.DataObject
@@ -154,7 +154,7 @@ def test_what_a_credential_needs_is_in_the_lower_case_of_each_text_with_it(
 
 
 @pytest.mark.parametrize(("pattern", "needed"), [(EMAIL, EMAIL_NEEDED), (IP_ADDRESS, IP_ADDRESS_NEEDED)])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_what_an_address_needs_is_in_each_text_with_it(
     pattern: re.Pattern[str], needed: Sequence[re.Pattern[str]], data: st.DataObject

@@ -117,7 +117,6 @@ def test_an_outage_of_the_hub_may_be_retried_and_a_refusal_may_not(
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
         )
         server.shutdown()
 

@@ -37,7 +37,7 @@ def write(folder: Path, texts: list[str], shard_bytes: int) -> Path:
     return folder
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(texts=TEXTS, shard_bytes=st.integers(1, 300))
 def test_what_is_written_is_read_back_in_the_order_of_the_ids(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_bytes: int
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back_in_the_order_of_the_ids(
     assert all(item.id == document_id(item.text) for item in read)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts=TEXTS, shard_bytes=st.integers(1, 300), data=st.data())
 def test_the_bytes_depend_on_the_set_of_documents_not_on_their_order(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], shard_bytes: int, data: st.DataObject

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.waiting import wait_until, wait_until_ended
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,10 +80,7 @@ def start(folder: Path, rank: int, started: list["subprocess.Popen[str]"], run: 
 
 
 def until(folder: Path, *names: str) -> None:
-    deadline = time.monotonic() + 180
-    while not all((folder / name).exists() for name in names):
-        assert time.monotonic() < deadline, f"{names} did not appear in {sorted(folder.iterdir())}"
-        time.sleep(0.05)
+    wait_until(lambda: all((folder / name).exists() for name in names))
 
 
 def test_both_nodes_train_and_the_first_completes_the_pipeline(
@@ -93,8 +91,8 @@ def test_both_nodes_train_and_the_first_completes_the_pipeline(
     until(folder, "here-0", "here-1")
     (folder / "partner-may-finish").touch()
 
-    assert first.wait(180) == 0, first.communicate()[0]
-    assert second.wait(180) == 0, second.communicate()[0]
+    assert first.wait() == 0, first.communicate()[0]
+    assert second.wait() == 0, second.communicate()[0]
     assert (folder / "model").read_text() == "trained"
     assert (folder / "metrics").read_text().strip() == "0"  # SIG_DFL: evaluate does not inherit an ignored SIGTERM
 
@@ -102,13 +100,13 @@ def test_both_nodes_train_and_the_first_completes_the_pipeline(
 def test_the_other_node_ends_where_training_is_up_to_date(folder: Path, started: list["subprocess.Popen[str]"]) -> None:
     (folder / "partner-may-finish").touch()
     for node in [start(folder, rank, started) for rank in (0, 1)]:
-        assert node.wait(180) == 0
+        assert node.wait() == 0
     for name in ("here-0", "here-1"):
         (folder / name).unlink()
 
     again = [start(folder, rank, started, run="2") for rank in (1, 0)]
 
-    assert [node.wait(180) for node in again] == [0, 0]
+    assert [node.wait() for node in again] == [0, 0]
     assert not (folder / "here-0").exists()
 
 
@@ -121,8 +119,7 @@ def test_sigterm_to_the_shell_alone_lets_training_save_and_leaves_nothing_behind
     for node in nodes:
         node.send_signal(signal.SIGTERM)
 
-    assert all(node.wait(180) != 0 for node in nodes)
+    assert all(node.wait() != 0 for node in nodes)
     until(folder, "saved-0", "saved-1")
     here = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
-    left = [process.cmdline() for process in here if process.status() != psutil.STATUS_ZOMBIE]
-    assert left == []
+    wait_until_ended(here)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from getpass import getuser
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import pytest
 from stages.formats.model_folder import weights_sha256
 from tests.flows.small_pipeline import environment, make_pipeline, repro
 from tests.small_project import ROOT, SECTIONS, write_params
+from tests.waiting import wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch")
 MISSING = [name for name in PROGRAMS if shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin") is None]
@@ -32,9 +33,6 @@ pytestmark = [
 ]
 
 STEPS = 120
-
-PATIENCE = 600
-"""Seconds; a busy machine is slow."""
 
 SLURM_CONF = """\
 ClusterName=two
@@ -96,12 +94,12 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             with (folder / f"{len(daemons)}.out").open("w") as out:
                 daemons.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
             time.sleep(1)
-        until(lambda: said("sinfo", "--noheader", "--format=%T") == "idle", 60)
+        wait_until(lambda: said("sinfo", "--noheader", "--format=%T") == "idle")
         yield
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
-            daemon.wait(30)
+            daemon.wait()
         for process in psutil.process_iter(["name", "environ"]):
             # A job's own daemon may outlive the others.
             if process.info["name"] == "slurmstepd" and (process.info["environ"] or {}).get("SLURM_CONF") == conf:
@@ -127,7 +125,7 @@ def undisturbed(slurm: None, prepared: Path) -> Path:
     """The project after a job that nothing disturbed."""
     folder = copy_of(prepared)
     job = submit(folder)
-    until(lambda: state(job) == "COMPLETED", PATIENCE, folder / f"slurm-{job}.log")
+    wait_until(lambda: state(job) == "COMPLETED")
     return folder
 
 
@@ -151,14 +149,6 @@ def state(job: str) -> str:
     return said("scontrol", "--oneliner", "show", "job", job).partition("JobState=")[2].partition(" ")[0]
 
 
-def until(condition: Callable[[], bool], seconds: float, log: Path | None = None) -> None:
-    """Wait for a condition; where it does not come true, say what the job's log says."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, log.read_text() if log and log.exists() else "no log"
-        time.sleep(0.2)
-
-
 def trains(folder: Path) -> bool:
     return bool(list((folder / ".parrotflow/checkpoints").glob("*/step-00000020")))
 
@@ -175,7 +165,7 @@ def test_where_everything_is_up_to_date_the_job_ends_on_both_nodes(undisturbed: 
     before = (undisturbed / "model/model.safetensors").stat().st_mtime_ns
 
     job = submit(undisturbed)
-    until(lambda: state(job) == "COMPLETED", PATIENCE, undisturbed / f"slurm-{job}.log")
+    wait_until(lambda: state(job) == "COMPLETED")
 
     assert (undisturbed / "model/model.safetensors").stat().st_mtime_ns == before
 
@@ -186,14 +176,14 @@ def test_a_pre_empted_job_saves_is_requeued_and_ends_with_the_weights_of_an_undi
     folder = copy_of(prepared)
     job = submit(folder)
     log = folder / f"slurm-{job}.log"
-    until(lambda: trains(folder), PATIENCE, log)
+    wait_until(lambda: trains(folder))
 
     urgent = said("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 1")
-    until(lambda: state(job) == "PENDING", PATIENCE, log)
-    until(lambda: state(urgent) == "COMPLETED", PATIENCE)
+    wait_until(lambda: state(job) == "PENDING")
+    wait_until(lambda: state(urgent) == "COMPLETED")
     # Slurm lets a job that was requeued wait for two minutes.
     said("scontrol", "update", f"JobId={job}", "StartTime=now")
-    until(lambda: state(job) == "COMPLETED", PATIENCE, log)
+    wait_until(lambda: state(job) == "COMPLETED")
 
     assert "stopped on request, state saved" in log.read_text()
     assert "continuing at step" in log.read_text()
@@ -205,12 +195,12 @@ def test_a_job_near_its_time_limit_saves_and_is_requeued(prepared: Path, undistu
     folder = copy_of(prepared)
     job = submit(folder)
     log = folder / f"slurm-{job}.log"
-    until(lambda: trains(folder), PATIENCE, log)
+    wait_until(lambda: trains(folder))
 
     said("scancel", "--batch", "--signal=TERM", job)
-    until(lambda: state(job) == "PENDING", PATIENCE, log)
+    wait_until(lambda: state(job) == "PENDING")
     said("scontrol", "update", f"JobId={job}", "StartTime=now")
-    until(lambda: state(job) == "COMPLETED", PATIENCE, log)
+    wait_until(lambda: state(job) == "COMPLETED")
 
     assert "stopped on request, state saved" in log.read_text()
     assert weights_sha256(folder / "model") == weights_sha256(undisturbed / "model")
@@ -221,15 +211,15 @@ def test_a_job_that_a_person_cancels_stays_cancelled_and_the_next_one_continues(
 ) -> None:
     folder = copy_of(prepared)
     job = submit(folder)
-    until(lambda: trains(folder), PATIENCE, folder / f"slurm-{job}.log")
+    wait_until(lambda: trains(folder))
 
     said("scancel", job)
-    until(lambda: state(job) == "CANCELLED" and said("sinfo", "--noheader", "--format=%T") == "idle", PATIENCE)
+    wait_until(lambda: state(job) == "CANCELLED" and said("sinfo", "--noheader", "--format=%T") == "idle")
     time.sleep(3)
     assert state(job) == "CANCELLED"
 
     again = submit(folder)
     log = folder / f"slurm-{again}.log"
-    until(lambda: state(again) == "COMPLETED", PATIENCE, log)
+    wait_until(lambda: state(again) == "COMPLETED")
     assert "continuing at step" in log.read_text()
     assert weights_sha256(folder / "model") == weights_sha256(undisturbed / "model")

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 from filelock import FileLock
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,13 +41,9 @@ class Operated:
         return done.stdout
 
     def post(self, path: str, **body: Any) -> Any:
-        """A call of the server's API. 503 says that its SQLite is busy: come again, as Prefect's own client does. On a
-        loaded machine it has said so by 500, and an answer has taken more than 30 seconds.
-        """
-        deadline = time.monotonic() + 60
+        """Call the server's API. While its SQLite is busy it answers 503, on a loaded machine 500: try again."""
         address = f"{self.address}/{path}"
-        while (answer := httpx.post(address, json=body, auth=self.auth, timeout=180)).status_code in (500, 503):
-            assert time.monotonic() < deadline, answer.text
+        while (answer := httpx.post(address, json=body, auth=self.auth, timeout=None)).status_code in (500, 503):
             time.sleep(0.5)
         answer.raise_for_status()
         return answer.json()
@@ -82,7 +80,7 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
         address = f"http://127.0.0.1:{port}/api"
         own["PREFECT_API_URL"] = address
         with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as process:
-            wait_until(lambda: process.poll() is not None or answers(f"{address}/health"), 180)  # noqa: B023
+            wait_until(lambda: process.poll() is not None or answers(f"{address}/health"))  # noqa: B023
             if process.poll() is None:
                 yield Operated(address, own)
                 return
@@ -104,7 +102,7 @@ def shared(folder: Path, home: Path) -> Iterator[Operated]:
             if not address.exists():
                 command = [sys.executable, "-m", "tests.flows.operated", str(folder)]
                 keeper = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-                wait_until(lambda: address.exists() or keeper.poll() is not None, 600)
+                wait_until(lambda: address.exists() or keeper.poll() is not None)
         empty_database = folder / "empty.db"
         where = address.read_text(encoding="utf-8")
         yield Operated(where, environment_of(home) | {"PREFECT_API_URL": where})
@@ -158,15 +156,6 @@ def child(folder: Path, environment: dict[str, str], *arguments: str) -> Iterato
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def wait_until(happened: Callable[[], Any], seconds: float) -> Any:
-    """The first true value of `happened()`; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (value := happened()):
-        assert time.monotonic() < deadline, f"did not happen within {seconds:g} s"
-        time.sleep(0.2)
-    return value
 
 
 def answers(address: str) -> bool:

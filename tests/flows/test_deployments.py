@@ -18,9 +18,10 @@ import yaml
 from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.entry import UserError
-from tests.flows.operated import Operated, free_port, wait_until
+from tests.flows.operated import Operated, free_port
 from tests.flows.small_pipeline import git
 from tests.flows.test_pipeline import environment, toy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -129,7 +130,7 @@ def serving(folder: Path, **variables: str) -> Iterator[Operated]:
         yield Operated(f"http://127.0.0.1:{port}/api", own)
     finally:
         os.kill(process.pid, signal.SIGINT)
-        process.wait(120)
+        process.wait()
 
 
 def test_no_other_web_page_can_start_a_served_run_and_its_results_go_to_their_branch(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_no_other_web_page_can_start_a_served_run_and_its_results_go_to_their_br
     git(folder, "commit", "-q", "-m", "start")
     shutil.copyfile(ROOT / "prefect.toml", folder / "prefect.toml")
     with serving(folder) as server:
-        found = wait_until(lambda: by_name(server), 180)
+        found = wait_until(lambda: by_name(server))
         address = f"{server.address}/deployments/{found['on-demand']}/create_flow_run"
 
         elsewhere = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
@@ -149,7 +150,7 @@ def test_no_other_web_page_can_start_a_served_run_and_its_results_go_to_their_br
         assert "access-control-allow-origin" not in allowed
         parameters = {"targets": ["one"], "pull": False, "push": False}
         run = server.post(f"deployments/{found['on-demand']}/create_flow_run", parameters=parameters)
-        wait_until(lambda: server.post("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})[0]["end_time"], 180)
+        wait_until(lambda: server.post("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})[0]["end_time"])
 
     written = subprocess.check_output(["git", "show", "results:dvc.lock"], cwd=folder, text=True)
     assert "one.txt" in written

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.flows.operated import Operated, wait_until
+from tests.flows.operated import Operated
 from tests.flows.test_pipeline import toy
 from tests.forked import PARROTFLOW, run_forked
+from tests.waiting import wait_until
 
 TWO = """\
 stages:
@@ -51,7 +52,7 @@ def the_run(server: Operated, done: "subprocess.CompletedProcess[str]") -> dict[
     last = done.stdout.splitlines()[-1]
     assert last.startswith(f"In the Prefect UI: {server.address.removesuffix('/api')}/runs/flow-run/"), done.stdout
     filters = {"flow_runs": {"id": {"any_": [last.rpartition("/")[2]]}}}
-    found = wait_until(lambda: [item for item in server.post("flow_runs/filter", **filters) if item["end_time"]], 180)
+    found = wait_until(lambda: [item for item in server.post("flow_runs/filter", **filters) if item["end_time"]])
     return dict(found[0])
 
 
@@ -63,7 +64,7 @@ def tasks(server: Operated, run_id: str, **states: str) -> dict[str, dict[str, A
         named = {task["name"]: task for task in found}
         return named if {name: task["state_name"] for name, task in named.items()} == states else {}
 
-    return dict(wait_until(read, 180))
+    return dict(wait_until(read))
 
 
 def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_page(server: Operated, tmp_path: Path) -> None:

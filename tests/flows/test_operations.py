@@ -57,7 +57,7 @@ def test_a_locked_database_holds_a_run_up_and_loses_nothing(server: Operated, tm
     database.rollback()
     database.close()
 
-    said, _ = process.communicate(timeout=200)
+    said, _ = process.communicate()
     assert process.returncode == 0, said
 
 
@@ -96,7 +96,7 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
     (tmp_path / "file").write_text("no folder")
     folder = operated_toy(tmp_path / "toy", EIGHT_SECONDS.replace("sleep 8", "true"), str(tmp_path / "file" / "store"))
 
-    said, _ = scheduled(server, folder, retry_delays_seconds=[0.0, 0.0]).communicate(timeout=200)
+    said, _ = scheduled(server, folder, retry_delays_seconds=[0.0, 0.0]).communicate()
 
     assert "END NotPushed" in said
     run_id = server.flow_runs("scheduled")[-1]["id"]
@@ -107,7 +107,7 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
 
     subprocess.run(["git", "checkout", "-q", "results"], cwd=folder, check=True)
     (tmp_path / "file").unlink()
-    said, _ = scheduled(server, folder, branch="results", results_branch="next").communicate(timeout=200)
+    said, _ = scheduled(server, folder, branch="results", results_branch="next").communicate()
     assert "END Completed" in said
     assert list((tmp_path / "file" / "store").rglob("*"))
 
@@ -125,7 +125,7 @@ def test_a_killed_run_is_taken_up_by_the_next(server: Operated, tmp_path: Path) 
     (folder / "dvc.yaml").write_text((folder / "dvc.yaml").read_text().replace("sleep 600", "sleep 0"))
     commit_all(folder)
 
-    said, _ = scheduled(server, folder).communicate(timeout=200)
+    said, _ = scheduled(server, folder).communicate()
 
     assert "END Completed" in said, said
     assert b"slow.txt" in subprocess.check_output(["git", "show", "results:dvc.lock"], cwd=folder)
@@ -146,7 +146,7 @@ def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_
     (folder / "conf" / "model" / "small.yaml").write_text("{}\n")
     commit_all(folder)
 
-    said, _ = scheduled(server, folder, overrides=["nonesuch.key=1"]).communicate(timeout=200)
+    said, _ = scheduled(server, folder, overrides=["nonesuch.key=1"]).communicate()
 
     assert "END Failed" in said
     assert "nonesuch" in said

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 
 from tests.flows.small_pipeline import STAGES, dvc, environment, git, make_pipeline, outs, repro, run
 from tests.forked import PARROTFLOW, run_forked
+from tests.waiting import wait_until
 
 
 def test_two_runs_from_scratch_in_two_folders_give_the_same_hash_for_every_out(
@@ -53,10 +53,8 @@ def kill_after_a_checkpoint(folder: Path) -> None:
     seen = checkpoints(folder)
     command = [sys.executable, "-m", "dvc", "repro", "train"]
     process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL)
-    while checkpoints(folder) <= seen:
-        if process.poll() is not None:
-            pytest.fail("the run ended before its first checkpoint was seen")
-        time.sleep(0.005)
+    wait_until(lambda: checkpoints(folder) > seen or process.poll() is not None)
+    assert process.poll() is None, "the run ended before its first checkpoint was seen"
     for member in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         os.kill(member.pid, signal.SIGKILL)
     process.wait()

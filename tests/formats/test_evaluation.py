@@ -159,7 +159,7 @@ problems_of_any_text = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(problems=st.lists(problems_of_any_text, unique_by=lambda problem: problem.task_id))
 def test_what_is_written_is_read_back_sorted(
     problems: list[Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -188,7 +188,7 @@ completions_of_any_text = st.builds(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(completions=st.lists(completions_of_any_text, unique_by=lambda one: one.sort_key))
 def test_what_is_written_in_any_order_is_read_back_sorted(completions: list[Completion], tmp_path: Path) -> None:
     write_completions(completions, tmp_path / "a.jsonl")

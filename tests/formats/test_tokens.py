@@ -32,7 +32,7 @@ def write_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 3
     return folder
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shards=SHARDS, data=st.data())
 def test_documents_and_positions_are_read_back_across_shards(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[list[int]]], data: st.DataObject

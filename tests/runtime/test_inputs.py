@@ -14,6 +14,7 @@ import yaml
 
 from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,11 +93,10 @@ def run(project: Path, change: Callable[[], object], *command: str) -> tuple[int
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not (project / "began").exists() and process.poll() is None:
-        time.sleep(0.01)
+    wait_until(lambda: (project / "began").exists() or process.poll() is not None)
     change()
     (project / "wait").unlink(missing_ok=True)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate()
     return process.returncode, said
 
 

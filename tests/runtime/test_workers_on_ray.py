@@ -1,13 +1,11 @@
 """The same functions on a real Ray cluster of this machine, started and stopped here."""
 
-import contextlib
 import importlib.util
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from stages.runtime.entry import UserError
 from stages.runtime.workers import map_shards
 from tests.runtime.test_workers import refuse
 from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -42,20 +41,16 @@ def cluster() -> Iterator[str]:
     command += ["--disable-usage-stats"]
     head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(port)
+        wait_until(lambda: listens(port))
         yield f"127.0.0.1:{port}"
     finally:
         head.terminate()
-        head.wait(60)
+        head.wait()
 
 
-def wait_for(port: int) -> None:
-    for _ in range(300):
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        time.sleep(0.2)
-    raise TimeoutError("the cluster did not start within a minute")
+def listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 def square(number: int) -> tuple[int, int, str]:

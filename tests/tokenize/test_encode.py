@@ -78,7 +78,7 @@ def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return path
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=5))
 def test_both_engines_give_the_same_ids(tokenizer_json: Path, texts: list[str]) -> None:
     assert find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts) is None
@@ -158,7 +158,7 @@ def write(folder: Path, documents: list[Document], encoding: Encoding) -> Path:
 
 
 @pytest.mark.parametrize("engine", [Fast, Reference])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(documents=DOCUMENTS, data=st.data())
 def test_any_document_comes_back_from_its_tokens_and_their_bytes_do_not_depend_on_the_order_of_the_documents(
     tmp_path_factory: pytest.TempPathFactory,

@@ -56,7 +56,7 @@ def chosen(flops: float, corpus_tokens: float | None = None) -> Recipe:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(flops=FLOPS)
 def test_the_recipe_takes_the_compute_that_was_asked_for_to_within_half_a_step(flops: float) -> None:
     recipe = chosen(flops)
@@ -66,7 +66,7 @@ def test_the_recipe_takes_the_compute_that_was_asked_for_to_within_half_a_step(f
     assert recipe.steps >= LEAST_STEPS
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(flops=FLOPS, factor=st.floats(1, 100))
 def test_more_compute_means_no_smaller_a_model_no_smaller_a_batch_and_fewer_expected_bits(
     flops: float, factor: float
@@ -80,7 +80,7 @@ def test_more_compute_means_no_smaller_a_model_no_smaller_a_batch_and_fewer_expe
     assert bits(more) <= bits(less) * 1.002  # steps are whole numbers
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(flops=FLOPS)
 def test_no_other_width_is_expected_to_end_lower(flops: float) -> None:
     recipe = chosen(flops)
@@ -94,7 +94,7 @@ def test_no_other_width_is_expected_to_end_lower(flops: float) -> None:
     assert bits(recipe.model.width) == min(map(bits, enough))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(flops=FLOPS, corpus_tokens=st.floats(1e5, 1e9))
 def test_a_corpus_that_would_be_repeated_asks_for_a_larger_model(flops: float, corpus_tokens: float) -> None:
     repeated, new = chosen(flops, corpus_tokens), chosen(flops)

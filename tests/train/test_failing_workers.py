@@ -8,7 +8,6 @@ import errno
 import multiprocessing
 import os
 import signal
-import time
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
 from tests.train.small_run import environment, run_workers, write_project
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -47,18 +47,16 @@ def test_workers_that_wait_for_one_that_failed_are_ended_with_its_exit_code(
 ) -> None:
     monkeypatch.setattr(launcher, "AFTER_FAILURE_SECONDS", patience)
     process = launched(write_project(tmp_path / "project"), PARROTFLOW_LAUNCH="cpu_2", WAITING=waiting)
-    process.join(timeout=120)
+    process.join()
     assert process.exitcode == EXIT_USER_ERROR
 
 
 def test_a_stop_before_the_first_step_ends_workers_that_wait_for_one_another(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project")
     process = launched(project, WAITING="start")
-    while not (project / "waiting").exists():
-        assert process.is_alive()
-        time.sleep(0.05)
+    wait_until(lambda: (project / "waiting").exists() or not process.is_alive())
     process.terminate()
-    process.join(timeout=120)
+    process.join()
     assert process.exitcode == EXIT_TERMINATED
 
 

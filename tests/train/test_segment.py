@@ -196,7 +196,7 @@ def test_two_processes_are_launched_again_as_the_record_says(finished: Path, tmp
     run_workers(project, 2, **{LAUNCH_SETTINGS: (project / "deploy/launch/cpu_2.yaml").read_text(encoding="utf-8")})
     command = (sys.executable, "-m", "stages.train.segment", "--from", "9", "--to", "12")
     process = start(project, command, PARROTFLOW_LAUNCH="cpu")
-    said, _ = process.communicate(timeout=200)
+    said, _ = process.communicate()
     assert process.returncode == EQUAL, said
     assert "equal: steps 10 to 12, computed again, lead to the recorded state, bit for bit" in said
     assert change_record(project).sessions[0].processes == 2

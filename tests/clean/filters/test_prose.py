@@ -106,7 +106,7 @@ def of_the_top(words: list[str], size: int) -> int:
     return most * max(characters(gram) for gram, count in counts.items() if count == most) if most > 1 else 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from(["a", "bb", "ccc", "d"]), max_size=60)
     | st.lists(st.sampled_from(["x", "yy"]), max_size=40)
@@ -153,7 +153,7 @@ def of_the_definitions(text: str) -> dict[str, float]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PARTS, max_size=40).map("".join) | st.text(max_size=60))
 def test_words_and_lines_are_counted_as_they_are_defined(text: str) -> None:
     expected = of_the_definitions(text)

@@ -25,7 +25,7 @@ def by_trying_all(documents: list[list[int]], text: list[int]) -> int:
     return max(map(len, stored & passages(text)), default=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shards=st.lists(st.lists(FEW_WORDS, max_size=5), max_size=3),
     texts=st.lists(FEW_WORDS, max_size=5),

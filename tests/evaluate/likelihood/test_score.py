@@ -168,7 +168,7 @@ def test_a_single_document_has_no_interval() -> None:
     assert metrics.compared["base"].difference_interval_95 is None
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1).filter(any))
 def test_the_documents_are_compressed_as_one_stream(texts: list[str]) -> None:
     data = "".join(texts).encode()

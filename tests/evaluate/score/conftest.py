@@ -8,15 +8,19 @@ from stages.evaluate.score.params import Limits
 from stages.evaluate.score.sandbox import judge, sandbox_command
 from stages.formats.evaluation.scores import Outcome
 
-LIMITS = Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)
+LIMITS = Limits(cpu_seconds=10, wall_seconds=300.0, memory_megabytes=256)
+"""Far more time than these programs need, also on a slow machine."""
 
-Run = Callable[[str, str], Outcome]
+SHORT = Limits(cpu_seconds=1, wall_seconds=3.0, memory_megabytes=256)
+"""For programs that only a limit ends."""
+
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
 def run() -> Run:
     """Judge a candidate by HumanEval's convention: `check(f)`."""
-    return lambda code, test: judge(f"{code}\n{test}\ncheck(f)", LIMITS)
+    return lambda code, test, limits=LIMITS: judge(f"{code}\n{test}\ncheck(f)", limits)
 
 
 @pytest.fixture

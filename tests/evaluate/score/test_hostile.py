@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from stages.evaluate.score.params import Limits
 from stages.evaluate.score.seccomp import ARGUMENTS, DENIED, NEWER, numbers
 from stages.formats.evaluation.scores import Outcome
-from tests.evaluate.score.conftest import Run
+from tests.evaluate.score.conftest import LIMITS, SHORT, Run
 from tests.small_project import ROOT
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.needs_bwrap]
@@ -23,6 +24,10 @@ DOUBLES = "def check(candidate):\n    assert candidate(2) == 4\n    assert candi
 def function(body: str) -> str:
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
     return f"import ctypes, errno, gc, os, signal, socket, subprocess, sys, threading, time\ndef f(*values):\n{lines}\n"
+
+
+def limits_for(result: str) -> Limits:
+    return SHORT if result == "timeout" else LIMITS
 
 
 def test_a_candidate_that_does_what_these_tests_take_for_an_escape_would_be_seen(run: Run) -> None:
@@ -211,13 +216,13 @@ EXHAUSTS = {
 
 @pytest.mark.parametrize(("attempt", "result"), EXHAUSTS.values(), ids=EXHAUSTS)
 def test_it_cannot_exhaust(run: Run, attempt: str, result: str) -> None:
-    assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED).result == result
+    assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED, limits_for(result)).result == result
 
 
 def test_a_program_that_ignores_its_limit_of_processor_time_ends_all_the_same(run: Run) -> None:
     deaf = "for n in range(1, 32):\n    n in (9, 19) or signal.signal(n, signal.SIG_IGN)\nwhile True:\n    pass"
 
-    assert run(function(deaf), ESCAPED).result in ("timeout", "died")  # by the clock, or killed
+    assert run(function(deaf), ESCAPED, SHORT).result in ("timeout", "died")  # by the clock, or killed
 
 
 TELL = (
@@ -296,7 +301,7 @@ return 0""",
 
 @pytest.mark.parametrize(("attempt", "result"), FORGES.values(), ids=FORGES)
 def test_it_does_not_pass_by(run: Run, attempt: str, result: str) -> None:
-    assert run(function(attempt), DOUBLES).result == result
+    assert run(function(attempt), DOUBLES, limits_for(result)).result == result
 
 
 AT_IMPORT = {

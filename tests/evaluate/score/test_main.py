@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from stages.formats.evaluation.problems import Problem, problems_sha256, read_pr
 from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
 from stages.runtime.entry import EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
+from tests.waiting import wait_until, wait_until_ended
 
 PROBLEMS = read_problems(ROOT / "evaluation/problems/python.jsonl")[:3]
 
@@ -215,15 +215,13 @@ def test_a_kill_leaves_no_sandbox(project: Path) -> None:
     write_completions(slow + [one for problem in PROBLEMS[1:] for one in samples(problem)])
     write_params(run_generated_code=True, limits={"cpu_seconds": 3, "wall_seconds": 100.0, "memory_megabytes": 512})
     run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    deadline = time.monotonic() + 60
-    while len(sandboxes := psutil.Process(run.pid).children(recursive=True)) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    command = psutil.Process(run.pid)
+    sandboxes = wait_until(lambda: found if len(found := command.children(recursive=True)) >= 3 else [])
 
     run.kill()
     run.wait()
 
-    assert psutil.wait_procs(sandboxes, timeout=60)[1] == []
+    wait_until_ended(sandboxes)
 
 
 def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> None:

@@ -19,8 +19,8 @@ from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.scores import Outcome
 from stages.runtime.entry import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
-from tests.flows.operated import wait_until
 from tests.small_project import ROOT
+from tests.waiting import wait_until, wait_until_ended
 
 pytestmark = pytest.mark.needs_bwrap
 
@@ -148,10 +148,10 @@ def test_nothing_is_left_of_a_sandbox_that_is_ended_while_it_is_made(tmp_path: P
     pid = tmp_path / "pid"
     child = f"echo $$ > {pid}; exec sleep 600"  # as bubblewrap's, which waits for its namespaces
     with subprocess.Popen(["sh", "-c", f"sh -c '{child}' & wait"], start_new_session=True) as made:
-        child_process = psutil.Process(wait_until(lambda: pid.exists() and int(pid.read_text() or 0), 60))
+        child_process = psutil.Process(wait_until(lambda: pid.exists() and int(pid.read_text() or 0)))
         end(made)
 
-    wait_until(lambda: not child_process.is_running() or child_process.status() == psutil.STATUS_ZOMBIE, 60)
+    wait_until_ended([child_process])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git, run
 from tests.flows.toy import repro
 from tests.small_project import ROOT
+from tests.waiting import wait_until, wait_until_ended
 
 
 @pytest.fixture(scope="module")
@@ -191,11 +191,8 @@ def until_it_trains(revision: Path, hold: Path) -> "subprocess.Popen[str]":
     process = subprocess.Popen(
         command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    deadline = time.monotonic() + 120
-    while not Path(f"{hold}.reached").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: Path(f"{hold}.reached").exists() or process.poll() is not None)
+    assert process.poll() is None
     return process
 
 
@@ -313,7 +310,7 @@ def test_sigterm_reaches_the_stage_and_not_dvc_which_would_leave_it_running(
 
     process.terminate()
 
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == EXIT_TERMINATED
     assert len(below) >= 2
-    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below)
+    wait_until_ended(below)

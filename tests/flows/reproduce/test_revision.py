@@ -62,7 +62,7 @@ def test_a_tag_on_the_hub_is_downloaded_into_the_work_folder_once(revision: Path
             "PYTHONPATH": str(ROOT),
             "PATH": os.environ["PATH"],
         }
-        subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True)
 
     fetched = folder_bytes(tmp_path / "work" / FETCHED)
     assert {path: fetched[path] for path in fetched if not path.startswith(OF_THE_HUB)} == folder_bytes(revision)

@@ -1,13 +1,13 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from flows.run.locks import run_lock
 from stages.runtime.entry import UserError
+from tests.waiting import wait_until
 
 HOLDER = """
 import sys
@@ -38,8 +38,7 @@ def test_a_second_run_is_refused_with_the_firsts_name_and_one_that_waits_says_it
             pass
         waiting = threading.Thread(target=second)
         waiting.start()
-        while not said:
-            time.sleep(0.05)
+        wait_until(lambda: said)
         holder.stdin.close()
     waiting.join()
 

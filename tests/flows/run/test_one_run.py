@@ -14,8 +14,8 @@ from flows.run.one_run import Run
 from flows.run.outcome import RunOptions
 from flows.run.terminal import Terminal
 from stages.runtime.entry import EXIT_CONTINUE, UserError
-from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
+from tests.waiting import wait_until
 
 FLAKY = """\
 stages:
@@ -145,14 +145,14 @@ def test_a_signal_ends_the_stages_also_one_that_waits_for_its_retry_and_the_run_
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     next(line for line in process.stdout if "next attempt in 600 s" in line)
-    wait_until((folder / "began.txt").exists, 60)
+    wait_until((folder / "began.txt").exists)
 
     process.send_signal(number)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate()
 
     assert process.returncode == EXIT_CONTINUE
     assert "slow   stopped" in said
-    assert processes_in(folder) == []
+    wait_until(lambda: processes_in(folder) == [])
 
 
 TWO = """\

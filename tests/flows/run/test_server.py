@@ -9,8 +9,9 @@ import pytest
 
 from flows.run.server import answers, start_server
 from stages.runtime.entry import UserError
-from tests.flows.operated import Operated, free_port, operated, wait_until
+from tests.flows.operated import Operated, free_port, operated
 from tests.flows.test_pipeline import COMMAND, environment, processes_in, toy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -35,7 +36,7 @@ def test_a_server_that_goes_away_for_good_costs_one_line(tmp_path: Path) -> None
         assert process.stdout is not None
         next(line for line in process.stdout if "started" in line)
 
-    said, _ = process.communicate(timeout=180)
+    said, _ = process.communicate()
 
     assert process.returncode == 0, said
     assert (folder / "one.txt").exists()
@@ -65,20 +66,20 @@ def test_a_runs_own_server_asks_for_its_key_and_ends_with_it_and_prefects_ui_sho
     own = f"http://127.0.0.1:{port_of_run}/api"
     assert httpx.post(f"{own}/flow_runs/filter", json={}, timeout=180).status_code == 401
 
-    said, _ = process.communicate(timeout=180)
+    said, _ = process.communicate()
 
     assert said.splitlines()[-1] == "To look at this run and earlier ones: parrotflow ui"
-    assert processes_in(folder) == []
+    wait_until(lambda: processes_in(folder) == [])
     assert not (tmp_path / "home/.prefect").exists()
     status = subprocess.run(["git", "status", "--short"], cwd=folder, capture_output=True, text=True, check=True)
     assert ".parrotflow" not in status.stdout
     ui = subprocess.Popen([*COMMAND[:-1], "ui", "--port", str(port)], cwd=folder, env=variables)
     try:
         server = Operated(f"http://127.0.0.1:{port}/api", {})
-        wait_until(lambda: answers(f"{server.address}/health"), 180)
+        wait_until(lambda: answers(f"{server.address}/health"))
         (flow_run,) = server.post("flow_runs/filter")
         assert flow_run["state_name"] == "Completed"
-        assert list(wait_until(lambda: server.task_states(flow_run["id"]), 60).values()) == ["Ran"]
+        assert list(wait_until(lambda: server.task_states(flow_run["id"])).values()) == ["Ran"]
     finally:
         ui.terminate()
-        ui.wait(60)
+        ui.wait()

@@ -14,10 +14,10 @@ from flows.run.locks import run_lock
 from flows.run.outcome import StageOutcome
 from flows.run.stage import LineSplitter, read_outcome, run_stage
 from stages.runtime.entry import UserError
-from tests.flows.operated import wait_until
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
 from tests.forked import PARROTFLOW, run_forked
+from tests.waiting import wait_until, wait_until_ended
 
 
 def run(stage: str, variables: Mapping[str, str] = os.environ) -> tuple[StageOutcome, list[str]]:
@@ -111,16 +111,18 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: 'sleep 600 & echo $!; sleep 600', outs: [out.txt]}\n")
     monkeypatch.chdir(folder)
     lines: list[str] = []
+    started: list[psutil.Process] = []
 
     async def cancelled() -> StageOutcome:
         running = asyncio.create_task(run_stage("one", os.environ, lines.extend))
         while not lines:
             await asyncio.sleep(0.02)
+        started.append(psutil.Process(int(lines[0])))
         running.cancel()
         return await running
 
     assert asyncio.run(cancelled()).result == "stopped"
-    assert not psutil.pid_exists(int(lines[0])) or psutil.Process(int(lines[0])).status() == psutil.STATUS_ZOMBIE
+    wait_until_ended(started)
 
 
 def test_a_machine_without_room_for_a_process_is_named_and_not_taken_for_a_kill(
@@ -153,11 +155,11 @@ time.sleep(600)
 def test_a_stage_ends_with_a_run_that_is_killed_saves_and_blocks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: 'setsid sleep 60 & python slow.py', outs: [slow.txt]}\n")
+    folder = toy(tmp_path / "toy", "stages:\n  slow: {cmd: 'setsid sleep 600 & python slow.py', outs: [slow.txt]}\n")
     (folder / "slow.py").write_text(SAVING)
     (tmp_path / "home").mkdir()
     process = subprocess.Popen(COMMAND, cwd=folder, env=environment(tmp_path / "home"), stdout=subprocess.DEVNULL)
-    wait_until((folder / "began.txt").exists, 180)
+    wait_until((folder / "began.txt").exists)
     children = psutil.Process(process.pid).children(recursive=True)
     daemon = next(child for child in children if child.cmdline()[:1] == ["sleep"])
 
@@ -167,9 +169,8 @@ def test_a_stage_ends_with_a_run_that_is_killed_saves_and_blocks_nobody(
     monkeypatch.chdir(folder)
     with run_lock("next"):
         assert (folder / ".parrotflow/run.lock").read_text().startswith("the run next (process ")
-    _, alive = psutil.wait_procs([child for child in children if child != daemon], timeout=60)
+    wait_until_ended(child for child in children if child != daemon)
     daemon.kill()
-    assert alive == []
     assert (folder / "saved.txt").read_text() == "saved"
 
 

@@ -24,9 +24,10 @@ from flows.sweep import clone, pool
 from flows.sweep.jobs import Ended, Job, Progress
 from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
 from stages.runtime.entry import EXIT_CONTINUE, UserError
-from tests.flows.operated import Operated, operated, wait_until, worker
+from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -95,7 +96,7 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
 
     with worker(server, one, "parrotflow", "--limit", "1"), worker(server, two, "parrotflow", "--limit", "1"):
         killed = subprocess.Popen(COMMAND, cwd=project, env=variables(server, tmp_path))
-        wait_until(lambda: len(flow_runs(server, "parrotflow")) == 3, 240)
+        wait_until(lambda: len(flow_runs(server, "parrotflow")) == 3)
         killed.kill()
         killed.wait()
         done = sweep(project, "--pool", PREFECT_API_URL=server.address)
@@ -125,13 +126,13 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     """The part of the workers is played here, by the states that they would set."""
     deploy(server, "idle")
     first = start(server, project)
-    (shared,) = wait_until(lambda: flow_runs(server, "idle"), 120)
+    (shared,) = wait_until(lambda: flow_runs(server, "idle"))
     ends(server, shared, "COMPLETED")
-    wait_until(lambda: len(flow_runs(server, "idle")) == 3, 60)
+    wait_until(lambda: len(flow_runs(server, "idle")) == 3)
     a, b = (run for run in flow_runs(server, "idle") if run["id"] != shared["id"])
     ends(server, a, "FAILED", "train: error: no luck")
     ends(server, b, "CRASHED", "its machine is gone")
-    said, _ = first.communicate(timeout=120)
+    said, _ = first.communicate()
 
     assert first.returncode == 1
     assert "failed: train: error: no luck" in said
@@ -140,10 +141,10 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     assert [run.message for run in runs_of(project / RECORD)] == ["train: error: no luck"]
 
     second = start(server, project)
-    (again,) = wait_until(lambda: [run for run in flow_runs(server, "idle") if not run["end_time"]], 120)
+    (again,) = wait_until(lambda: [run for run in flow_runs(server, "idle") if not run["end_time"]])
     assert again["name"] == b["name"]
     second.send_signal(signal.SIGINT)
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate()
 
     assert second.returncode == EXIT_CONTINUE
     assert "stopped; 1 cells are left, the same command continues" in said

@@ -180,7 +180,7 @@ def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -
     process.send_signal(signal.SIGTERM)
 
     said = process.stdout.read()
-    assert process.wait(timeout=180) == EXIT_CONTINUE
+    assert process.wait() == EXIT_CONTINUE
     assert "the same command continues" in said
     assert "Traceback" not in said
     assert runs_of(folder / RECORD) == []

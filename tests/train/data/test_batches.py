@@ -42,7 +42,7 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
         assert epoch.max(initial=0) < rows
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(sequence_length=st.integers(2, 200))
 def test_an_epoch_is_the_stream_cut_into_rows_without_its_last_tokens(store: TokenStore, sequence_length: int) -> None:
     index = pack(store, sequence_length)
@@ -107,7 +107,7 @@ def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: in
     assert torch.equal(alone.result()[0], upper.result()[0])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     processes=st.sampled_from([1, 2, 4]),
     size=st.integers(1, 9),

@@ -84,7 +84,7 @@ def test_over_10000_steps_each_share_is_within_a_thousandth_of_what_is_asked(
         assert of_run.share == pytest.approx(of_run.asked_share, abs=0.001)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(after=st.integers(1, 11))
 def test_a_phase_begins_with_the_step_after_the_one_that_is_named(store: TokenStore, after: int) -> None:
     phases = [{"after": after, "weights": {"books": 1}}]

@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(write_project(tmp_path_factory.mktemp("project")) / "data/tokens/train")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(sequence_length=st.integers(2, 300))
 def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
     store: TokenStore, sequence_length: int

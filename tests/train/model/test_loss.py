@@ -55,7 +55,7 @@ def gradients(loss: Tensor, *of: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss * 0.1, of))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 1000),
     tokens=st.integers(1, 70),

@@ -20,6 +20,11 @@ os.environ.update(
         "HF_UPDATE_DOWNLOAD_COUNTS": "0",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        # Tests commit, and a machine need not have a git identity.
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@example.org",
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@example.org",
     }
 )
 

@@ -206,14 +206,6 @@ def write_project(folder: Path, *stages: str, **changes: Any) -> None:
         shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
 
 
-IDENTITY = {
-    f"GIT_{role}_{what}": value
-    for role in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "t"), ("EMAIL", "t@example.org"))
-}
-"""For commands of DVC that commit, on a machine without a git identity."""
-
-
 def make_repository(folder: Path) -> None:
     """Make a folder a repository of git and DVC, with nothing committed."""
     empty = Path(_empty_repository().name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.flows.small_pipeline import environment, git, make_pipeline
-from tests.small_project import IDENTITY, ROOT
+from tests.small_project import ROOT
 
 pytestmark = pytest.mark.acceptance
 
@@ -49,7 +49,7 @@ def test_each_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     (folder / "experiments/rates.yaml").write_text(experiment, encoding="utf-8")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "a question")
-    variables = environment(folder, **IDENTITY)
+    variables = environment(folder)
 
     for command, shown in sessions():
         done = subprocess.run(

@@ -61,7 +61,8 @@ class Operated:
 
 def environment_of(home: Path, **variables: str) -> dict[str, str]:
     """The environment of a machine's user with this home, who has no server yet."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    others = ("PREFECT_", "GIT_")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     path = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
     own |= {"PREFECT_HOME": str(home / "prefect"), "PATH": path, "HOME": str(home)}
     own |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2"}

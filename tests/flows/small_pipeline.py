@@ -59,8 +59,7 @@ def make_pipeline(folder: Path, documents: int = 40) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> None:
-    """Run git with a committer of its own."""
-    run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], folder)
+    run(["git", *arguments], folder)
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:

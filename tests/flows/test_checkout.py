@@ -27,7 +27,7 @@ stages:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+    command = ["git", *arguments]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 

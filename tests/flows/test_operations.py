@@ -86,7 +86,7 @@ def operated_toy(folder: Path, dvc_yaml: str, remote: str) -> Path:
 
 def commit_all(folder: Path) -> None:
     subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
-    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "change"]
+    commit = ["git", "commit", "-qm", "change"]
     subprocess.run(commit, cwd=folder, check=True)
 
 

@@ -4,11 +4,9 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-
 
 def git(*arguments: str) -> str:
-    result = subprocess.run(["git", *IDENTITY, *arguments], check=True, capture_output=True, text=True)
+    result = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
     return result.stdout.strip()
 
 

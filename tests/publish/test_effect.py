@@ -15,7 +15,7 @@ from flows.plan.graph import make_plan
 from stages.runtime.entry import EXIT_REFUSED
 from stages.runtime.stage_code import code_of, code_path
 from tests.forked import DVC, run_forked
-from tests.small_project import IDENTITY, ROOT
+from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
@@ -43,11 +43,9 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("reports/curves/training_loss.tsv").write_text("step\ttraining_loss\n10\t6.5\n")
     Path(".gitignore").write_text("/published/\n/data/\n/model/\n.parrotflow/\n")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    for name, value in IDENTITY.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert dvc("commit", "-q", "-f", "code", "made").returncode == 0
-    for command in ("git add -A", "git -c user.name=a -c user.email=a@b commit -qm inputs"):
+    for command in ("git add -A", "git commit -qm inputs"):
         subprocess.run(command.split(), check=True)
     return project
 
@@ -118,11 +116,10 @@ def test_a_publication_that_was_deleted_is_made_again(pipeline: Path) -> None:
 
 
 def test_an_old_commit_that_is_checked_out_is_published_again(pipeline: Path) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
     for description in ("AAA", "BBB"):
         describe(description)
         reproduce()
-        subprocess.run(["git", *identity, "commit", "-qam", description], check=True)
+        subprocess.run(["git", "commit", "-qam", description], check=True)
     subprocess.run(["git", "checkout", "-q", "HEAD^"], check=True)
     dvc("checkout")
 

@@ -29,6 +29,9 @@ from stages.train import worker
 from stages.train.loop import Trainer
 from tests.small_project import ROOT, SECTIONS, changed
 
+# Fake tensors, as the forecast makes, register a device. If autograd starts after that, it refuses to run in a fork.
+torch.ones(1, requires_grad=True).backward()
+
 COMMAND = (sys.executable, "-m", "stages.train")
 
 

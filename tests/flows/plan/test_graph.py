@@ -249,7 +249,7 @@ def test_a_stage_that_always_runs_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_toy(tmp_path / "source")
     repro(source)
-    commit = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "data"]
+    commit = ["git", "commit", "-qm", "data"]
     for command in (["git", "add", "-A"], commit):
         subprocess.run(command, cwd=source, check=True)
     folder = make_toy(tmp_path / "toy")

@@ -72,7 +72,7 @@ def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Pat
 
 def commit(folder: Path) -> None:
     git(folder, "add", "-A")
-    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "a change")
+    git(folder, "commit", "-qm", "a change")
 
 
 def git(folder: Path, *arguments: str) -> str:

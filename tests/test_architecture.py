@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, and that dvc.yaml says what the code does."""
+"""Which package may import which, and that dvc.yaml says what the code does."""
 
 import ast
 import re
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 from dvc.repo import Repo
-from pydantic import BaseModel
 
 from flows.plan.settings import section_models
 from flows.reproduce.environment import groups
@@ -141,28 +140,15 @@ def test_dvc_keeps_the_results_of_every_stage_but_publish_to_restore_them_elsewh
         assert found.deps
 
 
-def test_every_parameter_has_a_field_and_every_field_a_parameter() -> None:
-    values = read_params_file(ROOT / "params.yaml")
-    models = section_models(ROOT)
+def test_every_parameter_is_a_field_with_a_description_and_its_default_is_in_params_yaml_alone() -> None:
+    values, models = read_params_file(ROOT / "params.yaml"), section_models(ROOT)
 
     assert set(values) == set(models) == set(WITH_PARAMS)
-    for stage in WITH_PARAMS:
-        assert set(values[stage]) == set(models[stage].model_fields)
-
-
-def test_defaults_stand_in_params_yaml_alone() -> None:
-    def fields(model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
-        yield from model.model_fields.items()
-
-    for stage, model in section_models(ROOT).items():
-        with_default = [name for name, field in fields(model) if not field.is_required()]
-        assert not with_default, f"{stage}: {with_default}"
-
-
-def test_every_parameter_says_what_it_means() -> None:
-    for stage, model in section_models(ROOT).items():
-        undescribed = [name for name, field in model.model_fields.items() if not field.description]
-        assert not undescribed, f"{stage}: {undescribed}"
+    for stage, model in models.items():
+        assert set(values[stage]) == set(model.model_fields)
+        for name, field in model.model_fields.items():
+            assert field.is_required(), f"{stage}.{name}"
+            assert field.description, f"{stage}.{name}"
 
 
 def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
@@ -184,14 +170,19 @@ def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_g
     assert len(named["run"]) <= 30
 
 
-def test_no_room_is_named_for_nothing() -> None:
+def test_every_module_has_a_name_that_says_what_is_in_it() -> None:
     nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
 
     for package in ("flows", "stages", "tests", "benchmarks"):
         assert not nameless & {path.stem for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts}
 
 
-FLOORS = 6
+LONGEST_CHAIN = 6
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def flows_imported_by(path: Path, known: set[str]) -> set[str]:
@@ -211,56 +202,51 @@ def flows_imported_by(path: Path, known: set[str]) -> set[str]:
 
 
 def test_no_chain_of_imports_in_flows_is_longer_than_six_modules() -> None:
-    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("flows")}
+    paths = {name_of(path): path for path in modules("flows")}
     graph = {name: flows_imported_by(path, set(paths)) for name, path in paths.items()}
 
     def chain(name: str) -> list[str]:
         return [*max((chain(below) for below in graph[name]), key=len, default=[]), name]
 
     longest = max((chain(name) for name in paths), key=len)
-    assert len(longest) <= FLOORS, " <- ".join(longest)
+    assert len(longest) <= LONGEST_CHAIN, " <- ".join(longest)
 
 
-ROOMS_BY_FLOOR = (
+LEVELS = (
     {"flows.dvc_repo"},
     {"flows.plan"},
     {"flows.project", "flows.run", "flows.reproduce", "flows.experiments"},
-    {
-        "flows.pipeline",
-        "flows.scheduled",
-        "flows.checkout",
-        "flows.sweep",
-    },
+    {"flows.pipeline", "flows.scheduled", "flows.checkout", "flows.sweep"},
     {"flows.cli"},
 )
-"""The rooms of flows/, from the ground up. A room imports only what is on its own floor or below."""
+"""The packages of flows/. Each imports only from its own level or those before it."""
 
-FOR_EVERY_FLOOR = {"flows.environment"}
+FOR_EVERY_LEVEL = {"flows.environment"}
 
-MOST_FILES_IN_A_ROOM = 12
+MOST_FILES = 12
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def test_the_rooms_of_flows_are_on_five_floors_and_import_only_downwards() -> None:
-    level = {name: number for number, floor in enumerate(ROOMS_BY_FLOOR) for name in floor}
+def test_packages_of_flows_import_only_from_their_own_level_or_below() -> None:
+    level = {name: number for number, names in enumerate(LEVELS) for name in names}
     for path in modules("flows"):
-        here = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        if here in FOR_EVERY_FLOOR or here == "flows.__init__":
+        here = package_of(name_of(path))
+        if here in FOR_EVERY_LEVEL or here == "flows.__init__":
             continue
         for name in imports(path):
-            if name.startswith("flows.") and room(name) not in FOR_EVERY_FLOOR:
-                assert level[room(name)] <= level[here], f"{path} imports {name}"
+            if name.startswith("flows.") and package_of(name) not in FOR_EVERY_LEVEL:
+                assert level[package_of(name)] <= level[here], f"{path} imports {name}"
 
 
-def test_no_rooms_of_flows_import_each_other_in_a_circle() -> None:
-    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules("flows")}
+def test_no_packages_of_flows_import_each_other_in_a_circle() -> None:
+    paths = {name_of(path): path for path in modules("flows")}
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
-        below = {room(other) for other in flows_imported_by(path, set(paths))}
-        graph.setdefault(room(name), set()).update(below - {room(name)})
+        below = {package_of(other) for other in flows_imported_by(path, set(paths))}
+        graph.setdefault(package_of(name), set()).update(below - {package_of(name)})
 
     assert list(TopologicalSorter(graph).static_order())
 
@@ -276,7 +262,7 @@ WITH_FEW_LINES = {
 """Modules under 25 lines, with the reason. The parameters of a stage and its story have files of their own anyway."""
 
 
-def test_no_module_is_dust() -> None:
+def test_no_other_module_has_few_lines() -> None:
     own = ("__init__.py", "__main__.py", "params.py")
     paths = [path for package in ("flows", "stages") for path in modules(package) if path.name not in own]
 
@@ -294,11 +280,10 @@ def lines_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("package", ["flows", "stages"])
-def test_a_room_has_at_most_a_dozen_files(package: str) -> None:
-    rooms = Counter(path.parent for path in modules(package) if path.name != "__init__.py")
+def test_a_package_has_at_most_a_dozen_modules(package: str) -> None:
+    counts = Counter(path.parent for path in modules(package) if path.name != "__init__.py")
 
-    too_large = {path.relative_to(ROOT).as_posix() for path, count in rooms.items() if count > MOST_FILES_IN_A_ROOM}
-    assert too_large == set()
+    assert {path for path, count in counts.items() if count > MOST_FILES} == set()
 
 
 def strings(path: Path) -> Iterator[str]:
@@ -356,11 +341,11 @@ def test_relative_imports_are_not_used() -> None:
             assert not any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)), path
 
 
-def test_no_room_of_flows_hides_a_library() -> None:
+def test_no_package_of_flows_hides_a_library() -> None:
     # Prefect loads `flows/scheduled.py` as a script, so that flows/ itself comes first on the import path.
-    rooms = {path.stem for path in (ROOT / "flows").iterdir() if path.stem != "__pycache__"}
+    names = {path.stem for path in (ROOT / "flows").iterdir() if path.stem != "__pycache__"}
 
-    assert not rooms & {name for path in modules("flows") for found in imports(path) for name in [found.split(".")[0]]}
+    assert not names & {name for path in modules("flows") for found in imports(path) for name in [found.split(".")[0]]}
 
 
 def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait() -> None:
@@ -375,4 +360,4 @@ def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait(
 
 def module_of(path: Path) -> str:
     """The module that `python -m` runs for a file."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    return name_of(path).removesuffix(".__main__")

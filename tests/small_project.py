@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,24 @@ def write_project(folder: Path, *stages: str, **changes: Any) -> None:
     write_params(folder, *stages, **changes)
     if not (folder / "requirements.lock").exists():
         shutil.copyfile(ROOT / "requirements.lock", folder / "requirements.lock")
+
+
+DVC, PARROTFLOW = "dvc", "flows.cli"
+
+
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    stderr: int = subprocess.PIPE,
+) -> "subprocess.CompletedProcess[str]":
+    """Run `python -m MODULE` in a folder to its end."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False
+    )
 
 
 def make_repository(folder: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.forked import DVC, run_forked
-from tests.small_project import ROOT, SECTIONS, make_repository, write_corpus, write_params
+from tests.small_project import DVC, ROOT, SECTIONS, make_repository, run_module, write_corpus, write_params
 
 STAGES = [
     "code",
@@ -82,7 +81,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 def dvc(folder: Path, *arguments: str, **variables: str) -> str:
     """A command of DVC in `folder`; its output. Raises where it fails."""
-    done = run_forked(DVC, arguments, folder, environment(folder, **variables))
+    done = run_module(DVC, arguments, folder, environment(folder, **variables))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

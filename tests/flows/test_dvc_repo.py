@@ -28,7 +28,7 @@ from flows.run.stage import run_stage
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
-from tests.forked import PARROTFLOW, run_forked
+from tests.small_project import PARROTFLOW, run_module
 
 
 def test_a_full_disk_is_one_kind_of_error_whoever_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stag
     dvc(ran_twice, "cache", "dir", "--local", "/proc/no-cache")
     (ran_twice / "source.txt").write_text("another\n")
 
-    done = run_forked(PARROTFLOW, ["run"], ran_twice)
+    done = run_module(PARROTFLOW, ["run"], ran_twice)
 
     assert done.returncode == 2
     assert "DVC's cache cannot be written" in done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from tests.flows.operated import Operated
 from tests.flows.test_pipeline import toy
-from tests.forked import PARROTFLOW, run_forked
+from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
 
 TWO = """\
@@ -44,7 +44,7 @@ def server(shared_server: Operated) -> Operated:
 
 
 def run(server: Operated, folder: Path) -> "subprocess.CompletedProcess[str]":
-    return run_forked(PARROTFLOW, ["run"], folder, server.environment)
+    return run_module(PARROTFLOW, ["run"], folder, server.environment)
 
 
 def the_run(server: Operated, done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:

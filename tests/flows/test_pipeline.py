@@ -9,8 +9,7 @@ import yaml
 
 from tests.flows.plan.test_graph import MATRIX
 from tests.flows.toy import make_toy, repro
-from tests.forked import PARROTFLOW, run_forked
-from tests.small_project import ROOT, SECTIONS, write_params
+from tests.small_project import PARROTFLOW, ROOT, SECTIONS, run_module, write_params
 
 SIDE_BY_SIDE = """\
 stages:
@@ -57,7 +56,7 @@ def toy(folder: Path, dvc_yaml: str) -> Path:
 
 def run(folder: Path, *targets: str, server: bool = True) -> "subprocess.CompletedProcess[str]":
     (folder.parent / "home").mkdir(exist_ok=True)
-    return run_forked(PARROTFLOW, ["run", *targets], folder, environment(folder.parent / "home", server=server))
+    return run_module(PARROTFLOW, ["run", *targets], folder, environment(folder.parent / "home", server=server))
 
 
 def processes_in(folder: Path) -> list[int]:

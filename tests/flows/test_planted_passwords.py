@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from tests.flows.small_pipeline import environment, git, make_pipeline
-from tests.forked import PARROTFLOW, run_forked
-from tests.small_project import FILES_SOURCE, SECTIONS, function_text, write_params
+from tests.small_project import FILES_SOURCE, PARROTFLOW, SECTIONS, function_text, run_module, write_params
 
 pytestmark = pytest.mark.acceptance
 
@@ -109,19 +108,7 @@ def project(folder: Path, url: str) -> Path:
 def said(folder: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     """What a command of parrotflow prints."""
     own = environment(folder, **VARIABLES, NETRC=str(folder.parent / "netrc"), **variables)
-    if code:  # refused before Prefect is imported
-        done = run_forked(PARROTFLOW, arguments, folder, own, stderr=subprocess.STDOUT)
-        assert done.returncode == code, done.stdout
-        return done.stdout
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=folder,
-        env=own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_module(PARROTFLOW, arguments, folder, own, stderr=subprocess.STDOUT)
     assert done.returncode == code, done.stdout
     return done.stdout
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.flows.small_pipeline import STAGES, dvc, environment, git, make_pipeline, outs, repro, run
-from tests.forked import PARROTFLOW, run_forked
+from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
 
 
@@ -75,7 +75,7 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
     git(tmp_path, "clone", "-q", str(up_to_date), str(clone))
     dvc(clone, "cache", "dir", "--local", str(up_to_date / ".dvc/cache"))
 
-    ran = run_forked(PARROTFLOW, ["run", "clean"], clone, environment(clone, HOME=str(tmp_path))).stdout
+    ran = run_module(PARROTFLOW, ["run", "clean"], clone, environment(clone, HOME=str(tmp_path))).stdout
     reproduced = dvc(clone, "repro", *WITHOUT_PUBLISH)
 
     by_run = [stage for stage in ("code", "collect", "clean") if f"{stage} │ restored" in ran]

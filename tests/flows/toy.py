@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tests.forked import DVC, run_forked
-from tests.small_project import make_repository
+from tests.small_project import DVC, make_repository, run_module
 
 DVC_YAML = """\
 stages:
@@ -43,7 +42,7 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
 
 def dvc(folder: Path, *arguments: str) -> str:
     """A command of DVC in `folder`; its output. Raises where it fails."""
-    done = run_forked(DVC, arguments, folder)
+    done = run_module(DVC, arguments, folder)
     done.check_returncode()
     return done.stdout
 

@@ -14,8 +14,7 @@ import yaml
 from flows.plan.graph import make_plan
 from stages.runtime.entry import EXIT_REFUSED
 from stages.runtime.stage_code import code_of, code_path
-from tests.forked import DVC, run_forked
-from tests.small_project import ROOT
+from tests.small_project import DVC, ROOT, run_module
 from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
@@ -51,7 +50,7 @@ def pipeline(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dvc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_forked(DVC, arguments, Path.cwd())
+    return run_module(DVC, arguments, Path.cwd())
 
 
 def reproduce() -> subprocess.CompletedProcess[str]:

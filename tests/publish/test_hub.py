@@ -18,7 +18,6 @@ from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision
 from stages.runtime.entry import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
 from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
-from tests.forked import PYTHON, run_forked
 from tests.formats.revision.records import SESSION
 from tests.publish.to_hub import NAME, publish, use
 from tests.small_project import ROOT
@@ -273,14 +272,15 @@ def test_large_files_go_by_xet_and_a_storage_that_cannot_be_reached_ends_in_one_
     code = "from tests.publish import to_hub; from stages.runtime.entry import run_stage; run_stage(to_hub.publish)"
     xet = {"HF_HUB_DISABLE_XET": "", "HF_XET_CLIENT_RETRY_MAX_DURATION": "1s", "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1"}
     storage, hub.xet_storage = hub.xet_storage, "http://127.0.0.1:9"
-    failed = run_forked(PYTHON, ["-c", code], Path.cwd(), environment(hub, **xet))
+    command, own = [sys.executable, "-c", code], environment(hub, **xet)
+    failed = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
     assert failed.returncode == EXIT_UNAVAILABLE
     assert failed.stderr.startswith(f"error: publish.repository = {NAME}, as the user of HF_TOKEN: ")
     assert len(failed.stderr.splitlines()) == 1
     assert titles(hub, "main") == []
 
     hub.xet_storage = storage
-    assert run_forked(PYTHON, ["-c", code], Path.cwd(), environment(hub, **xet)).returncode == 0
+    subprocess.run(command, env=own, check=True)
     assert hub.requests("PUT /") == 0
     assert any(hub.xet_folder.rglob("*"))
     assert len(titles(hub, "main")) == 1

@@ -1,11 +1,12 @@
 """Large weights are read twice to publish: to be hashed, and to be copied or sent."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fake_hub import Hub
-from tests.forked import PYTHON, run_forked
 from tests.publish.publishing import record
 from tests.publish.test_hub import environment
 from tests.publish.to_hub import NAME
@@ -53,7 +54,8 @@ def test_the_weights_are_read_twice(
     record()
     write_sections(project, publish__repository=repository)
 
-    result = run_forked(PYTHON, ["-c", COUNTED], project, environment(hub, DVC_SITE_CACHE_DIR=hashes))
+    own = environment(hub, DVC_SITE_CACHE_DIR=hashes)
+    result = subprocess.run([sys.executable, "-c", COUNTED], env=own, capture_output=True, text=True, check=False)
 
     assert result.returncode == 0, result.stderr
     twice = 2 * Path("model/model.safetensors").stat().st_size

@@ -14,8 +14,7 @@ import pytest
 
 from stages.runtime.stage_code import pinned
 from tests.flows.small_pipeline import STAGES, environment, repro
-from tests.forked import PARROTFLOW, run_forked
-from tests.small_project import added_file
+from tests.small_project import PARROTFLOW, added_file, run_module
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: 
     shutil.copytree(up_to_date, folder, symlinks=True)
     row.make(folder)
 
-    why = run_forked(PARROTFLOW, ["why", "--json"], folder, environment(folder, **row.variables))
+    why = run_module(PARROTFLOW, ["why", "--json"], folder, environment(folder, **row.variables))
     assert why.returncode == 0, why.stderr
     plan = json.loads(why.stdout)
     ran = repro(folder, **row.variables)

@@ -16,7 +16,7 @@ from flows.run.stage import LineSplitter, read_outcome, run_stage
 from stages.runtime.entry import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
-from tests.forked import PARROTFLOW, run_forked
+from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until, wait_until_ended
 
 
@@ -59,7 +59,7 @@ def test_edited_data_is_recorded_and_not_restored(tmp_path: Path) -> None:
     dvc(folder, "add", "-q", "source.txt")
     (folder / "source.txt").write_text("edited\n")
 
-    done = run_forked(PARROTFLOW, ["run", "source.txt.dvc"], folder)
+    done = run_module(PARROTFLOW, ["run", "source.txt.dvc"], folder)
 
     rows = [line.split()[:2] for line in done.stdout.splitlines()]
     assert ["source.txt.dvc", "recorded"] in rows, done.stdout + done.stderr

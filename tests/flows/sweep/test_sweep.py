@@ -18,7 +18,7 @@ from stages.runtime.entry import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import dvc, repro
-from tests.forked import DVC, run_forked
+from tests.small_project import DVC, run_module
 
 ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}
 RECORD = Path("experiments/toy/runs.jsonl")
@@ -50,7 +50,7 @@ def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_
     names = {run.experiment for run in runs_of(folder / RECORD)}
     assert names == set(dvc(folder, "exp", "list", "--name-only").split())
     (b,) = (run for run in runs_of(folder / RECORD) if run.params["model"]["name"] == "b")
-    applied = run_forked(DVC, ["exp", "apply", b.experiment], folder)
+    applied = run_module(DVC, ["exp", "apply", b.experiment], folder)
     assert applied.returncode == 0, applied.stderr
     assert json.loads((folder / "scores.json").read_text()) == b.reports["scores.json"]
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"]["name"] == "b"

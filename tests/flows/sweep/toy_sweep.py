@@ -5,8 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
-from tests.forked import PARROTFLOW, run_forked
-from tests.small_project import make_repository
+from tests.small_project import PARROTFLOW, make_repository, run_module
 
 TRAIN = """\
 import json, os, time, yaml
@@ -88,7 +87,7 @@ def environment(home: Path) -> dict[str, str]:
 def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """`parrotflow sweep toy`; what it says is kept beside the folder."""
     own = environment(folder.parent) | variables
-    done = run_forked(PARROTFLOW, ["sweep", "toy", *options], folder, own, stderr=subprocess.STDOUT)
+    done = run_module(PARROTFLOW, ["sweep", "toy", *options], folder, own, stderr=subprocess.STDOUT)
     if "--dry" not in options:
         said_of(folder, done.stdout)
     return done

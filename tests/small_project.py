@@ -34,145 +34,95 @@ FILES_SOURCE: dict[str, Any] = {
     "part_bytes": None,
 }
 
-SECTIONS: dict[str, Any] = {
-    "collect": {
-        "sources": [FILES_SOURCE],
-        "licenses": ["MIT", "Apache-2.0"],
-        "unlicensed": True,
-        "max_document_bytes": 1_000_000,
-        "max_bytes": None,
-        "shard_bytes": 2000,
-    },
-    "clean": {
-        "seed": 0,
-        "filters": {
-            "line_length_maximum": 1000,
-            "line_length_mean_maximum": 100,
-            "alphanumeric_share_minimum": 0.25,
-            "characters_per_token_minimum": 1.5,
-            "digit_share_maximum": None,
-            "comment_share_minimum": None,
-            "comment_share_maximum": None,
-            "generated": True,
-            "assignments_minimum": None,
-            "config_or_test": None,
-            "no_keywords_probability": None,
-            "natural_language": None,
-            "prose": None,
-        },
-        "words": "unicode",
-        "near_duplicates": None,
-        "decontamination": None,
-        "masks": {"emails": False, "ip_addresses": False, "keys": False},
-        "split": {"by": "document", "validation_sources": [], "validation_share": 0.3},
-    },
-    "tokenizer": {
-        "kind": "bpe",
-        "vocabulary_size": 300,
-        "pattern": "gpt2",
-        "training_bytes": 1_000_000,
-        "folder": None,
-    },
-    "tokenize": {"engine": "fastokens", "parity_bytes": 10_000},
-    "train": {
-        "seed": 0,
-        "model": {
-            "model_type": "gpt2",
-            "n_layer": 2,
-            "n_head": 2,
-            "n_embd": 16,
-            "n_positions": 32,
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-        },
-        "start_from": None,
-        "sequence_length": 16,
-        "mixture": None,
-        "attention": "causal",
-        "global_batch_size": 8,
-        "deterministic_micro_batch_size": None,
-        "max_steps": 12,
-        "optimizer": {
-            "name": "muon",
-            "adamw_learning_rate": 0.003,
-            "muon_learning_rate": 0.003,
-            "betas": [0.9, 0.95],
-            "epsilon": 1e-8,
-            "momentum": 0.95,
-            "weight_decay": 0.1,
-        },
-        "schedule": {"name": "cosine", "warmup_steps": 2, "final_share": 0.1, "decay_share": 0.2},
-        "max_gradient_norm": 1.0,
-        "precision": "fp32",
-        "gradient_checkpointing": False,
-        "log_every_steps": 1,
-        "evaluate_every_steps": 4,
-        "evaluation_sequences": 6,
-        "checkpoint_every_steps": 3,
-        "checkpoints_kept": 2,
-        "milestone_every_steps": None,
-        "export_steps": [],
-        "trackers": [],
-    },
-    "evaluate": {
-        "context_length": None,
-        "stride": None,
-        "sets": {},
-        "baselines": [],
-        "bootstrap_resamples": 200,
-        "seed": 0,
-    },
-    "generate": {
-        "seed": 0,
-        "width": 48,
-        "language": "python",
-        "headers": {"count": 3, "temperature": 0.8, "top_p": 0.95, "max_new_tokens": 12, "header_bytes": 60},
-        "problems": {
-            "sets": [{"path": "evaluation/problems/python.jsonl", "language": "python", "stop": None}],
-            "samples": 2,
-            "temperature": 0.8,
-            "top_p": 0.95,
-            "max_new_tokens": 6,
-        },
-    },
-    "harness": {
-        "tasks": [],
-        "exported_steps": False,
-        "num_fewshot": None,
-        "limit": None,
-        "bootstrap_resamples": 200,
-        "seed": 0,
-    },
-    "score": {
-        "run_generated_code": False,
-        "k": [1],
-        "limits": {"cpu_seconds": 10, "wall_seconds": 300.0, "memory_megabytes": 256},
-        "bootstrap_resamples": 200,
-        "seed": 0,
-    },
-    "card": {
-        "describes": ["mine"],
-        "license": "apache-2.0",
-        "language": ["code"],
-        "tags": ["tiny"],
-        "prompt": "def f(",
-        "description": "A model for tests.",
-        "authors": [],
-        "contact": None,
-        "intended_use": "For tests.",
-        "limitations": ["It knows nothing."],
-    },
-    "publish": {
-        "name": "tiny",
-        "folder": "published",
-        "repository": None,
-        "private": True,
-        "dataset_repository": None,
-        "include_data": False,
-        "gate": {"bits_per_byte_at_most": None, "allow_worse": False, "tolerance": 0.0},
-    },
-}
+SECTIONS: dict[str, Any] = yaml.safe_load("""\
+collect:
+  sources: []
+  licenses: [MIT, Apache-2.0]
+  unlicensed: true
+  max_document_bytes: 1000000
+  max_bytes: null
+  shard_bytes: 2000
+clean:
+  seed: 0
+  filters:
+    {line_length_maximum: 1000, line_length_mean_maximum: 100, alphanumeric_share_minimum: 0.25,
+      characters_per_token_minimum: 1.5, digit_share_maximum: null, comment_share_minimum: null,
+      comment_share_maximum: null, generated: true, assignments_minimum: null, config_or_test: null,
+      no_keywords_probability: null, natural_language: null, prose: null}
+  words: unicode
+  near_duplicates: null
+  decontamination: null
+  masks: {emails: false, ip_addresses: false, keys: false}
+  split: {by: document, validation_sources: [], validation_share: 0.3}
+tokenizer: {kind: bpe, vocabulary_size: 300, pattern: gpt2, training_bytes: 1000000, folder: null}
+tokenize: {engine: fastokens, parity_bytes: 10000}
+train:
+  seed: 0
+  model:
+    {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 16, n_positions: 32, resid_pdrop: 0.0, embd_pdrop: 0.0,
+      attn_pdrop: 0.0}
+  start_from: null
+  sequence_length: 16
+  mixture: null
+  attention: causal
+  global_batch_size: 8
+  deterministic_micro_batch_size: null
+  max_steps: 12
+  optimizer:
+    {name: muon, adamw_learning_rate: 0.003, muon_learning_rate: 0.003, betas: [0.9, 0.95], epsilon: 1.0e-8,
+      momentum: 0.95, weight_decay: 0.1}
+  schedule: {name: cosine, warmup_steps: 2, final_share: 0.1, decay_share: 0.2}
+  max_gradient_norm: 1.0
+  precision: fp32
+  gradient_checkpointing: false
+  log_every_steps: 1
+  evaluate_every_steps: 4
+  evaluation_sequences: 6
+  checkpoint_every_steps: 3
+  checkpoints_kept: 2
+  milestone_every_steps: null
+  export_steps: []
+  trackers: []
+evaluate: {context_length: null, stride: null, sets: {}, baselines: [], bootstrap_resamples: 200, seed: 0}
+generate:
+  seed: 0
+  width: 48
+  language: python
+  headers: {count: 3, temperature: 0.8, top_p: 0.95, max_new_tokens: 12, header_bytes: 60}
+  problems:
+    sets: [{path: evaluation/problems/python.jsonl, language: python, stop: null}]
+    samples: 2
+    temperature: 0.8
+    top_p: 0.95
+    max_new_tokens: 6
+harness: {tasks: [], exported_steps: false, num_fewshot: null, limit: null, bootstrap_resamples: 200, seed: 0}
+score:
+  run_generated_code: false
+  k: [1]
+  limits: {cpu_seconds: 10, wall_seconds: 300.0, memory_megabytes: 256}
+  bootstrap_resamples: 200
+  seed: 0
+card:
+  describes: [mine]
+  license: apache-2.0
+  language: [code]
+  tags: [tiny]
+  prompt: def f(
+  description: A model for tests.
+  authors: []
+  contact: null
+  intended_use: For tests.
+  limitations: [It knows nothing.]
+publish:
+  name: tiny
+  folder: published
+  repository: null
+  private: true
+  dataset_repository: null
+  include_data: false
+  gate: {bits_per_byte_at_most: null, allow_worse: false, tolerance: 0.0}
+""")
+SECTIONS["collect"]["sources"] = [FILES_SOURCE]
 
 
 DATA_STAGES = ("collect", "clean", "tokenizer", "tokenize")

@@ -143,6 +143,7 @@ def sandbox_command() -> tuple[str, ...]:
     if program is None:
         raise refused("bubblewrap (`bwrap`) is not installed")
     paths = shown_paths()
+    require_private(paths)
     return (
         program,
         *("--unshare-user", "--uid", NOBODY, "--gid", NOBODY),
@@ -151,7 +152,7 @@ def sandbox_command() -> tuple[str, ...]:
         *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
         *(word for link in LIBRARIES if link.is_symlink() for word in ("--symlink", str(link.readlink()), str(link))),
         *(word for path in map(str, paths) for word in ("--ro-bind", path, path)),
-        *(word for path in map(str, hidden_paths(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
+        *(word for path in map(str, package_folders(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
         *("--ro-bind", str(INSIDE), "/inside.py"),
         *("--dev-bind", "/dev/null", "/dev/null", "--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/"),
         *("--chdir", "/tmp"),
@@ -188,20 +189,18 @@ def shown_paths() -> list[Path]:
     return paths
 
 
-def hidden_paths(paths: Iterable[Path]) -> list[Path]:
-    """The folders at or below `paths` that must not be seen: installed packages, the project and the home folder.
-
-    Raises UserError where one of `paths` is the project or the home folder itself.
-    """
-    private = [Path.cwd(), Path(os.environ.get("HOME") or "/").resolve()]
-    found: set[Path] = set()
-    for path in paths:
-        found.update(path.glob("*-packages"), path.glob("python*/*-packages"))
-        real = path.resolve()
-        if real in private:
-            raise UserError(
-                f"score.run_generated_code = true, but generated code can read {path}, where Python's libraries are, "
-                "and it is also the project's or your home folder: move the project, or set it to false"
-            )
-        found.update(path / folder.relative_to(real) for folder in private if folder.is_relative_to(real))
+def package_folders(paths: Iterable[Path]) -> list[Path]:
+    """The folders of installed packages at or below `paths`, which must not be seen."""
+    found = {folder for path in paths for folder in (*path.glob("*-packages"), *path.glob("python*/*-packages"))}
     return [path for path in sorted(found) if not path.is_symlink() and found.isdisjoint(path.parents)]
+
+
+def require_private(paths: Iterable[Path]) -> None:
+    """Raise UserError if the project or the home folder is at or below one of `paths`, which a candidate can read."""
+    for path in paths:
+        for folder in (Path.cwd(), Path(os.environ.get("HOME") or "/").resolve()):
+            if folder.is_relative_to(path.resolve()):
+                raise UserError(
+                    f"score.run_generated_code = true, but generated code can read {path}, where Python's libraries "
+                    f"are, and {folder} is there too: move the project, or set it to false"
+                )

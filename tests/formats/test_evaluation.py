@@ -120,11 +120,7 @@ def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_on
             "line 1: test_list: Input should be a valid list",
         ),
         (json.dumps(MBPP | {"test_list": []}).encode(), "line 1: test_list: List should have at least 1 item"),
-        (json.dumps(MBPP | {"test_list": ["one == 1  # assert"]}).encode(), "line 1: test_list: asserts nothing"),
-        (json.dumps(HUMANEVAL | {"test": "def test():\n    pass"}).encode(), "test: defines no `check(candidate)`"),
-        (json.dumps(HUMANEVAL | {"test": "def check(:"}).encode(), "its tests are no Python"),
-        (json.dumps(HUMANEVAL | {"entry_point": ""}).encode(), "entry_point: '' is no name of a function"),
-        (json.dumps(HUMANEVAL | {"prompt": "\ud800"}).encode(), "line 1: prompt: half of a surrogate pair"),
+        (json.dumps(HUMANEVAL | {"prompt": "\ud800"}).encode(), "line 1: half of a surrogate pair"),
     ],
 )
 def test_a_file_that_holds_something_else_is_refused_with_its_line(

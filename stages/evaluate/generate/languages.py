@@ -9,7 +9,6 @@ import hashlib
 import io
 import re
 import tokenize
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
 
-SHORTEST_WITHOUT_SPACES = 8
+SHORTEST_WITHOUT_SPACES = 20
 """Characters of a paragraph that has a header though it has no white space."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -192,8 +191,7 @@ def _tree(text: str) -> ast.Module | None:
 
 
 def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
-    """The first half of each paragraph's words. Blank lines separate paragraphs; one of a single word has no header,
-    unless it is in a script that writes no spaces."""
+    """The first half of each paragraph's words. Blank lines separate paragraphs."""
     lines = document.text.split("\n")
     firsts = [index for index, line in enumerate(lines) if line.strip() and (not index or not lines[index - 1].strip())]
     headers = []
@@ -209,29 +207,15 @@ def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
 def first_half(paragraph: str) -> str:
     """The first half of the words with the white space between them; empty where there are fewer than two.
 
-    Of a text that writes no spaces, as Chinese and Thai, the first half of the characters.
+    Of a single long word, as Chinese and Thai have, which write no spaces, the first half of the characters.
     """
     words = paragraph.split()
-    if len(words) == 1 and _writes_no_spaces(words[0]):
-        half = paragraph.index(words[0]) + len(words[0]) // 2
-        while half < len(paragraph) and _belongs_to_the_one_before(paragraph, half):
-            half += 1
-        return paragraph[:half]
+    if len(words) == 1 and len(words[0]) >= SHORTEST_WITHOUT_SPACES:
+        return paragraph[: paragraph.index(words[0]) + len(words[0]) // 2]
     end = 0
     for word in words[: len(words) // 2]:
         end = paragraph.index(word, end) + len(word)
     return paragraph[:end]
-
-
-def _writes_no_spaces(text: str) -> bool:
-    """Whether most of a longer text are letters without case, as those of the scripts without spaces are."""
-    letters = sum(unicodedata.category(character) == "Lo" for character in text)
-    return len(text) >= SHORTEST_WITHOUT_SPACES and 2 * letters > len(text)
-
-
-def _belongs_to_the_one_before(text: str, index: int) -> bool:
-    """Whether a character is a mark on the one before it, or joined to it."""
-    return unicodedata.category(text[index]).startswith(("M", "Cf")) or unicodedata.category(text[index - 1]) == "Cf"
 
 
 def paragraph_end(_: Header) -> End:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.experiments.cells import Cell
-    from flows.experiments.runs import RunCells
     from flows.sweep.keys import Standing
+    from flows.sweep.run_cells import RunCells
 
 app = cyclopts.App(
     name="parrotflow",
@@ -244,9 +244,7 @@ def sweep(
         if pool:
             raise UserError("--check computes on this machine; leave out --pool")
         raise SystemExit(0 if is_computed_again(name, at_once, wait=wait) else 1)
-    options = " --pool" if pool else ""
-    runner = runner_of_cells(at_once, pool=pool)
-    missing = sweeps.sweep(name, retry=retry, runner=runner, options=options, wait=wait)
+    missing = sweeps.sweep(name, retry=retry, runner=runner_of_cells(at_once, pool=pool), wait=wait)
     print_results(name)
     if missing:
         print("\n".join(missing))

@@ -15,10 +15,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 from flows.experiments.drawn import NOT_ALL_ENDED, Draw, levels_of
-from flows.experiments.experiment import Experiment, results_folder
-from flows.experiments.rows import number_at
-from flows.experiments.runs import RECORD, Run, last_runs
-from flows.experiments.yaml_file import Overrides, bare_name, experiment_path, read_values
+from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
+from flows.experiments.runs import RECORD, Run, last_runs, number_at
 from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
@@ -83,14 +81,14 @@ def read_experiment(name: str) -> Experiment:
         ) -> float | Literal["not all ended"] | None:
             one = check_section("", values | {"axes": axes | {axis: {label: level}}}, Experiment, path)
             metric = one.metrics.get(draw.metric or "")
-            if metric is None or metric.better is None:
-                raise UserError(f"{path}: axes.{axis}.metric: {draw.metric} is no metric with a `better`")
+            if metric is None:
+                raise UserError(f"{path}: axes.{axis}.metric: no `{draw.metric}`; there are {', '.join(one.metrics)}")
             runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
             if None in runs:
                 return NOT_ALL_ENDED
             reports = [run.reports if run.state == "finished" else {} for run in runs if run]
             numbers = [number for report in reports if (number := number_at(report, metric.source)) is not None]
-            sign = 1 if metric.better == "lower" else -1
+            sign = 1 if draw.better == "lower" else -1
             return sign * fmean(numbers) if len(numbers) == len(runs) else None
 
         axes[axis] = levels_of(draw, value_of)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from flows.experiments.yaml_file import Overrides
+from flows.experiments.experiment import Overrides
 from stages.runtime.entry import UserError
 from stages.runtime.section import Section
 
@@ -90,7 +90,8 @@ class Draw(Section):
     """Dotted keys of params.yaml, or groups of conf/ with `choices`."""
     seed: Annotated[int, Field(ge=0)] = 0
     metric: str | None = None
-    """The metric that TPE improves, in its direction `better`: the mean over all runs of a level."""
+    """The metric whose mean over all runs of a level TPE improves."""
+    better: Literal["lower", "higher"] = "lower"
 
     @model_validator(mode="after")
     def _tpe_has_a_metric(self) -> "Draw":

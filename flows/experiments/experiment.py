@@ -2,21 +2,40 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from flows.experiments.rows import COLUMNS
-from flows.experiments.yaml_file import (
-    EXPERIMENTS,
-    Axis,
-    CurveColumn,
-    Name,
-    Overrides,
-    ReportKey,
-    bare_name,
-)
-from stages.runtime.section import Section
+from stages.runtime.entry import UserError
+from stages.runtime.section import Section, read_params_file
+
+EXPERIMENTS = Path("experiments")
+
+Overrides = dict[str, Any]
+"""What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
+CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
+
+
+def _levels(axis: Any) -> Any:
+    """An axis with `{param: KEY, values: [...]}` written as a level for each value."""
+    if not isinstance(axis, dict) or axis.keys() != {"param", "values"} or not isinstance(axis["values"], list):
+        return axis
+    key, names = axis["param"], [str(value) for value in axis["values"]]
+    if not isinstance(key, str):
+        raise ValueError(f"param = {key!r}: give one dotted key of params.yaml")
+    if twice := sorted({level for level in names if names.count(level) > 1}):
+        raise ValueError(f"values: {', '.join(twice)} is there twice")
+    return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
+
+
+Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_levels)]
+"""The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
+
+COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "params_sha256", "message")
+"""Columns that each runs.csv has; no axis has such a name."""
 
 
 class Seeds(Section):
@@ -42,25 +61,21 @@ class Measured(Section):
 class RunMetric(Measured):
     """A number of each run, read from a report."""
 
-    better: Literal["lower", "higher"] | None
-    """The direction in which TPE improves it; null: neither."""
-    decimals: Annotated[int, Field(ge=0, le=12)] | None = None
-    """Digits after the point; null: enough to show four digits of the largest number."""
+    decimals: Annotated[int, Field(ge=0, le=12)] = 3
+    """Digits after the point."""
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """How many of the report's units are one of `unit`: 1e12 for FLOP shown as TFLOP."""
     interval: ReportKey | None = None
-    """FILE:KEY of the run's own 95 % interval, [low, high]: that of the held-out documents, not of the seeds."""
+    """FILE:KEY of the run's own 95 % interval, [low, high]: over the held-out documents, not over the seeds."""
 
 
 class Curve(Measured):
     """A number of each run over its steps."""
 
     source: CurveColumn
-    """FILE:COLUMN of a table; its first column is the horizontal axis."""
-    x_label: str = "step"
-    """Of the horizontal axis."""
+    """FILE:COLUMN of a table whose first column is the step."""
 
 
 class Fit(Section):
@@ -83,28 +98,27 @@ class Comparison(Section):
 
 
 class TableSpec(Section):
-    """Means over seeds: a row for each combination of levels, a column for each metric."""
+    """Means over seeds with their 95 % intervals: a row for each combination of levels, a column for each metric.
+
+    A metric with an `interval` also shows the runs' own, in brackets.
+    """
 
     caption: str
     rows: Annotated[list[Name], Field(min_length=1)]
     """Axes whose levels are the rows."""
     metrics: Annotated[list[Name], Field(min_length=1)]
     """The columns."""
-    spread: Literal["sd", "interval_95"] = "interval_95"
-    """Printed after each mean: the standard deviation over seeds, or the half-width of the mean's 95 % t interval."""
-    data_interval: bool = False
-    """Also the runs' own intervals of the metrics that have one."""
 
 
-class Drawn(Section):
-    """What all figures have."""
+class FigureSpec(Section):
+    """What both kinds of figures have."""
 
     caption: str
     log: list[Literal["x", "y"]] = Field(default_factory=list)
     """Logarithmic axes."""
 
 
-class CurvesFigure(Drawn):
+class CurvesFigure(FigureSpec):
     """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
 
     kind: Literal["curves"]
@@ -112,29 +126,22 @@ class CurvesFigure(Drawn):
     """One of `curves`."""
 
 
-class PointsFigure(Drawn):
-    """A point for each run: one metric against another, such as the loss against compute."""
+class PointsFigure(FigureSpec):
+    """A point for each run: one metric against another, such as the loss against compute.
+
+    If one of `fits` is of these metrics, it is drawn with its 95 % band.
+    """
 
     kind: Literal["points"]
     x: Name
     y: Name
     by: Name
     """An axis: a marker for each of its levels."""
-    fit: Name | None = None
-    """One of `fits`, drawn with its 95 % band."""
     lines: list[Name] = Field(default_factory=list)
     """Metrics that are to be beaten, such as a compressor's bits per byte: a horizontal line for each."""
 
 
-class LevelsFigure(Drawn):
-    """A line for each combination of levels: its runs, and where it has several their mean with its 95 % t interval."""
-
-    kind: Literal["levels"]
-    x: Name
-    log: list[Literal["x"]] = Field(default_factory=list)  # type: ignore[assignment]  # the other axis has names
-
-
-Figure = Annotated[CurvesFigure | PointsFigure | LevelsFigure, Field(discriminator="kind")]
+Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
 
 
 Limit = float | Name
@@ -249,14 +256,7 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
-    def _nothing_is_told_twice(self) -> "Experiment":
-        """Results are found again by these texts."""
-        for kind, texts in {
-            "metrics": [metric.heading for metric in self.metrics.values()],
-            "claims": [claim.says for claim in self.claims],
-        }.items():
-            if twice := sorted({text for text in texts if texts.count(text) > 1}):
-                raise ValueError(f"{kind}: two are called {', '.join(map(repr, twice))}; let them differ")
+    def _no_two_results_have_one_name(self) -> "Experiment":
         if both := sorted(self.axes.keys() & {*self.metrics, *COLUMNS}):
             raise ValueError(f"axes: {', '.join(both)}: another column of runs.csv has this name; call it differently")
         if both := sorted(self.tables.keys() & self.comparisons.keys()):
@@ -265,23 +265,11 @@ class Experiment(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _a_drawn_fit_is_of_the_figures_metrics(self) -> "Experiment":
-        for name, figure in self.figures.items():
-            if figure.kind == "points" and figure.fit in self.fits:
-                fit = self.fits[figure.fit]
-                if (fit.x, fit.y) != (figure.x, figure.y):
-                    raise ValueError(
-                        f"figures.{name}.fit: {figure.fit} is of {fit.y} against {fit.x}, "
-                        f"not of {figure.y} against {figure.x}"
-                    )
-        return self
-
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:
         """Each name that the file uses: where, the name, and those that there are."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
         named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics}
-        named |= {"curve": self.curves.keys(), "fit": self.fits.keys(), "lines": metrics}
+        named |= {"curve": self.curves.keys(), "lines": metrics}
         for kind in ("fits", "comparisons", "tables", "figures"):
             for name, item in getattr(self, kind).items():
                 for key, value in item.model_dump(include={*named}, exclude_none=True).items():
@@ -293,6 +281,25 @@ class Experiment(Section):
                 yield from ((place, name, metrics) for name in sorted(condition.metrics))
                 yield from ((place, name, self.fits.keys()) for name in [condition.exponent] if name)
                 yield from ((f"{place}.levels", axis, axes) for axis in condition.levels)
+
+
+def experiment_path(name: str) -> Path:
+    """The file of an experiment, given by its name or its path."""
+    path = Path(name)
+    return path if path.suffix in (".yaml", ".yml") else EXPERIMENTS / f"{path.name}.yaml"
+
+
+def bare_name(name: str) -> str:
+    """The name of an experiment, given by its name or its path."""
+    return experiment_path(name).stem
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The plain values of a file. Raises UserError if it does not exist."""
+    if not path.is_file():
+        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
+    return read_params_file(path)
 
 
 def results_folder(name: str) -> Path:

@@ -9,13 +9,12 @@ from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unicodedata import name as character_name
 
 import numpy as np
 import pandas as pd
 
-from flows.experiments.rows import LEVELS, Tidy, lacking
-from flows.experiments.statistics import PowerLaw, estimate
+from flows.experiments.runs import LEVELS, Tidy, lacking
+from flows.experiments.statistics import PowerLaw
 from flows.experiments.tables import Entry, Table
 from stages.formats.pages import escape as escape_markdown
 from stages.runtime.atomic import atomic_write
@@ -23,15 +22,8 @@ from stages.runtime.atomic import atomic_write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-    from flows.experiments.experiment import CurvesFigure, LevelsFigure, PointsFigure
+    from flows.experiments.experiment import CurvesFigure, PointsFigure
 
-
-GREEK = {
-    letter: words[-1].lower() if "SMALL" in words else words[-1].capitalize()
-    for letter, words in ((letter, character_name(letter).split()) for letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ")
-}
-"""Letters for which LaTeX has a command, with its name; `lamda` is Unicode's spelling."""
-GREEK |= {"λ": "lambda", "Λ": "Lambda"}
 
 LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -44,14 +36,14 @@ LATEX = {
     "\u2212": "$-$",
     "—": "---",
     "µ": "$\\mu$",
+    "Δ": "$\\Delta$",
     "\u00d7": "$\\times$",
     "·": "$\\cdot$",
     "≤": "$\\leq$",
     "≥": "$\\geq$",
     "≈": "$\\approx$",
-    **{letter: f"$\\{name}$" for letter, name in GREEK.items()},
 }
-"""What pdfLaTeX would not print as it is. Other alphabets need XeLaTeX or LuaLaTeX, with a font that has them."""
+"""What pdfLaTeX would not print as it is. Other alphabets, Greek among them, need XeLaTeX or LuaLaTeX."""
 
 
 def write_forms(folder: Path, table: Table) -> list[Path]:
@@ -114,8 +106,6 @@ def escape_tex(text: str) -> str:
 COLUMN_INCHES = 3.25
 """A column of the usual two-column layouts."""
 HEIGHT_INCHES = 0.72 * COLUMN_INCHES
-LEVEL_INCHES = 0.17
-"""The height of a level's line."""
 
 STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
@@ -151,8 +141,6 @@ def _looks() -> "Iterator[tuple[str, Any, str]]":
         yield colour, line, marker
 
 
-MEAN, RUN = "mean over seeds, 95 % interval", "a run"
-
 METADATA: Mapping[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
@@ -172,11 +160,10 @@ def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLa
         axes = canvas.subplots()
         if figure.kind == "curves":
             drawn = _draw_curves(axes, data, figure)
-        elif figure.kind == "points":
-            drawn = _draw_points(axes, data, figure, fits.get(figure.fit or ""))
         else:
-            drawn = _draw_levels(axes, data, figure)
-            canvas.set_figheight(max(HEIGHT_INCHES, LEVEL_INCHES * (data.frame[LEVELS].nunique() + 3)))
+            metrics = (figure.x, figure.y)
+            laws = (fits.get(name) for name, fit in data.experiment.fits.items() if (fit.x, fit.y) == metrics)
+            drawn = _draw_points(axes, data, figure, next(laws, None))
         paths = {form: folder / f"{name}.{form}" for form in METADATA}
         if not drawn:
             return []
@@ -242,32 +229,8 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
         axes.plot(steps, values.mean(axis=0), **look, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
-    axes.set(xlabel=_label(curve.x_label), ylabel=_label(curve.heading))
+    axes.set(xlabel="step", ylabel=_label(curve.heading))
     return drawn
-
-
-def _draw_levels(axes: Any, data: Tidy, figure: "LevelsFigure") -> bool:
-    """A line of text for each level, its runs beside it."""
-    names = []
-    for place, (level, rows) in enumerate(data.frame.groupby(LEVELS, sort=False)):
-        axes.axhline(place, color="#dddddd", linewidth=0.5, zorder=0)
-        values = rows[figure.x].dropna().tolist()
-        shown = _shown(rows, figure)[figure.x].tolist()
-        names.append(_counted(level, shown, rows))
-        if not shown:
-            continue
-        mean = estimate(values)
-        if mean.low is not None and mean.high is not None:
-            half = [[mean.mean - mean.low], [mean.high - mean.mean]]
-            axes.errorbar(
-                [mean.mean], [place], xerr=half, color="#d55e00", fmt="|", capsize=2, markersize=7, label=MEAN
-            )
-        axes.plot(shown, [place] * len(shown), "o", color="#000000", markerfacecolor="none", label=RUN)
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
-    axes.set(xlabel=_heading(data, figure.x))
-    return bool(len(_shown(data.frame, figure)))
 
 
 def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
@@ -293,12 +256,11 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
     return bool(len(known))
 
 
-def _shown(rows: pd.DataFrame, figure: "LevelsFigure | PointsFigure") -> pd.DataFrame:
+def _shown(rows: pd.DataFrame, figure: "PointsFigure") -> pd.DataFrame:
     """The runs that have a place in the figure: a logarithmic axis has none for 0."""
-    metrics = {"x": figure.x} | ({"y": figure.y} if figure.kind == "points" else {})
-    kept = rows.dropna(subset=[*metrics.values()])
+    kept = rows.dropna(subset=[figure.x, figure.y])
     for axis in figure.log:
-        kept = kept[kept[metrics[axis]] > 0]
+        kept = kept[kept[getattr(figure, axis)] > 0]
     return kept
 
 

@@ -1,31 +1,58 @@
-"""`parrotflow table NAME`: tables, figures and checked claims from the recorded runs.
+"""`parrotflow table NAME`: tables, figures, fits and checked claims from the recorded runs.
 
 The results are written to `experiments/NAME/`: runs.csv (tidy data, which `--check` reads) and what is made of it:
-tables/ (.tex, .md), figures/ (.pdf, .svg), fits.json and claims.json.
+tables/ (.tex, .md), figures/ (.pdf, .svg), fits.json and claims.json. A claim that needs a missing run, or an interval
+of one seed, is neither true nor false.
 """
 
+import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 
 from flows.experiments.cells import cells_of, read_experiment
-from flows.experiments.claims import CheckedClaim, check_claims, fit_of
-from flows.experiments.experiment import results_folder
+from flows.experiments.experiment import Condition, bare_name, experiment_path, results_folder
 from flows.experiments.forms import write_figure, write_forms
-from flows.experiments.rows import Tidy, headings, lacking, rows_csv, tidy
-from flows.experiments.runs import RECORD, Run, last_runs
-from flows.experiments.statistics import PowerLaw
+from flows.experiments.runs import (
+    RECORD,
+    Run,
+    Tidy,
+    headings,
+    labels,
+    lacking,
+    last_runs,
+    mixed_axes,
+    paired_by_seed,
+    rows_csv,
+    tidy,
+)
+from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table
-from flows.experiments.yaml_file import bare_name, experiment_path
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import UserError
 
 RUNS, TABLES, FIGURES, FITS, CLAIMS = "runs.csv", "tables", "figures", "fits.json", "claims.json"
 """In the folder of an experiment's results. All but the first are made of the first, and never read."""
+
+Answer = Literal["holds", "does not hold", "cannot be said"]
+
+RELATIONS = {"below": operator.lt, "at_most": operator.le, "above": operator.gt, "at_least": operator.ge}
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim with what the runs say of it."""
+
+    says: str
+    holds_if: list[dict[str, Any]]
+    answer: Answer
+    because: str
+    """What is missing, or the values that were compared."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +143,9 @@ def check(name: str, results: Results) -> tuple[list[str], bool]:
     stored, data, lines, differ, count = stored_rows(name), results.data, [], False, 0
     now = pd.DataFrame(data.frame).set_index("cell")
     metrics = {name: heading for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
-    labels = dict(zip(data.frame["cell"], data.labels, strict=True))
+    known = dict(zip(data.frame["cell"], data.labels, strict=True))
     for cell in [*stored.index, *(cell for cell in now.index if cell not in stored.index)]:
-        label = labels.get(cell, cell)
+        label = known.get(cell, cell)
         if cell not in now.index or cell not in stored.index:
             lines.append(f"{label}: {'gone' if cell in stored.index else 'new'}")
             differ = True
@@ -129,10 +156,10 @@ def check(name: str, results: Results) -> tuple[list[str], bool]:
             differ = True
         for metric, heading in metrics.items():
             count += 1
-            old, new = _number(before.get(heading, "")), None if pd.isna(after[metric]) else float(after[metric])
+            old, new = _stored(before.get(heading, "")), None if pd.isna(after[metric]) else float(after[metric])
             if old == new:
                 continue
-            low, high = (_number(before.get(f"{metric} {side}", "")) for side in ("low", "high"))
+            low, high = (_stored(before.get(f"{metric} {side}", "")) for side in ("low", "high"))
             within = None not in (old, new, low, high) and low <= new <= high  # type: ignore[operator]
             differ |= not within
             shown = ", now ".join("none" if value is None else f"{value:.6g}" for value in (old, new))
@@ -141,5 +168,92 @@ def check(name: str, results: Results) -> tuple[list[str], bool]:
     return [*lines, f"{len(stored)} runs, {count} numbers: {same}"], not differ
 
 
-def _number(text: str) -> float | None:
+def _stored(text: str) -> float | None:
     return float(text) if text else None
+
+
+class MissingError(Exception):
+    """What a claim needs is not there."""
+
+
+def fit_of(data: Tidy, name: str) -> PowerLaw:
+    """The power law of `fits`. Raises ValueError if there are too few runs, or values that are not positive."""
+    fit = data.experiment.fits[name]
+    known = data.frame.dropna(subset=[fit.x, fit.y])
+    return fit_power_law(list(zip(known[fit.x], known[fit.y], strict=True)))
+
+
+def check_claims(data: Tidy) -> list[CheckedClaim]:
+    """Each claim of the file. Raises UserError on a level that the grid does not have."""
+    checked = []
+    for number, claim in enumerate(data.experiment.claims):
+        try:
+            found = [_checked(data, condition) for condition in claim.holds_if]
+        except UserError as error:
+            raise UserError(f"claims.{number}.holds_if: {error}") from None
+        answers = [answer for answer, _ in found]
+        answer: Answer = "does not hold" if "does not hold" in answers else "holds"
+        if "cannot be said" in answers:
+            answer, found = "cannot be said", [item for item in found if item[0] == "cannot be said"]
+        conditions = [condition.model_dump(exclude_unset=True) for condition in claim.holds_if]
+        checked.append(CheckedClaim(claim.says, conditions, answer, "; ".join(because for _, because in found)))
+    return checked
+
+
+def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
+    """The answer of one condition, and what is missing, or the values that were compared."""
+    rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
+    try:
+        found = _number(data, condition, rows)
+        told, holds = [_told(found)], []
+        for name, bounds in condition.bounds.items():
+            value = getattr(found, "mean" if name == "value" else name)
+            if value is None:
+                return "cannot be said", f"one seed has no interval ({'; '.join(told)})"
+            for relation, limit in bounds.items():
+                bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
+                told += [_told(bound)] if bound else []
+                holds.append(RELATIONS[relation](value, bound.mean if bound else limit))
+    except MissingError as error:
+        return "cannot be said", str(error)
+    return "holds" if all(holds) else "does not hold", "; ".join(told)
+
+
+def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:
+    """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
+    if condition.exponent:
+        fit = data.experiment.fits[condition.exponent]
+        absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]
+        if len(absent):
+            raise MissingError(f"missing: {'; '.join(labels(absent))}")
+        try:
+            law = fit_of(data, condition.exponent)
+        except ValueError as error:
+            raise MissingError(str(error)) from None
+        return Estimate(law.n, law.b, *law.b_interval)
+    if condition.mean:
+        return estimate(_values(rows[0], condition.mean))
+    assert condition.difference is not None
+    for side in rows:
+        _values(side, condition.difference)
+    return paired_difference(*paired_by_seed(rows[0], rows[1], condition.difference))
+
+
+def _told(found: Estimate) -> str:
+    bounds = "" if found.low is None else f" [{found.low:.4g}, {found.high:.4g}]"
+    return f"{found.mean:.4g}{bounds}, n = {found.n}"
+
+
+def _selected(data: Tidy, levels: Mapping[str, str]) -> pd.DataFrame:
+    rows = data.select(levels)
+    if mixed := mixed_axes(rows, data.axes):
+        raise UserError(f"say which level of {', '.join(mixed)}")
+    return rows
+
+
+def _values(rows: pd.DataFrame, metric: str) -> list[float]:
+    absent = rows[rows[metric].isna()]
+    if len(absent) or not len(rows):
+        told = "; ".join(labels(absent) + " (" + absent["state"] + ")")
+        raise MissingError(f"missing: {told or metric}")
+    return [float(value) for value in rows[metric]]

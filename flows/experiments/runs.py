@@ -1,25 +1,39 @@
-"""The record of an experiment's runs, `experiments/NAME/runs.jsonl`.
+"""The record of an experiment's runs, `experiments/NAME/runs.jsonl`, and the tidy table of them, runs.csv.
 
-One line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier lines intact, and
-an incomplete last line is ignored. Of a cell that ran again the last line counts.
+The record has one line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier
+lines intact, and an incomplete last line is ignored. If a cell ran again, its last line counts.
+
+The table has a row for each cell of the grid, whether its run finished, failed or never began:
+
+    cell                                 its id
+    AXIS, ...                            the cell's level of each axis, a categorical in the order of the grid
+    seed
+    state                                `finished`; else why there is no number: `not run`, `failed`
+    METRIC, ...                          NaN if the run has no such number
+    METRIC low, METRIC high, ...         the run's own 95 % interval, of the metrics that have one
+    experiment, commit, baseline, params_sha256, message
+
+and LEVELS, which is made of the axes.
 """
 
 import fcntl
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas as pd
 from pydantic import ConfigDict, Field, ValidationError
 
+from flows.experiments.experiment import COLUMNS, Experiment
 from flows.run.report import curve_points
 from stages.runtime.entry import UserError
-from stages.runtime.section import Section
+from stages.runtime.section import PARAMS_FILE, Section, flatten, value_at
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -61,67 +75,6 @@ class Run(Section):
     def params_sha256(self) -> str:
         """Of the params in canonical JSON."""
         return hashlib.sha256(json.dumps(self.params, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Cells that are to have runs; what of a run is recorded, and where."""
-
-    title: str
-    """Of what runs them, for people."""
-    cells: Sequence["Cell"]
-    targets: Sequence[str]
-    """The stages at which a run ends."""
-    reports: Collection[str]
-    """JSON files."""
-    curves: Collection[str]
-    """FILE:COLUMN."""
-    sections: Collection[str]
-    """Sections of params.yaml that the stages read."""
-    record: Path
-
-    @property
-    def files(self) -> set[str]:
-        """Those that the reports and curves are read from."""
-        return {*self.reports, *(location.partition(":")[0] for location in self.curves)}
-
-    def end(
-        self,
-        cell: "Cell",
-        state: RunState,
-        baseline: str,
-        params: dict[str, Any],
-        keys: dict[str, str],
-        *,
-        commit: str = "",
-        texts: Mapping[str, str] | None = None,
-        message: str = "",
-    ) -> Run:
-        """The run of a cell that has ended, added to the record unless it was cancelled.
-
-        `texts` are those of the files that hold the reports and curves.
-        """
-        values, points = reports_and_curves(texts or {}, self.reports, self.curves)
-        run = Run(
-            cell=cell.id,
-            state=state,
-            experiment=cell.name if commit else "",
-            commit=commit,
-            baseline=baseline,
-            params={name: section for name, section in params.items() if name in self.sections},
-            reports=values,
-            curves=points,
-            ended=datetime.now(UTC).isoformat(timespec="seconds"),
-            message=message,
-            keys=keys,
-        )
-        if state != "cancelled":
-            append_run(self.record, run)
-        return run
-
-
-RunCells = Callable[..., dict[str, Run]]
-"""What runs the cells of a batch and records them: here, or on a pool (flows/sweep/run_cells.py, pool.py)."""
 
 
 def append_run(path: Path, run: Run) -> None:
@@ -175,3 +128,158 @@ def reports_and_curves(
     return values, {
         location: list(curve_points(texts.get(location.partition(":")[0], ""), location)) for location in curves
     }
+
+
+CurvePoints = list[tuple[float, float]]
+
+SOURCES = COLUMNS[3:]
+
+SIDES = ("low", "high")
+
+LEVELS = "all levels"
+"""A cell's levels for people; a name has no space, so no axis or metric is called so."""
+
+
+@dataclass(frozen=True)
+class Tidy:
+    """The rows in the order of the grid, and what is to be known about all of them."""
+
+    name: str
+    experiment: Experiment
+    frame: pd.DataFrame
+    curves: Mapping[str, Mapping[str, CurvePoints]] = field(default_factory=dict)
+    """Of finished runs, by the cell's id and the curve's name; not in runs.csv."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> list[str]:
+        """Of the grid."""
+        return [*self.experiment.axes]
+
+    @property
+    def labels(self) -> "pd.Series[str]":
+        """Each row for people."""
+        return labels(self.frame)
+
+    def levels(self, axis: str) -> list[str]:
+        """Those of an axis, in the order of the grid."""
+        return list(self.frame[axis].cat.categories)
+
+    def select(self, where: Mapping[str, str]) -> pd.DataFrame:
+        """The rows of these levels. Raises UserError on an axis or a level that the grid does not have."""
+        for axis, level in where.items():
+            if axis not in self.axes:
+                raise UserError(f"no axis `{axis}`; there are {', '.join(self.axes)}")
+            if level not in self.levels(axis):
+                raise UserError(f"{axis} has no level `{level}`; there are {', '.join(self.levels(axis))}")
+        return at_levels(self.frame, where)
+
+
+def at_levels(rows: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
+    """The rows with these levels."""
+    for axis, level in levels.items():
+        rows = rows[rows[axis] == level]
+    return rows
+
+
+def mixed_axes(rows: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """The axes of which these rows have several levels."""
+    return [axis for axis in axes if rows[axis].nunique() > 1]
+
+
+def labels(rows: pd.DataFrame) -> "pd.Series[str]":
+    """Each row for people."""
+    return rows[LEVELS] + ", seed " + rows["seed"].astype(str)
+
+
+def lacking(n: int, expected: int) -> str:
+    """`2 of 3 runs`; empty where no run is missing."""
+    return f"{n} of {expected} runs" if n < expected else ""
+
+
+def paired_by_seed(own: pd.DataFrame, base: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
+    """The values of a metric in both, seed by seed; seeds that one of them lacks are left out."""
+    sides = (rows.set_index("seed")[metric] for rows in (own, base))
+    both = pd.concat(sides, axis="columns", join="inner").dropna()
+    return both.iloc[:, 0].tolist(), both.iloc[:, 1].tolist()
+
+
+def tidy(name: str, experiment: Experiment, cells: Sequence["Cell"], runs: Iterable[Run]) -> Tidy:
+    """Each cell with its run.
+
+    Raises UserError if finished runs differ in a parameter that no cell sets: one table would mix two experiments.
+    """
+    by_cell = {run.cell: run for run in runs}
+    finished = [run for cell in cells if (run := by_cell.get(cell.id)) and run.state == "finished"]
+    require_same_params(finished, {key for cell in cells for key in cell.overrides})
+    rows = [_row(experiment, cell, by_cell.get(cell.id)) for cell in cells]
+    curves = {
+        run.cell: {
+            name: points for name, curve in experiment.curves.items() if (points := run.curves.get(curve.source))
+        }
+        for run in finished
+    }
+    baselines = sorted({run.baseline[:7] for run in finished if run.baseline})
+    notes = (f"The runs were started from {len(baselines)} commits: {', '.join(baselines)}.",) if baselines[1:] else ()
+    return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, notes)
+
+
+def require_same_params(runs: Sequence[Run], set_by_cells: Collection[str]) -> None:
+    """Raise UserError that names the parameters in which runs differ although no cell sets them."""
+    flat = [flatten(run.params) for run in runs]
+    within = tuple(f"{key}." for key in set_by_cells)
+    keys = {key for values in flat for key in values if not f"{key}.".startswith(within)}
+    mixed = sorted(key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat))
+    if mixed:
+        raise UserError(
+            f"the runs differ in {', '.join(mixed[:5])}, which no cell sets, because {PARAMS_FILE} changed "
+            "between them; `parrotflow sweep` runs the older ones again"
+        )
+
+
+def _row(experiment: Experiment, cell: "Cell", run: Run | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"cell": cell.id, **cell.levels, "seed": cell.seed, "state": run.state if run else "not run"}
+    known = {source: getattr(run, source, "") for source in SOURCES}
+    reports = run.reports if run and row["state"] == "finished" else {}
+    bounds: dict[str, Any] = {}
+    for name, metric in experiment.metrics.items():
+        value = number_at(reports, metric.source)
+        row[name] = None if value is None else value / metric.scale
+        if metric.interval:
+            found = _report_value(reports, metric.interval)
+            pair = found if isinstance(found, list) and len(found) == 2 else (math.nan, math.nan)
+            bounds |= {f"{name} {side}": float(bound) / metric.scale for side, bound in zip(SIDES, pair, strict=True)}
+    return row | bounds | known
+
+
+def _report_value(reports: Mapping[str, Any], location: str) -> Any:
+    file, _, key = location.partition(":")
+    return value_at(reports.get(file), key)
+
+
+def number_at(reports: Mapping[str, Any], location: str) -> float | None:
+    """The finite number at FILE:KEY of a run's reports; None where there is none."""
+    value = _report_value(reports, location)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def headings(experiment: Experiment) -> dict[str, str]:
+    """The heading in runs.csv of each column of numbers, by its name."""
+    metrics = {name: f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()}
+    bounds = [f"{name} {side}" for name, item in experiment.metrics.items() if item.interval for side in SIDES]
+    return metrics | {name: name for name in bounds}
+
+
+def _typed(experiment: Experiment, frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the types that the columns have, and LEVELS."""
+    frame[LEVELS] = frame[[*experiment.axes]].agg(", ".join, axis="columns")
+    for axis in experiment.axes:
+        frame[axis] = pd.Categorical(frame[axis], categories=frame[axis].unique())
+    return frame.astype(dict.fromkeys(headings(experiment), float) | {"seed": int})
+
+
+def rows_csv(data: Tidy) -> str:
+    """The rows as CSV: axes, seed, state, every metric with its unit in the heading, and where it comes from."""
+    frame = data.frame.drop(columns=LEVELS).rename(columns=headings(data.experiment))
+    return str(frame.to_csv(index=False, lineterminator="\n"))

@@ -20,22 +20,20 @@ class Estimate:
 
     n: int
     mean: float
-    sd: float | None
-    """Standard deviation of the seeds, divided by n - 1; None for one seed."""
     low: float | None
     """Lower bound of the 95 % interval of the mean by Student's t; None for one seed."""
     high: float | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of the values, NaN for none, with its spread."""
+    """The mean of the values, NaN for none, with its interval."""
     n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
     if n < 2:
-        return Estimate(n, mean, None, None, None)
+        return Estimate(n, mean, None, None)
     if len(set(values)) == 1:  # rounding may change the mean, and scipy divides zero by zero
-        return Estimate(n, values[0], 0.0, values[0], values[0])
+        return Estimate(n, values[0], values[0], values[0])
     interval = stats.ttest_1samp(values, 0).confidence_interval(1 - SIGNIFICANT)
-    return Estimate(n, mean, float(np.std(values, ddof=1)), float(interval.low), float(interval.high))
+    return Estimate(n, mean, float(interval.low), float(interval.high))
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
     """`values` minus `baseline`, which hold the same seeds in the same order."""
     differences = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
     found = estimate(differences.tolist())
-    if found.sd is None:
+    if found.low is None:
         p = None
-    elif found.sd == 0:
+    elif found.low == found.high:
         p = 1.0 if found.mean == 0 else 0.0
     else:
         p = float(stats.ttest_1samp(differences, 0).pvalue)
-    return Difference(found.n, found.mean, found.sd, found.low, found.high, p)
+    return Difference(found.n, found.mean, found.low, found.high, p)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

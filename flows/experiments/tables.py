@@ -1,6 +1,5 @@
 """From tidy data to tables: means over seeds, and paired differences."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -8,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from flows.experiments.rows import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
+from flows.experiments.runs import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import SIGNIFICANT, estimate, holm, paired_difference
 from stages.runtime.entry import UserError
 
 if TYPE_CHECKING:
     from flows.experiments.experiment import TableSpec
-
-
-MOST_DECIMALS = 12
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,6 @@ class Entry:
     expected: int
     value: float | None
     """The mean, the mean difference or a p value."""
-    sd: float | None
     spread: str = ""
     """Printed after the number; empty for one run, and if all runs are equal."""
     extra: str = ""
@@ -51,12 +46,6 @@ class Table:
     footnotes: list[str]
 
 
-SPREADS = {
-    "sd": "standard deviation over seeds",
-    "interval_95": "half-width of the 95 % interval of the mean over seeds, by Student's t",
-}
-
-
 def means_table(data: Tidy, name: str) -> Table:
     """A table of the file: a mean over seeds in each entry.
 
@@ -71,7 +60,7 @@ def means_table(data: Tidy, name: str) -> Table:
                 f"tables.{name}: the row {', '.join(key)} holds several levels of {', '.join(mixed)}; "
                 "name that axis under rows"
             )
-    entries = [[_mean(data, table, rows, metric) for metric in table.metrics] for rows in groups.values()]
+    entries = [[_mean(data, rows, metric) for metric in table.metrics] for rows in groups.values()]
     return Table(
         data.name,
         name,
@@ -94,21 +83,12 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
-def decimals_of(data: Tidy, metric: str) -> int:
-    """Digits after the point: as the file says, else enough to show four digits of the largest number."""
-    asked = data.experiment.metrics[metric].decimals
-    if asked is not None:
-        return asked
-    largest = data.frame[metric].abs().max()
-    return min(max(3 - math.floor(math.log10(largest)), 0), MOST_DECIMALS) if largest > 0 else 0
-
-
-def _mean(data: Tidy, table: "TableSpec", rows: pd.DataFrame, metric: str) -> Entry:
-    decimals = decimals_of(data, metric)
+def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
+    decimals = data.experiment.metrics[metric].decimals
     found = estimate(rows[metric].dropna().tolist())
-    spread = found.sd if table.spread == "sd" or found.high is None else found.high - found.mean
+    half_width = None if found.high is None else found.high - found.mean
     printed: list[str] = []
-    if table.data_interval and data.experiment.metrics[metric].interval:
+    if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
         printed = [number(bound, decimals) for bound in bounds]
     return Entry(
@@ -116,15 +96,17 @@ def _mean(data: Tidy, table: "TableSpec", rows: pd.DataFrame, metric: str) -> En
         n=found.n,
         expected=len(rows),
         value=found.mean if found.n else None,
-        sd=found.sd,
-        spread=f"± {number(spread, decimals)}" if spread else "",
+        spread=f"± {number(half_width, decimals)}" if half_width else "",
         extra=f"[{', '.join(printed)}]" if printed else "",
     )
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
     seeds = sorted(data.frame["seed"].unique())
-    lines = [f"Mean ± {SPREADS[table.spread]}; n = {len(seeds)} seeds ({', '.join(map(str, seeds))})."]
+    lines = [
+        "Mean ± half-width of the 95 % interval of the mean over seeds, by Student's t; "
+        f"n = {len(seeds)} seeds ({', '.join(map(str, seeds))})."
+    ]
     if len(seeds) == 1:
         lines = [f"One run each, seed {seeds[0]}: nothing is said of other seeds."]
     if any(entry.extra for line in entries for entry in line):
@@ -175,7 +157,7 @@ def differences_table(data: Tidy, name: str) -> Table:
     flat = [
         entry
         for (own, _), p in zip(found, corrected, strict=True)
-        for entry in (own, Entry(text=_p_text(p), n=own.n, expected=own.n, value=p, sd=None))
+        for entry in (own, Entry(text=_p_text(p), n=own.n, expected=own.n, value=p))
     ]
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
@@ -202,14 +184,13 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     own, against = (at_levels(data.frame, levels) for levels in (line, base))
     values, reference = paired_by_seed(own, against, metric)
     found, mean = paired_difference(values, reference), estimate(reference).mean
-    decimals = decimals_of(data, metric)
+    decimals = data.experiment.metrics[metric].decimals
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
     entry = Entry(
         text=number(found.mean, decimals, signed=True) if found.n else "",
         n=found.n,
         expected=len({*own["seed"], *against["seed"]}),
         value=found.mean if found.n else None,
-        sd=found.sd,
         spread=f"[{', '.join(bounds)}]" if all(bounds) else "",
         extra=f"({100 * found.mean / abs(mean):+.1f} %)" if found.n and mean else "",
     )

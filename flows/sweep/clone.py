@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, own_environment, repair_after_kill
 from flows.environment import dvc_state_within
-from flows.experiments.yaml_file import EXPERIMENTS
+from flows.experiments.experiment import EXPERIMENTS
 from flows.project.compose import dump_yaml, load_yaml, put
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir

@@ -23,7 +23,8 @@ from flows.run.terminal import LastingConsole
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
-    from flows.experiments.runs import Batch, Run, RunState
+    from flows.experiments.runs import Run, RunState
+    from flows.sweep.run_cells import Batch
 
 POLL_SECONDS = 0.2
 

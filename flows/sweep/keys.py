@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
@@ -21,11 +21,14 @@ from dvc.stage import Stage
 from flows.dvc_repo import open_repo
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch, Run, last_runs
+from flows.experiments.runs import Run, last_runs
 from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.sweep import clone
 from stages.runtime.entry import UserError
 from stages.runtime.section import PARAMS_FILE
+
+if TYPE_CHECKING:
+    from flows.sweep.run_cells import Batch
 
 PLANNING = clone.CLONES / "plan"
 """The clone in which the keys of each cell are computed."""
@@ -48,7 +51,7 @@ class Standing:
     """Whether it would run only because it failed: it waits for `--retry`."""
 
 
-def standings(batch: Batch, keys: dict[str, dict[str, str]]) -> dict[str, Standing]:
+def standings(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, Standing]:
     """Where each cell stands, by its id. `keys` are those of `keys_of_cells`."""
     last, found = last_runs(batch.record), dict[str, Standing]()
     for cell in batch.cells:

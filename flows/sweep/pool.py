@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
@@ -43,7 +43,7 @@ from flows.checkout import (
 from flows.dvc_repo import experiment_ref, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch, Run, last_runs
+from flows.experiments.runs import Run, last_runs
 from flows.run.locks import run_lock
 from flows.run.outcome import StoppedError
 from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare, save_experiment
@@ -53,13 +53,16 @@ from flows.sweep.processes import run_one
 from stages.runtime.entry import UnavailableError, UserError, first_line
 from stages.runtime.section import read_params_file
 
+if TYPE_CHECKING:
+    from flows.sweep.run_cells import Batch
+
 DEPLOYMENT = "sweep-cell/sweep-cell"
 
 POLL_SECONDS = 2.0
 """Between two questions about one flow run."""
 
 
-def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]]) -> dict[str, Run]:
+def run_cells_on_pool(batch: "Batch", head: str, keys: Mapping[str, Mapping[str, str]]) -> dict[str, Run]:
     """As `run_cells`, on the workers of a pool.
 
     Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
@@ -108,7 +111,7 @@ class OnPool:
     deployment: UUID
     head: str
     keys: Mapping[str, Mapping[str, str]]
-    batch: Batch
+    batch: "Batch"
     progress: Progress
     runs: dict[str, Run] = field(default_factory=dict)
 
@@ -166,8 +169,8 @@ class OnPool:
             except Exception as error:  # each kind of remote has errors of its own; the same command collects later
                 said = str(error) or type(error).__name__
                 commit, ended = "", Ended("cancelled", f"the results of {cell.name} cannot be read: {said}")
-        params, keys, said = cell.params(read_params_file()), dict(self.keys[cell.id]), ended.message
-        run = self.batch.end(cell, ended.state, self.head, params, keys, commit=commit, texts=texts, message=said)
+        params, keys = cell.params(read_params_file()), self.keys[cell.id]
+        run = self.batch.end(cell, ended, self.head, params, keys, commit=commit, texts=texts)
         self.runs[cell.id] = run
         self.progress.recorded(run)
         return ended

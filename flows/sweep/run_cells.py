@@ -4,16 +4,17 @@ The project stays locked, so no other run of it takes the same cores.
 """
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
-from flows.experiments.experiment import results_folder
+from flows.experiments.experiment import bare_name, experiment_path, results_folder
 from flows.experiments.results import compute
-from flows.experiments.runs import RECORD, Batch, Run, RunCells
-from flows.experiments.yaml_file import bare_name, experiment_path
+from flows.experiments.runs import RECORD, Run, append_run, reports_and_curves
 from flows.plan.settings import check_params
 from flows.run.locks import run_lock
 from flows.sweep import clone
@@ -25,6 +26,66 @@ from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CHECKED = Path(".parrotflow/sweep-check")
 """Where `--check` computes everything again; nothing in it comes from the project's caches."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cells to run, and what is recorded of their runs."""
+
+    title: str
+    """Shown to the user."""
+    cells: Sequence[Cell]
+    targets: Sequence[str]
+    """The stages at which a run ends."""
+    reports: Collection[str]
+    """JSON files."""
+    curves: Collection[str]
+    """FILE:COLUMN."""
+    sections: Collection[str]
+    """Sections of params.yaml that the stages read."""
+    record: Path
+
+    @property
+    def files(self) -> set[str]:
+        """The files of the reports and curves."""
+        return {*self.reports, *(location.partition(":")[0] for location in self.curves)}
+
+    def end(
+        self,
+        cell: Cell,
+        ended: Ended,
+        baseline: str,
+        params: Mapping[str, Any],
+        keys: Mapping[str, str],
+        *,
+        commit: str = "",
+        texts: Mapping[str, str] | None = None,
+    ) -> Run:
+        """Return the run of a cell that has ended, and record it unless it was cancelled.
+
+        `texts` are those of the files that hold the reports and curves.
+        """
+        values, points = reports_and_curves(texts or {}, self.reports, self.curves)
+        run = Run(
+            cell=cell.id,
+            state=ended.state,
+            experiment=cell.name if commit else "",
+            commit=commit,
+            baseline=baseline,
+            params={name: section for name, section in params.items() if name in self.sections},
+            reports=values,
+            curves=points,
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            message=ended.message,
+            keys=dict(keys),
+        )
+        if ended.state != "cancelled":
+            append_run(self.record, run)
+        return run
+
+
+RunCells = Callable[..., dict[str, Run]]
+"""Runs the cells of a batch and records them: `run_cells` here, or `run_cells_on_pool` (pool.py)."""
 
 
 def grid(name: str) -> Batch:
@@ -53,11 +114,10 @@ def planned(name: str) -> list[tuple[Cell, Standing]]:
     return [(cell, standing[cell.id]) for cell in batch.cells]
 
 
-def sweep(name: str, *, retry: bool = False, runner: RunCells, options: str = "", wait: bool = False) -> list[str]:
-    """Run the cells that are not up to date. Returns what to say of those that have no result; nothing if all have one.
+def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = False) -> list[str]:
+    """Run the cells that are not up to date. Returns a line for each that still has no result, and what to do.
 
-    A cell that failed at the commit that is still checked out runs again only with `retry`. `runner` runs them;
-    `options` are those of the command that say so.
+    A cell that failed runs again only with `retry`, or once one of its inputs has changed.
     """
     with run_lock(f"sweep {bare_name(name)}", wait=wait):
         while True:
@@ -70,9 +130,9 @@ def sweep(name: str, *, retry: bool = False, runner: RunCells, options: str = ""
     missing = [(cell, runs[cell.id]) for cell in batch.cells if runs[cell.id].state != "finished"]
     lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
     if missing:
-        again = "" if any(run.state == "cancelled" for _, run in missing) else " --retry"
+        again = "" if any(run.state == "cancelled" for _, run in missing) else " with --retry"
         count = f"{len(missing)} of {len(batch.cells)} cells have no result"
-        lines.append(f"{count}; `parrotflow sweep {name}{again}{options}` tries them again")
+        lines.append(f"{count}; the same command{again} tries them again")
     return lines
 
 
@@ -146,9 +206,7 @@ def run_cells(
             except UserError as error:
                 ended = Ended("cancelled", str(error))
         params = read_params_file(folder / PARAMS_FILE)
-        runs[id_] = batch.end(
-            cell, ended.state, head, params, dict(keys[id_]), commit=commit, texts=texts, message=ended.message
-        )
+        runs[id_] = batch.end(cell, ended, head, params, keys[id_], commit=commit, texts=texts)
         progress.recorded(runs[id_])
         if ended.state == "finished":
             clone.discard(clones.absolute() / id_)

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.experiments.cells import Cell
-from flows.experiments.rows import Tidy, tidy
-from flows.experiments.runs import Run
+from flows.experiments.runs import Run, Tidy, tidy
 from tests.flows.experiments.small_experiment import PARAMS, b_is_better, small_experiment
 
 WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}
@@ -47,26 +46,8 @@ def some_data(folder: Path, lacking: Iterable[int] = ()) -> Tidy:
         folder,
         axes={"size": WIDTHS["size"]} | axes,
         claims=claims,
-        figures=figures(),
     )
     runs = [finished(cell) for cell in cells]
     for index in lacking:
         runs[index] = runs[index].model_copy(update={"state": "failed", "reports": {}, "message": "no luck"})
     return tidy(NAME, experiment, cells, runs)
-
-
-def figures() -> dict[str, dict[str, object]]:
-    """Those of the small experiment, for these widths."""
-    return {
-        "curves": {"kind": "curves", "caption": "Curves.", "curve": "held_out"},
-        "levels": {"kind": "levels", "caption": "Levels.", "x": "loss"},
-        "points": {
-            "kind": "points",
-            "caption": "L",
-            "x": "cost",
-            "y": "loss",
-            "fit": "law",
-            "log": ["x", "y"],
-            "by": "size",
-        },
-    }

@@ -7,16 +7,11 @@ import pytest
 import yaml
 
 from flows.experiments.cells import cells_of, check_cells, read_experiment
-from flows.experiments.yaml_file import experiment_path
+from flows.experiments.experiment import experiment_path
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
 from tests.small_project import ROOT
-
-
-@pytest.fixture(autouse=True)
-def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def checked(name: str) -> None:

@@ -16,11 +16,6 @@ from tests.flows.experiments.some_runs import finished
 SPACE = {"model.width": {"low": 1, "high": 1000, "log": True}}
 
 
-@pytest.fixture(autouse=True)
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def drawn(**axis: Any) -> list[dict[str, Any]]:
     recipe = {"a": {"model.name": "a"}}
     nothing: dict[str, Any] = {"comparisons": {}, "tables": {}, "figures": {}, "claims": [], "fits": {}}
@@ -91,7 +86,7 @@ def test_a_space_with_fewer_levels_is_drawn_whole() -> None:
     ("axis", "message"),
     [
         ({"draw": 3, "by": "tpe"}, "`by: tpe` needs `metric`"),
-        ({"draw": 3, "by": "tpe", "metric": "cost"}, "cost is no metric with a `better`"),
+        ({"draw": 3, "by": "tpe", "metric": "lost"}, r"axes\.width\.metric: no `lost`; there are loss, cost, half"),
         ({"draw": 3, "space": {"model.width": {"low": 2, "high": 1}}}, r"axes\.width\.space\.model\.width"),
         ({"draw": 0}, r"axes\.width\.draw = 0"),
     ],

@@ -10,15 +10,10 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_rgb
 
-from flows.experiments.claims import fit_of
 from flows.experiments.forms import COLUMN_INCHES, LOOKS, _looks, write_figure
-from flows.experiments.rows import CurvePoints
+from flows.experiments.results import fit_of
+from flows.experiments.runs import CurvePoints
 from tests.flows.experiments.some_runs import some_data
-
-
-@pytest.fixture(autouse=True)
-def in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def draw(folder: Path, name: str) -> dict[str, bytes]:
@@ -27,7 +22,7 @@ def draw(folder: Path, name: str) -> dict[str, bytes]:
     return {path.suffix: path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("name", ["curves", "levels", "points"])
+@pytest.mark.parametrize("name", ["curves", "points"])
 def test_a_figure_has_the_same_bytes_each_time_in_two_forms_a_column_wide(tmp_path: Path, name: str) -> None:
     first = draw(tmp_path, name)
 
@@ -50,17 +45,6 @@ def _inflated(part: bytes) -> bytes:
         return zlib.decompressobj().decompress(part)
     except zlib.error:
         return b""
-
-
-def test_a_level_of_one_run_has_no_interval_and_one_without_runs_is_named(tmp_path: Path) -> None:
-    data = some_data(tmp_path, lacking=[1, 2, 6, 7, 8])  # of w1, a and w2, a: seeds 1, 2 and all
-
-    svg = write_figure(tmp_path, data, "levels", {})[1].read_text()
-
-    labels = ["w1, a (1 of 3 runs)", "w1, b", "w2, a (0 of 3 runs)", "w2, b", "w4, a", "w4, b", "w8, a", "w8, b"]
-    assert [label for label in re.findall(r"<!-- (w\d.*?) -->", svg) if label in labels] == labels
-    assert svg.count("LineCollection_") == 7  # with that of the legend
-    assert svg.count("<!-- a run -->") == svg.count("<!-- mean over seeds, 95 % interval -->") == 1
 
 
 def test_labels_are_printed_as_they_are_and_a_run_without_cost_has_no_place_on_a_power_law(tmp_path: Path) -> None:
@@ -88,22 +72,6 @@ def test_a_metric_to_be_beaten_is_a_line_across_the_figure(tmp_path: Path) -> No
     assert svg().count("#777777") == without.count("#777777") + 2  # across, and in the legend
 
 
-def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(tmp_path: Path) -> None:
-    data = some_data(tmp_path)
-    data.frame.loc[0, "loss"] = 0.0  # w1, a, seed 0
-    levels = data.experiment.figures["levels"]
-
-    def shown(name: str) -> list[str]:
-        return re.findall(r"<!-- (w1.*?) -->", write_figure(tmp_path, data, name, {})[1].read_text())
-
-    assert shown("points") == ["w1 (5 of 6 runs)"]
-    assert shown("levels")[0] == "w1, a"
-    data.experiment.figures["levels"] = levels.model_copy(update={"log": ["x"]})
-    assert shown("levels")[0] == "w1, a (2 of 3 runs)"
-    data.frame["loss"] = 0.0
-    assert write_figure(tmp_path, data, "points", {}) == write_figure(tmp_path, data, "levels", {}) == []
-
-
 def test_a_curve_of_one_point_is_a_marker(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     one_point = {cell: {name: points[:1] for name, points in own.items()} for cell, own in data.curves.items()}
@@ -114,39 +82,6 @@ def test_a_curve_of_one_point_is_a_marker(tmp_path: Path) -> None:
 
     assert markers(data.curves) == 0
     assert markers(one_point) == 2  # of the second level: in the figure and in the legend
-
-
-def test_more_levels_than_colours_are_told_apart_by_line_and_marker() -> None:
-    first, again = LOOKS, list(islice(_looks(), 7 * len(LOOKS)))
-
-    assert tuple(again[: len(LOOKS)]) == first
-    assert (
-        len({(colour, line) for colour, line, _ in again}) == len({(colour, m) for colour, _, m in again}) == len(again)
-    )
-
-
-def test_a_law_that_rises_is_written_with_one_sign(tmp_path: Path) -> None:
-    data = some_data(tmp_path)
-    data.frame["loss"] = data.frame["cost"] ** 0.25
-
-    svg = write_figure(tmp_path, data, "points", {"law": fit_of(data, "law")})[1].read_text()
-
-    assert "1 x$^{0.25}$" in svg
-
-
-def test_no_two_levels_share_a_line_a_marker_or_a_grey() -> None:
-    greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
-
-    assert len({look[1] for look in LOOKS}) == len({look[2] for look in LOOKS}) == len(LOOKS)
-    assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
-
-
-def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
-    data = some_data(tmp_path, lacking=range(24))
-
-    assert write_figure(tmp_path, data, "curves", {}) == []
-    assert write_figure(tmp_path, data, "points", {}) == []
-    assert write_figure(tmp_path, data, "levels", {}) == []
 
 
 def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
@@ -163,3 +98,30 @@ def test_a_line_through_fewer_runs_than_planned_says_so(tmp_path: Path) -> None:
     ):
         assert said in svg(name, lacking)
         assert " of " not in "".join(re.findall("<!-- .* -->", svg(name, [])))
+
+
+def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.frame.loc[0, "loss"] = 0.0  # w1, a, seed 0
+
+    svg = write_figure(tmp_path, data, "points", {})[1].read_text()
+
+    assert re.findall(r"<!-- (w1.*?) -->", svg) == ["w1 (5 of 6 runs)"]
+    data.frame["loss"] = 0.0
+    assert write_figure(tmp_path, data, "points", {}) == []
+
+
+def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colours_by_line_and_marker() -> None:
+    greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
+    many = list(islice(_looks(), 7 * len(LOOKS)))
+
+    assert len({look[1] for look in LOOKS}) == len({look[2] for look in LOOKS}) == len(LOOKS)
+    assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
+    assert tuple(many[: len(LOOKS)]) == LOOKS
+    assert len({(colour, line) for colour, line, _ in many}) == len({(colour, m) for colour, _, m in many}) == len(many)
+
+
+def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
+    data = some_data(tmp_path, lacking=range(24))
+
+    assert write_figure(tmp_path, data, "curves", {}) == write_figure(tmp_path, data, "points", {}) == []

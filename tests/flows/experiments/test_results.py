@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,19 @@ import pytest
 
 from flows.cli import app
 from flows.experiments.cells import Cell
-from flows.experiments.results import compute
-from flows.experiments.runs import append_run
+from flows.experiments.experiment import Claim, Condition
+from flows.experiments.results import check_claims, compute
+from flows.experiments.runs import Tidy, append_run
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
-from tests.flows.experiments.some_runs import WIDTHS, figures, finished
+from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data
 
 RECORD = Path("experiments/toy/runs.jsonl")
 
 
 @pytest.fixture
-def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
+def cells(tmp_path: Path) -> list[Cell]:
     """The record of 12 runs, of which the last has failed, without git, DVC and params.yaml."""
-    monkeypatch.chdir(tmp_path)
     _, cells = small_experiment(tmp_path)
     (tmp_path / "params.yaml").unlink()
     for cell in cells[:-1]:
@@ -103,18 +104,18 @@ def test_check_compares_the_runs_number_by_number_and_writes_nothing(
 
 def test_a_table_or_figure_that_the_file_no_longer_has_is_removed(cells: list[Cell], tmp_path: Path) -> None:
     parrotflow("table", "toy")
-    assert (RECORD.parent / "tables/intervals.tex").exists()
+    assert (RECORD.parent / "tables/recipes.tex").exists()
 
-    small_experiment(tmp_path, tables={"main": EXPERIMENT["tables"]["main"]}, figures={})
+    small_experiment(tmp_path, comparisons={}, figures={})
     parrotflow("table", "toy")
 
-    assert {path.stem for path in (RECORD.parent / "tables").iterdir()} == {"main", "recipes"}
+    assert {path.stem for path in (RECORD.parent / "tables").iterdir()} == {"main"}
     assert not [*RECORD.parent.glob("figures/*")]
 
 
 def four_widths(folder: Path, runs_lost: int = 0) -> None:
     """Let the project have the small experiment with enough sizes for its power law, some runs of it missing."""
-    _, cells = small_experiment(folder, axes=small_axes(), claims=[], comparisons={}, figures=figures())
+    _, cells = small_experiment(folder, axes=small_axes(), claims=[], comparisons={})
     RECORD.unlink(missing_ok=True)
     for cell in cells[runs_lost:]:
         append_run(RECORD, finished(cell))
@@ -144,3 +145,78 @@ def test_a_fit_through_fewer_runs_than_planned_says_so_and_one_of_too_few_is_not
     small_experiment(tmp_path, axes=small_axes(), claims=[], comparisons={}, fits={}, figures={})
     parrotflow("table", "toy")
     assert not stored.exists()
+
+
+def test_each_claim_is_answered_with_the_numbers_it_was_decided_by(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+
+    answers = [(claim.answer, claim.because) for claim in check_claims(data)]
+
+    assert [answer for answer, _ in answers] == ["holds", "does not hold", "holds", "holds"]
+    assert answers[0][1].startswith("-0.3 [-0.3, -0.3], n = 3")
+    assert answers[2][1].startswith("0.1038 [0.0925")
+
+
+def test_a_claim_whose_runs_are_missing_cannot_be_said(tmp_path: Path) -> None:
+    data = some_data(tmp_path, lacking=[18])  # w8, a, seed 0
+
+    claims = check_claims(data)
+
+    assert [claim.answer for claim in claims] == ["cannot be said"] * 3 + ["holds"]
+    assert claims[0].because == "missing: w8, a, seed 0 (failed)"
+
+
+def claiming(data: Tidy, *conditions: Condition) -> Tidy:
+    claims = [Claim(says="?", holds_if=list(conditions))]
+    return replace(data, experiment=data.experiment.model_copy(update={"claims": claims}))
+
+
+def with_claim(data: Tidy, **condition: Any) -> Tidy:
+    return claiming(data, Condition(**condition))
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ({"size": "w9"}, "size has no level `w9`; there are w1, w2, w4, w8"),
+        ({"size": "w1"}, "say which level of recipe"),
+        ({"depth": "1"}, "no axis `depth`; there are size, recipe"),
+    ],
+)
+def test_a_claim_about_what_the_grid_does_not_have_is_refused(
+    tmp_path: Path, levels: dict[str, str | list[str]], message: str
+) -> None:
+    data = some_data(tmp_path)
+
+    with pytest.raises(UserError, match=r"^claims\.0\.holds_if: ") as error:
+        check_claims(with_claim(data, mean="loss", levels=levels, value={"below": 1}))
+
+    assert message in str(error.value)
+
+
+def test_a_claim_of_several_conditions_needs_all_of_them(tmp_path: Path) -> None:
+    data = some_data(tmp_path, lacking=[0])  # w1, a, seed 0
+    conditions = {
+        "holds": Condition(mean="loss", levels={"size": "w8", "recipe": "a"}, value={"below": "cost", "above": 0}),
+        "does not hold": Condition(mean="loss", levels={"size": "w2", "recipe": "a"}, value={"below": "cost"}),
+        "cannot be said": Condition(mean="loss", levels={"size": "w1", "recipe": "a"}, value={"below": 9}),
+    }
+
+    def answer(*names: str) -> tuple[str, str]:
+        (checked,) = check_claims(claiming(data, *(conditions[name] for name in names)))
+        return checked.answer, checked.because
+
+    assert answer("holds")[0] == "holds"
+    assert answer("holds")[1].endswith("; 64 [64, 64], n = 3"), "both means are told"
+    assert answer("holds", "does not hold")[0] == "does not hold"
+    assert answer("holds", "does not hold", "cannot be said") == ("cannot be said", "missing: w1, a, seed 0 (failed)")
+
+
+def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data = replace(data, frame=data.frame[data.frame["seed"] == 0])
+
+    (claim,) = check_claims(with_claim(data, mean="loss", levels=SMALLEST, high={"below": 9}))
+
+    assert claim.answer == "cannot be said"
+    assert "one seed has no interval" in claim.because

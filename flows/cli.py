@@ -299,21 +299,20 @@ def print_results(name: str) -> None:
 
 
 @app.command
-def serve(*, port: int = 4200) -> None:
-    """Serve the deployments `nightly` and `on-demand` on this machine: on schedule, and from the Prefect UI.
+def serve() -> None:
+    """Serve the deployments `nightly` and `on-demand` on this machine, until Ctrl-C, which pauses the schedule.
 
-    Parameters
-    ----------
-    port
-        Of the Prefect UI on loopback, if PREFECT_API_URL names no server.
+    They are recorded and started by the Prefect server of PREFECT_API_URL, else by `parrotflow ui`.
     """
-    from flows.run.server import prefect_server
+    from flows.run.server import Server
 
+    os.environ.setdefault("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    Server(os.environ["PREFECT_API_URL"]).wait()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt), prefect_server(port):
-        # Prefect reads the server's address when it is imported.
-        from flows.scheduled import serve_deployments
+    # Prefect reads the server's address when it is imported.
+    from flows.scheduled import serve_deployments
 
+    with suppress(KeyboardInterrupt):
         serve_deployments()
 
 
@@ -326,9 +325,9 @@ def ui(*, port: int = 4200) -> None:
     port
         Of the pages, on loopback.
     """
-    from flows.run.server import ui_command
-
-    os.execv(sys.executable, ui_command(port))
+    os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    os.execv(sys.executable, command)
 
 
 @app.command

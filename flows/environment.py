@@ -52,6 +52,8 @@ def prepare_environment() -> None:
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)
+    for name in ("NO_PROXY", "no_proxy"):  # no proxy stands between this machine and itself
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
     # dvc.yaml says `python`: that is this one, whether its environment is activated or not.
     own = str(Path(sys.executable).parent)
     if os.environ.get("PATH", "").split(os.pathsep)[0] != own:

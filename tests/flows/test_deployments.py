@@ -1,7 +1,6 @@
 """The deployments of the project name things that exist."""
 
 import inspect
-import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ import yaml
 from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.entry import UserError
-from tests.flows.operated import Operated, free_port
+from tests.flows.operated import Operated, answers, free_port
 from tests.flows.small_pipeline import git
 from tests.flows.test_pipeline import environment, toy
 from tests.waiting import wait_until
@@ -117,19 +116,28 @@ STAGE = "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"
 
 @contextmanager
 def serving(folder: Path, **variables: str) -> Iterator[Operated]:
-    """The command, as it is started in a terminal; ended with Ctrl-C."""
-    port = free_port()
+    """The pages and what is served, as they are started in two terminals; ended with Ctrl-C."""
+    address = f"http://127.0.0.1:{(port := free_port())}/api"
     (folder.parent / "home").mkdir(exist_ok=True)
-    # Programs that a shell starts in the background ignore Ctrl-C, and so would theirs.
-    command = ["env", "--default-signal=INT", sys.executable, "-m", "flows.cli", "serve", "--port", str(port)]
     own = environment(folder.parent / "home", server=False) | {"PREFECT_RUNNER_POLL_FREQUENCY": "1"} | variables
-    process = subprocess.Popen(command, cwd=folder, env=own, stdout=subprocess.PIPE, text=True)
+    # Programs that a shell starts in the background ignore Ctrl-C, and so would theirs.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "flows.cli"]
+    with (
+        subprocess.Popen([*command, "ui", "--port", str(port)], cwd=folder, env=own) as pages,
+        ended_by_ctrl_c(pages),
+    ):
+        wait_until(lambda: answers(f"{address}/health"), 180)
+        own |= {"PREFECT_API_URL": address}
+        with subprocess.Popen([*command, "serve"], cwd=folder, env=own) as serves, ended_by_ctrl_c(serves):
+            yield Operated(address, own)
+
+
+@contextmanager
+def ended_by_ctrl_c(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == f"Prefect UI: http://127.0.0.1:{port} (Ctrl-C ends)\n"
-        yield Operated(f"http://127.0.0.1:{port}/api", own)
+        yield
     finally:
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         process.wait()
 
 

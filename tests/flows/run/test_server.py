@@ -7,9 +7,9 @@ import httpx
 import psutil
 import pytest
 
-from flows.run.server import answers, start_server
+from flows.run.server import start_server
 from stages.runtime.entry import UserError
-from tests.flows.operated import Operated, free_port, operated
+from tests.flows.operated import Operated, answers, free_port, operated
 from tests.flows.test_pipeline import COMMAND, environment, processes_in, toy
 from tests.waiting import wait_until
 
@@ -23,7 +23,7 @@ def test_a_server_that_does_not_answer_is_refused_by_its_address(monkeypatch: py
 
     for api in (f"http://127.0.0.1:{free_port()}/api", "localhost", "http://HOST:PORT/api"):
         monkeypatch.setenv("PREFECT_API_URL", api)
-        with pytest.raises(UserError, match=f"{api} does not answer: start it, or unset PREFECT_API_URL"):
+        with pytest.raises(UserError, match=f"no Prefect server answers at {api}: `parrotflow ui`"):
             start_server().wait()
 
 

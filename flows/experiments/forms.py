@@ -15,7 +15,6 @@ import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, lacking
 from flows.experiments.statistics import PowerLaw
-from flows.experiments.tables import Entry, Table
 from stages.formats.pages import escape as escape_markdown
 from stages.runtime.atomic import atomic_write
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     from flows.experiments.experiment import CurvesFigure, PointsFigure
+    from flows.experiments.tables import Entry, Table
 
 
 LATEX = {
@@ -46,7 +46,7 @@ LATEX = {
 """What pdfLaTeX would not print as it is. Other alphabets, Greek among them, need XeLaTeX or LuaLaTeX."""
 
 
-def write_forms(folder: Path, table: Table) -> list[Path]:
+def write_forms(folder: Path, table: "Table") -> list[Path]:
     """Write all forms into the folder."""
     texts = {folder / f"{table.name}.tex": tex(table), folder / f"{table.name}.md": markdown(table)}
     for path, text in texts.items():
@@ -54,13 +54,13 @@ def write_forms(folder: Path, table: Table) -> list[Path]:
     return list(texts)
 
 
-def printed(entry: Entry) -> str:
+def printed(entry: "Entry") -> str:
     """An entry in one line: `1.51 ± 0.02 (2/3)`."""
     count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
     return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
 
 
-def markdown(table: Table) -> str:
+def markdown(table: "Table") -> str:
     """A Markdown table with its caption above and its footnotes below."""
     titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
     lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
@@ -71,7 +71,7 @@ def markdown(table: Table) -> str:
     return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
 
 
-def tex(table: Table) -> str:
+def tex(table: "Table") -> str:
     """A LaTeX table; the document needs \\usepackage{booktabs}."""
     names, label = len(table.row_headings), f"{table.experiment}-{table.name}".replace("_", "-")
     lines = [
@@ -94,7 +94,7 @@ def tex(table: Table) -> str:
     return "\n".join([*lines, "\\end{table}", ""])
 
 
-def _tex_entry(entry: Entry) -> str:
+def _tex_entry(entry: "Entry") -> str:
     return re.sub(r"(?<=[\[ ])-(?=\d)|(?<=\()-(?=\d)|^-(?=\d)", "$-$", escape_tex(printed(entry)))
 
 

@@ -19,7 +19,8 @@ import cyclopts
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError
+from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

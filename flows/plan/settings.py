@@ -19,10 +19,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from stages.runtime.credentials import refuse_credentials
-from stages.runtime.entry import UserError
-from stages.runtime.inputs import DVC_FILE
+from stages.runtime.entry import UserError, refuse_credentials
 from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
+from stages.runtime.stage import DVC_FILE
 
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""

@@ -16,8 +16,16 @@ import psutil
 from flows.run.locks import held_locks, run_lock
 from stages.formats.revision.execution import is_computing
 from stages.formats.revision.provenance import GitState
-from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
-from stages.runtime.entry import EXIT_TERMINATED, EXIT_UNAVAILABLE, UnavailableError, UserError, private_state_dir
+from stages.runtime.entry import (
+    EXIT_TERMINATED,
+    EXIT_UNAVAILABLE,
+    SECRET_NAMES,
+    UnavailableError,
+    UserError,
+    credential_in,
+    private_state_dir,
+    without_credentials,
+)
 
 if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision

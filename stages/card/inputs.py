@@ -14,8 +14,8 @@ from stages.formats.split_size import SplitSize, read_split
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
 from stages.runtime.entry import UserError
-from stages.runtime.inputs import DVC_FILE, inputs_of
 from stages.runtime.section import read_params_file
+from stages.runtime.stage import DVC_FILE, inputs_of
 
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"

@@ -17,9 +17,9 @@ from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import run_stage, visible
-from stages.runtime.inputs import require_listed
+from stages.runtime.entry import visible
 from stages.runtime.section import read_section
+from stages.runtime.stage import require_listed, run_stage
 
 LOUD_SHARE = 0.5
 """A verdict that takes more of a source's bytes is worth a warning."""

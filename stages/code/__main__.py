@@ -4,8 +4,8 @@ Every other stage of dvc.yaml depends on its own file, so a change of code rerun
 """
 
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import run_stage
 from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import FOLDER, stage_codes
 
 

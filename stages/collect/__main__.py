@@ -15,9 +15,9 @@ from stages.formats.documents import DOCUMENTS, corpus_id, shard_paths
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import UserError, run_stage, visible
-from stages.runtime.inputs import require_listed
+from stages.runtime.entry import UserError, visible
 from stages.runtime.section import read_section
+from stages.runtime.stage import require_listed, run_stage
 from stages.runtime.stage_code import require_locked
 
 LEFT_OUT_TABLE = Path("data/left_out.csv")

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.formats.documents import without_query
-from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.entry import UnavailableError, UserError, without_credentials
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"

@@ -11,8 +11,7 @@ from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem
 from stages.formats.documents import without_query
 from stages.formats.reports import json_object
 from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of
-from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UserError, visible
+from stages.runtime.entry import UserError, visible, without_credentials
 from stages.runtime.section import Section
 
 Row: TypeAlias = Mapping[str, Any] | None

@@ -14,7 +14,8 @@ from stages.formats.pages import filled_template
 from stages.formats.splits import SPLITS
 from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import run_stage, visible
+from stages.runtime.entry import visible
+from stages.runtime.stage import run_stage
 
 TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
 

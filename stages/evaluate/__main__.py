@@ -28,8 +28,8 @@ from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, w
 from stages.formats.reports import write_metrics
 from stages.formats.splits import VALIDATION
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 
 

@@ -25,8 +25,9 @@ from stages.publish.revision import (
     name_revision,
     prompt_of,
 )
-from stages.runtime.entry import RefusedError, run_stage
+from stages.runtime.entry import RefusedError
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ It makes the private, empty repositories that `publish` will fill, which answers
 
 from stages.publish.hub import open_repositories
 from stages.publish.params import PublishParams
-from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 
 def main() -> None:

@@ -21,10 +21,9 @@ from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import GitState
 from stages.publish.lock import LOCK, outside_deps
 from stages.runtime.code import PACKAGES
-from stages.runtime.credentials import PARTS, SECRET_NAMES, credentials
-from stages.runtime.entry import UserError
-from stages.runtime.inputs import DVC_FILE
+from stages.runtime.entry import PARTS, SECRET_NAMES, UserError, credentials
 from stages.runtime.section import PARAMS_FILE
+from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
 CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")

@@ -1,14 +1,16 @@
-"""How a stage starts and how it fails: one clear message for a user's mistake, never a traceback.
+"""What a command tells its user: an exit code and one clear message, which shows no credential.
 
-Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
+What a user writes into params.yaml is recorded, cached and published as it is, so a URL there may hold no credential:
+
+- no password before the host (`scheme://user:password@host`, `https://token@host`);
+- no parameter whose name ends like that of a signature, a token, a password or a key, such as `X-Amz-Signature` and
+  `X-Amz-Credential` (S3), `sig` (Azure), `access_token`, `key`.
 """
 
-import errno
-import gc
 import os
-import signal
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import overload
 
@@ -48,6 +50,31 @@ EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells report it."""
 
 
+PARTS = re.compile(r"([\w+.-]+)://(?:([^/?#]*)@)?([^?#]*)(.*)", re.DOTALL)
+"""Scheme, user and password, host and path, query and fragment. `urlsplit` fails at wildcards such as `[0-9]`."""
+
+LOGIN = re.compile(
+    r"(?<=://)[^\s/?#@:\"<>]*:(?!\$)[^\s/?#@\"<>]+@|((?<=http://)|(?<=https://))(?!\$)[^\s/?#@:\"<>]+@", re.IGNORECASE
+)
+"""User and password, and with http a user alone, which is mostly a token. What a shell or DVC puts in, such as
+`$PASSWORD`, is no password yet."""
+
+SECRET_QUERY = re.compile(
+    r"(?P<place>://[^\s\"<>\\?#]*)[?#](?:[^\s\"<>\\]*[?&#;])?"
+    r"(?P<name>[\w.-]*(?:sig|signature|token|secret|password|key|credential))=[^\s\"<>\\]+",
+    re.IGNORECASE,
+)
+"""Host and path, and a query or fragment with such a parameter."""
+
+SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+"""Parts of the names of environment variables whose values are credentials."""
+
+REMEDY = (
+    "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
+    "(docs/how-to/data.md, Sources that need a login)"
+)
+
+
 class UserError(Exception):
     """A mistake that a user can mend. Its text says what is wrong, where, and what to do."""
 
@@ -80,52 +107,6 @@ def first_line(error: BaseException) -> str:
 def visible(text: str, kept: str = "") -> str:
     """A text whose characters that are not shown, or that a terminal would obey, are escapes, but for those kept."""
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
-
-
-def run_stage(main: Callable[[], None]) -> None:
-    """Run `main` and exit with the code that says how it ended.
-
-    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it runs other code than DVC would record.
-    """
-    from stages.runtime.inputs import DVC_FILE, inputs_of_this_stage  # which imports this module
-
-    if not gc.isenabled():  # see `stages/__init__.py`
-        gc.freeze()
-        gc.enable()
-    try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `flows/__init__.py`
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        inputs = inputs_of_this_stage()
-        if DVC_FILE.is_file() or STATE_DIR.is_dir():
-            private_state_dir()
-        if inputs is not None:
-            inputs.require_recorded_code()
-        main()
-        if inputs is not None:
-            inputs.require_unchanged()
-    except UserError as error:
-        fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(EXIT_BROKEN_PIPE) from None
-    except OSError as error:
-        where = f" while writing {error.filename}" if error.filename else ""
-        intact = f"{where}; `dvc checkout` restores the last result"
-        if error.errno in (errno.EFBIG, errno.EIO):
-            remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
-            fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-            remedy = "correct its permissions or its owner (`ls -ld`), then run the same command again"
-            fail(
-                f"{error.filename}: {os.strerror(error.errno)}; `dvc checkout` restores the last result: {remedy}",
-                EXIT_USER_ERROR,
-            )
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        fail(f"no space left on the disk{intact}: free some space and run the same command again", EXIT_DISK_FULL)
 
 
 def private_state_dir(project: Path = Path()) -> Path:
@@ -162,3 +143,41 @@ def fail(message: str, code: int) -> None:
     """Print one line `error: ...` to standard error and leave with `code`."""
     print("error:", visible(message, kept="\n\t"), file=sys.stderr, flush=True)
     raise SystemExit(code)
+
+
+def credential_in(text: str) -> str | None:
+    """What kind of credential a URL in a text holds, without the credential itself."""
+    return next((kind for _, kind in credentials(text)), None)
+
+
+def credentials(text: str) -> Iterator[tuple[int, str]]:
+    """Position and kind of each credential that a URL in a text holds."""
+    yield from ((match.start(), "a password") for match in LOGIN.finditer(text))
+    yield from ((match.start(), f"the parameter `{match['name']}`") for match in SECRET_QUERY.finditer(text))
+
+
+def without_credentials(text: str) -> str:
+    """A text whose URLs have lost users with passwords, and the queries with a credential.
+
+    The other parameters of a signed URL (user, expiry) say nothing of the file.
+    """
+    return SECRET_QUERY.sub(r"\g<place>", LOGIN.sub("", text))
+
+
+def refuse_credentials(where: str, values: object) -> None:
+    """Raise UserError that names each of the nested `values` whose URL holds a credential; it does not repeat it."""
+    if faults := [f"{where}: {key}the URL holds {kind}, {REMEDY}" for key, kind in _found("", values)]:
+        raise UserError("\n".join(faults))
+
+
+def _found(key: str, values: object) -> Iterator[tuple[str, str]]:
+    if isinstance(values, str) and (kind := credential_in(values)):
+        yield f"{without_credentials(key)}: " if key else "", kind
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            own = f"{key}.{name}" if key else str(name)
+            yield from _found(own, str(name))
+            yield from _found(own, value)
+    elif isinstance(values, list):
+        for number, value in enumerate(values):
+            yield from _found(f"{key}.{number}" if key else str(number), value)

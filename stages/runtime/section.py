@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from stages.runtime.credentials import refuse_credentials, without_credentials
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, refuse_credentials, without_credentials
 
 PARAMS_FILE = Path("params.yaml")
 

@@ -192,7 +192,7 @@ def normalised(name: str) -> str:
 def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None:
     """Raise UserError unless each library is installed in the version that requirements.lock names.
 
-    Of what a stage imports this is looked at anyway (`stages.runtime.inputs`). A library that it depends on without
+    Of what a stage imports this is looked at anyway (`stages.runtime.stage`). A library that it depends on without
     importing it is named by this call.
     """
     pins = pinned(lock_file)

@@ -9,8 +9,8 @@ from stages.formats.splits import SPLITS, TRAIN
 from stages.formats.tokens import TOKENS
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 from stages.tokenize.encode import Encoding, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
 from stages.tokenize.parity import choose_engine

@@ -9,9 +9,8 @@ from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.splits import TRAIN
 from stages.runtime.atomic import atomic_folder, file_sha256
-from stages.runtime.entry import run_stage
-from stages.runtime.inputs import require_listed
 from stages.runtime.section import read_section
+from stages.runtime.stage import require_listed, run_stage
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, parts, save_trained, take_over, train_on_documents
 

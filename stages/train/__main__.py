@@ -16,9 +16,9 @@ if __name__ == "__main__":
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.entry import run_stage
 from stages.runtime.launch import SEGMENT, device_count, launch_config, require_devices
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.resume import LIBRARIES, check_start
 from stages.train.commands.forecast import make_forecast

@@ -37,9 +37,10 @@ from stages.formats.revision.execution import (
 )
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError, run_stage
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import PARAMS_FILE, read_section
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR

@@ -22,9 +22,10 @@ from transformers.utils import logging
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, Manifest, TokenStore
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line, run_stage
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line
 from stages.runtime.launch import SEGMENT
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 from stages.runtime.supervision import follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.resume import fingerprint, identity, resume
@@ -38,7 +39,7 @@ from stages.train.model.validation import Validation
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
-from stages.train.optim.optimizers import build_optimizers
+from stages.train.optim.settings import build_optimizers
 from stages.train.parallel import (
     PROCESS_GROUP,
     blocks,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli import app
-from stages.runtime.entry import EXIT_INTERRUPTED, run_stage
+from stages.runtime.entry import EXIT_INTERRUPTED
+from stages.runtime.stage import run_stage
 
 ROOT = Path(__file__).parents[2]
 

@@ -269,7 +269,7 @@ def test_what_was_published_loads_by_its_name_its_tag_and_its_step(hub: Hub) -> 
 
 
 def test_large_files_go_by_xet_and_a_storage_that_cannot_be_reached_ends_in_one_message(hub: Hub) -> None:
-    code = "from tests.publish import to_hub; from stages.runtime.entry import run_stage; run_stage(to_hub.publish)"
+    code = "from tests.publish import to_hub; from stages.runtime.stage import run_stage; run_stage(to_hub.publish)"
     xet = {"HF_HUB_DISABLE_XET": "", "HF_XET_CLIENT_RETRY_MAX_DURATION": "1s", "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1"}
     storage, hub.xet_storage = hub.xet_storage, "http://127.0.0.1:9"
     command, own = [sys.executable, "-c", code], environment(hub, **xet)

@@ -1,4 +1,3 @@
-import errno
 import os
 import subprocess
 import sys
@@ -6,110 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import UnavailableError, UserError, private_state_dir, run_stage, whole_number
+from stages.runtime.entry import (
+    UserError,
+    credential_in,
+    private_state_dir,
+    refuse_credentials,
+    whole_number,
+    without_credentials,
+)
+from stages.runtime.section import read_params_file
 from tests.flows.toy import make_toy, repro
 from tests.small_project import ROOT
-
-
-def test_a_users_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise UserError("params.yaml: train.steps = -1: must be positive")
-
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == 2
-    assert capsys.readouterr().err == "error: params.yaml: train.steps = -1: must be positive\n"
-
-
-def test_a_name_in_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise UserError("a\x1b]0;title\x07\r.py: naïve →\nsecond line")
-
-    with pytest.raises(SystemExit):
-        run_stage(main)
-
-    assert capsys.readouterr().err == "error: a\\x1b]0;title\\x07\\r.py: naïve →\nsecond line\n"
-
-
-def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise UnavailableError("s3://bucket: does not answer")
-
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == 69
-    assert capsys.readouterr().err == "error: s3://bucket: does not answer\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "message"),
-    [
-        (
-            errno.ENOSPC,
-            28,
-            "no space left on the disk while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
-            "free some space and run the same command again",
-        ),
-        *(
-            (
-                number,
-                2,
-                f"data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
-                "correct its permissions or its owner (`ls -ld`), then run the same command again",
-            )
-            for number in (errno.EACCES, errno.EPERM, errno.EROFS)
-        ),
-        *(
-            (
-                number,
-                2,
-                f"{os.strerror(number)} while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
-                "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again",
-            )
-            for number in (errno.EFBIG, errno.EIO)
-        ),
-    ],
-)
-def test_what_the_system_refuses_is_named_with_what_to_do(
-    capsys: pytest.CaptureFixture[str], number: int, code: int, message: str
-) -> None:
-    def main() -> None:
-        raise OSError(number, os.strerror(number), "data/tokens/b0.bin")
-
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == code
-    assert capsys.readouterr().err == f"error: {message}\n"
-
-
-def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        run_stage(lambda: Path("/dev/full").write_bytes(b"x") and None)
-
-    assert left.value.code == 28
-    assert capsys.readouterr().err.startswith("error: no space left on the disk; `dvc checkout` restores")
-
-
-def test_a_fault_of_the_program_keeps_its_traceback() -> None:
-    def main() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_stage(main)
-
-
-def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as left:
-        run_stage(main)
-
-    assert left.value.code == 130
-    assert "starts where this left off" in capsys.readouterr().err
 
 
 def mode(path: Path) -> int:
@@ -125,7 +31,7 @@ stages:
 
 PROGRAM = """\
 from pathlib import Path
-from stages.runtime.entry import run_stage
+from stages.runtime.stage import run_stage
 
 run_stage(lambda: Path("one.txt").touch())
 """
@@ -187,3 +93,78 @@ def test_anything_but_a_whole_number_is_refused(value: str, monkeypatch: pytest.
 
     with pytest.raises(UserError, match=f"NUMBER={value}: expected a whole number, 1 or more"):
         whole_number("NUMBER", 7)
+
+
+SECRET = "pLaNtEd-7"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "public"),
+    [
+        (f"http://bob:{SECRET}@host:8080/a.py", "a password", "http://host:8080/a.py"),
+        (f"https://{SECRET}@host/a.py", "a password", "https://host/a.py"),
+        (f"simplecache::ftp://bob:{SECRET}@host/a", "a password", "simplecache::ftp://host/a"),
+        (f"zip://*.csv::https://host/a.zip?sig={SECRET}", "the parameter `sig`", "zip://*.csv::https://host/a.zip"),
+        (
+            f"https://b.s3.amazonaws.com/a?X-Amz-Date=1&X-Amz-Signature={SECRET}",
+            "the parameter `X-Amz-Signature`",
+            "https://b.s3.amazonaws.com/a",
+        ),
+        (f"https://host/a?GoogleAccessId=x&Signature={SECRET}", "the parameter `Signature`", "https://host/a"),
+        (
+            f"https://a.blob.core.windows.net/c/a?sv=1&sig={SECRET}",
+            "the parameter `sig`",
+            "https://a.blob.core.windows.net/c/a",
+        ),
+        (f"https://host/a?key={SECRET}", "the parameter `key`", "https://host/a"),
+        (f"https://host/a#accessToken={SECRET}", "the parameter `accessToken`", "https://host/a"),
+    ],
+)
+def test_a_credential_in_a_url_is_found_and_taken_out(url: str, kind: str, public: str) -> None:
+    text = f"take {url} or leave it"
+
+    assert credential_in(text) == kind
+    assert without_credentials(text) == f"take {public} or leave it"
+    with pytest.raises(UserError) as refused:
+        refuse_credentials("params.yaml", {"collect": {"sources": [{"globs": ["a", url]}]}})
+    assert str(refused.value).startswith(
+        f"params.yaml: collect.sources.0.globs.1: the URL holds {kind}, which logs, records"
+    )
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://bucket/a?.py",
+        "s3://bucket/[0-9]*/me@example.org.txt",
+        "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/name/me@x",
+        "abfs://container@account.dfs.core.windows.net/a/*.py",
+        "ssh://git@host/owner/name.git",
+        "sftp://me@host/a",
+        "hf://datasets/owner/name@main/a.parquet",
+        "https://host:8080/@me/a?download=1&versionId=a1b2&tokenizer=gpt2",
+        "https://[::1]:8080/a@b",
+        "zip://*.csv::https://host/a.zip",
+        '{"a":"https://host","mail":"me:you@example.org"}',
+        "postgresql://me:${PASSWORD}@host/a",
+        "git@host:owner/name.git",
+        "https://host/a?sig=",
+        "key=value",
+    ],
+)
+def test_a_url_without_one_stays_as_it_is(text: str) -> None:
+    assert credential_in(text) is None
+    assert without_credentials(text) == text
+    refuse_credentials("params.yaml", {"a": [text, 1, None]})
+
+
+def test_a_file_of_parameters_with_one_anywhere_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(f"publish:\n  description: see https://bob:{SECRET}@host/\nmine:\n  http://u:{SECRET}@h: 1\n")
+
+    with pytest.raises(UserError) as refused:
+        read_params_file(path)
+
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["publish.description", "mine.http://h"]
+    assert SECRET not in str(refused.value)

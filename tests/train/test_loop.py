@@ -19,8 +19,8 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
 from stages.train.commands.trace import origins
-from stages.train.data.batches import DataOrder, Rows, read_rows, rows_of_step
-from stages.train.data.order import open_order
+from stages.train.data.batches import Rows, read_rows
+from stages.train.data.order import DataOrder, open_order, rows_of_step
 from stages.train.data.packing import pack
 from stages.train.loop import pinned
 from stages.train.params import TrainParams

@@ -11,8 +11,7 @@ from typing import Literal
 
 from stages.collect.find import find, opened
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
-from stages.runtime.credentials import without_credentials
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, without_credentials
 
 LIBRARIES = ("resiliparse", "fastwarc")
 """What the text depends on: requirements.lock must pin them where they are used."""

@@ -22,8 +22,8 @@ from stages.formats.reports import write_metrics
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 
 def main() -> None:

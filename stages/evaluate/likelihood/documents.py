@@ -31,7 +31,7 @@ from stages.formats.rows import COMPRESSED, ending, looks_like_rows
 from stages.formats.splits import VALIDATION
 from stages.formats.tokens import Positions, TokenIds, TokenStore
 from stages.runtime.entry import UserError, first_line
-from stages.runtime.inputs import require_listed
+from stages.runtime.stage import require_listed
 
 ROWS_AT_ONCE = 1000
 """Documents in memory at once."""

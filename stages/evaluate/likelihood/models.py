@@ -16,7 +16,7 @@ from stages.formats.splits import VALIDATION
 from stages.formats.tokens import TOKENS, TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.hub import model_folder
-from stages.runtime.inputs import require_listed
+from stages.runtime.stage import require_listed
 
 HELD_OUT_TOKENS = TOKENS / VALIDATION
 

@@ -17,8 +17,8 @@ from stages.formats.evaluation.generation import GenerationReceipt, read_complet
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.scores import SampleVerdict, write_verdicts
 from stages.formats.reports import write_metrics
-from stages.runtime.entry import run_stage
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 
 def main() -> None:

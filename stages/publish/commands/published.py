@@ -24,8 +24,9 @@ from stages.formats.revision.verify import verify_files
 from stages.publish.folder import link, main_of, only_writer
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 LEAST_DIGITS = 4
 """Of an abbreviated name, as in git."""

@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM
 
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
-from stages.runtime.entry import UserError, run_stage
+from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file, value_at
+from stages.runtime.stage import run_stage
 from stages.train.commands.forecast import duration, is_made_of, launch, scaled, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
@@ -28,7 +29,7 @@ from stages.train.model.attention import use_unmasked
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import device_name
-from stages.train.optim.optimizers import build_optimizers
+from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 
 HELPFUL_EPOCHS = 2.1

@@ -25,16 +25,16 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
-from stages.runtime.entry import STAGES_TO_DO, UserError, run_stage
+from stages.runtime.entry import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
+from stages.runtime.stage import run_stage
 from stages.train.data.order import describe, open_order
 from stages.train.hardware import resolve_precision
 from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
 from stages.train.monitoring.throughput import device_name
-from stages.train.optim.optimizers import build_optimizers
-from stages.train.optim.settings import Precision
+from stages.train.optim.settings import Precision, build_optimizers
 from stages.train.params import TrainParams
 
 LOCK = Path("dvc.lock")

@@ -16,10 +16,10 @@ from stages.formats.reports import read_json
 from stages.formats.splits import TRAIN
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError, run_stage, visible
+from stages.runtime.entry import UserError, visible
 from stages.runtime.section import read_section
-from stages.train.data.batches import DataOrder
-from stages.train.data.order import RowOrder, open_order, shares_in
+from stages.runtime.stage import run_stage
+from stages.train.data.order import DataOrder, RowOrder, open_order, shares_in
 from stages.train.params import TrainParams
 
 COMMAND = "data trace"

@@ -1,26 +1,19 @@
-"""Which rows a step trains on, and their tokens. A pure function of (seed, step): nothing to save, nothing to skip.
+"""The tokens of the rows that a step trains on (`order.py` says which), in micro-batches.
 
-The permutations of the rows in all epochs, one after the other, are cut into global batches. Each process takes its
-slice of a global batch in micro-batches, read ahead in a thread, so the order does not depend on the number of
-processes. `order.py` has the order under a mixture.
+Each process takes its slice of a global batch in micro-batches, read ahead in a thread, so the order does not depend on
+the number of processes.
 """
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.mixture import Mixture
+from stages.train.data.order import RowOrder
 from stages.train.data.packing import Integers, PackingIndex
 from stages.train.params import TrainParams
-
-if TYPE_CHECKING:
-    from stages.train.data.order import RowOrder
 
 
 @dataclass(frozen=True)
@@ -32,37 +25,6 @@ class Rows:
     """The token that follows each input."""
     positions: Integers
     """Of each input in its document or its part of one: 0 where a segment or a document begins."""
-
-
-@lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
-    """The permutation of the rows in one epoch (numpy's PCG64, keyed by seed and epoch)."""
-    return np.random.default_rng([seed, epoch]).permutation(rows)
-
-
-class DataOrder(BaseModel):
-    """What determines the order of the data, as a run records it. The fields are those of the `train` section."""
-
-    seed: int
-    max_steps: int
-    global_batch_size: int
-    sequence_length: int
-    mixture: Mixture | None = None
-    """Only recorded if the run has one."""
-
-
-OrderParams: TypeAlias = TrainParams | DataOrder
-
-
-def draws_of_step(params: OrderParams, step: int) -> range:
-    """The numbers of the rows that `step` (from 0) draws, counted over the whole run."""
-    return range(step * params.global_batch_size, (step + 1) * params.global_batch_size)
-
-
-def rows_of_step(seed: int, step: int, params: OrderParams, rows: int) -> Integers:
-    """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
-    drawn = draws_of_step(params, step)
-    return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
 
 
 def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_length: int) -> Rows:
@@ -123,7 +85,7 @@ class ProcessShare:
 
 def micro_batches(
     store: TokenStore,
-    order: "RowOrder",
+    order: RowOrder,
     params: TrainParams,
     share: ProcessShare,
     steps: range,

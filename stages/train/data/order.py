@@ -1,13 +1,15 @@
 """The order of a run's data: an index of rows, and which of them each step trains on.
 
-Without a mixture, `batches.rows_of_step`. With one, the draws are shared out among the sources (`mixture.py`), and
-the draws from a source go through the permutations of its rows in all epochs, one after the other. The tokens, the
-share and the epochs of each source follow from it.
+It is a pure function of (seed, step): nothing to save, nothing to skip. The permutations of the rows in all epochs, one
+after the other, are cut into global batches. Under a mixture the draws are shared out among the sources (`mixture.py`),
+and the draws from a source go through the permutations of its own rows. The tokens, the share and the epochs of each
+source follow from it.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -16,7 +18,6 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import OrderParams, draws_of_step, rows_of_step
 from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, SourceWeights, whole_numbers
 from stages.train.data.packing import (
     Integers,
@@ -27,6 +28,38 @@ from stages.train.data.packing import (
     pack,
     pack_sources,
 )
+from stages.train.params import TrainParams
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
+    """The permutation of the rows in one epoch (numpy's PCG64, keyed by seed and epoch)."""
+    return np.random.default_rng([seed, epoch]).permutation(rows)
+
+
+class DataOrder(BaseModel):
+    """What determines the order of the data, as a run records it. The fields are those of the `train` section."""
+
+    seed: int
+    max_steps: int
+    global_batch_size: int
+    sequence_length: int
+    mixture: Mixture | None = None
+    """Only recorded if the run has one."""
+
+
+OrderParams: TypeAlias = TrainParams | DataOrder
+
+
+def draws_of_step(params: OrderParams, step: int) -> range:
+    """The numbers of the rows that `step` (from 0) draws, counted over the whole run."""
+    return range(step * params.global_batch_size, (step + 1) * params.global_batch_size)
+
+
+def rows_of_step(seed: int, step: int, params: OrderParams, rows: int) -> Integers:
+    """The rows of the global batch of `step` (from 0), in order; shape (global_batch_size,)."""
+    drawn = draws_of_step(params, step)
+    return np.array([epoch_order(seed, number // rows, rows)[number % rows] for number in drawn])
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from stages.train.optim.settings import OptimizerSettings, Precision
-
 Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
 
 DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
@@ -53,12 +51,6 @@ class Optimizers:
                 group["lr"] = peak * lr_multiplier
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-
-
-def build_optimizers(model: PreTrainedModel, settings: OptimizerSettings, precision: Precision) -> Optimizers:
-    """Optimizers over all of the model's trained parameters; their roles say which takes which."""
-    built, peaks = settings.build(list(weights(model)), precision), settings.peaks
-    return Optimizers((optimizer, peaks[column]) for column, optimizer in built.items())
 
 
 class ByRule(torch.optim.Optimizer):

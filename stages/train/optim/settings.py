@@ -15,8 +15,9 @@ from stages.runtime.section import Section
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from transformers import PreTrainedModel
 
-    from stages.train.optim.optimizers import TrainedWeight
+    from stages.train.optim.optimizers import Optimizers, TrainedWeight
 
 
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -38,6 +39,14 @@ class OptimizerSettings(Section):
     @abstractmethod
     def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
         """Optimizers that train all of the weights together, by column; `precision` is of the matrix products."""
+
+
+def build_optimizers(model: "PreTrainedModel", settings: OptimizerSettings, precision: Precision) -> "Optimizers":
+    """Optimizers over all of the model's trained parameters; their roles say which takes which."""
+    from stages.train.optim.optimizers import Optimizers, weights
+
+    built, peaks = settings.build(list(weights(model)), precision), settings.peaks
+    return Optimizers((optimizer, peaks[column]) for column, optimizer in built.items())
 
 
 class WithAdamW(OptimizerSettings):

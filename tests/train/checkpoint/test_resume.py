@@ -24,7 +24,8 @@ from stages.train.checkpoint.manifest import IDENTITY, History, fault
 from stages.train.checkpoint.resume import check_start, resume, why_afresh
 from stages.train.model.build import build_model
 from stages.train.model.loss import CausalLoss
-from stages.train.optim.optimizers import Optimizers, build_optimizers
+from stages.train.optim.optimizers import Optimizers
+from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.models import vocabulary

@@ -20,7 +20,7 @@ from stages.train.commands.forecast import Forecast, duration, main, make_foreca
 from stages.train.commands.forecast import vocabulary as vocabulary_of
 from stages.train.model.build import build_model
 from stages.train.monitoring.throughput import device_name
-from stages.train.optim.optimizers import build_optimizers
+from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary

@@ -8,8 +8,8 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train.commands.trace import check, main, origins, trained_order
-from stages.train.data.batches import read_rows, rows_of_step
-from stages.train.data.order import open_order
+from stages.train.data.batches import read_rows
+from stages.train.data.order import open_order, rows_of_step
 from stages.train.data.packing import pack
 from tests.train.small_run import run_workers, write_params, write_project
 

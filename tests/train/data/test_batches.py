@@ -7,16 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import (
-    DataOrder,
-    MicroBatch,
-    ProcessShare,
-    dropout_seed,
-    micro_batches,
-    read_rows,
-    rows_of_step,
-)
-from stages.train.data.order import open_order
+from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, read_rows
+from stages.train.data.order import DataOrder, open_order, rows_of_step
 from stages.train.data.packing import pack, pack_documents
 from stages.train.parallel import BinaryTree
 from stages.train.params import Schedule, TrainParams

@@ -19,7 +19,8 @@ from transformers import PreTrainedModel
 
 from stages.train.model.build import build_model
 from stages.train.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
-from stages.train.optim.optimizers import build_optimizers, weights
+from stages.train.optim.optimizers import weights
+from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary

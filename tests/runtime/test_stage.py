@@ -1,5 +1,6 @@
-"""A stage whose inputs are edited while it runs fails, and DVC records nothing."""
+"""A stage whose inputs are edited while it runs fails, and DVC records nothing; every failure is one clear message."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stages.runtime.entry import InputsChangedError, RefusedError, UnavailableError, UserError
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository
 from tests.waiting import wait_until
@@ -39,7 +42,7 @@ MAIN = """\
 import time
 from pathlib import Path
 
-import stages.runtime.entry as entry
+import stages.runtime.stage as stage
 import stages.toy.used
 
 
@@ -50,7 +53,7 @@ def main():
     Path("out.txt").write_text("result")
 
 
-entry.run_stage(main)
+stage.run_stage(main)
 """
 
 
@@ -237,7 +240,7 @@ def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> N
 
 
 def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path) -> None:
-    told = "    from stages.runtime.inputs import require_listed\n" + "".join(
+    told = "    from stages.runtime.stage import require_listed\n" + "".join(
         f'    require_listed("toy.sets", Path("{name}"))\n' for name in ("folder/part.txt", "own.txt")
     )
     replace(project / "stages/toy/__main__.py", "def main():\n", f"def main():\n{told}")
@@ -253,3 +256,91 @@ def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path) -> None:
         project / "dvc.yaml", "deps: [source.txt, folder, data/code", "deps: [source.txt, folder, own.txt, data/code"
     )
     assert started(project) == (0, "")
+
+
+def failing(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """The exit code and the message of a stage that raises an error."""
+
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as left:
+        run_stage(main)
+    return left.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(UserError, 2), (InputsChangedError, 65), (UnavailableError, 69), (RefusedError, 77)]
+)
+def test_a_users_mistake_is_its_message_and_the_exit_code_of_its_kind(
+    capsys: pytest.CaptureFixture[str], kind: type[UserError], code: int
+) -> None:
+    said = "train.steps = -1: must be positive"
+
+    assert failing(kind(said), capsys) == (code, f"error: {said}\n")
+
+
+def test_a_name_in_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    _, said = failing(UserError("a\x1b]0;title\x07\r.py: naïve →\nsecond line"), capsys)
+
+    assert said == "error: a\\x1b]0;title\\x07\\r.py: naïve →\nsecond line\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "message"),
+    [
+        (
+            errno.ENOSPC,
+            28,
+            "no space left on the disk while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
+            "free some space and run the same command again",
+        ),
+        *(
+            (
+                number,
+                2,
+                f"data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
+                "correct its permissions or its owner (`ls -ld`), then run the same command again",
+            )
+            for number in (errno.EACCES, errno.EPERM, errno.EROFS)
+        ),
+        *(
+            (
+                number,
+                2,
+                f"{os.strerror(number)} while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
+                "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again",
+            )
+            for number in (errno.EFBIG, errno.EIO)
+        ),
+    ],
+)
+def test_what_the_system_refuses_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], number: int, code: int, message: str
+) -> None:
+    error = OSError(number, os.strerror(number), "data/tokens/b0.bin")
+
+    assert failing(error, capsys) == (code, f"error: {message}\n")
+
+
+def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        run_stage(lambda: Path("/dev/full").write_bytes(b"x") and None)
+
+    assert left.value.code == 28
+    assert capsys.readouterr().err.startswith("error: no space left on the disk; `dvc checkout` restores")
+
+
+def test_a_fault_of_the_program_keeps_its_traceback() -> None:
+    def main() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_stage(main)
+
+
+def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(KeyboardInterrupt(), capsys) == (
+        130,
+        "error: interrupted; the same command starts where this left off\n",
+    )

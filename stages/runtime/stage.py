@@ -1,4 +1,6 @@
-"""A stage's record says what it was made from.
+"""How a stage runs: its record says what it was made from, and a user's mistake is one clear message, no traceback.
+
+Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 
 DVC reads a stage's dependencies and parameters after its command has ended and writes them to dvc.lock (treeverse/dvc
 #11058). What is edited while a stage runs would be recorded, although nothing was computed from it. So a stage notes at
@@ -9,10 +11,13 @@ Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). 
 what the code is now. Files that parameters name have to be listed too (`require_listed`).
 """
 
+import errno
+import gc
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,7 +27,17 @@ from typing import Any
 from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import installed
-from stages.runtime.entry import InputsChangedError, UserError
+from stages.runtime.entry import (
+    EXIT_BROKEN_PIPE,
+    EXIT_DISK_FULL,
+    EXIT_INTERRUPTED,
+    EXIT_USER_ERROR,
+    STATE_DIR,
+    InputsChangedError,
+    UserError,
+    fail,
+    private_state_dir,
+)
 from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
@@ -104,6 +119,50 @@ class Inputs:
             for key in keys:
                 for name, before, after in differences(key, value_at(old, key), value_at(new, key)):
                     yield f"{name} {before} → {after}"
+
+
+def run_stage(main: Callable[[], None]) -> None:
+    """Run `main` and exit with the code that says how it ended.
+
+    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it runs other code than DVC would record.
+    """
+    if not gc.isenabled():  # see `stages/__init__.py`
+        gc.freeze()
+        gc.enable()
+    try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `flows/__init__.py`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        inputs = inputs_of_this_stage()
+        if DVC_FILE.is_file() or STATE_DIR.is_dir():
+            private_state_dir()
+        if inputs is not None:
+            inputs.require_recorded_code()
+        main()
+        if inputs is not None:
+            inputs.require_unchanged()
+    except UserError as error:
+        fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_BROKEN_PIPE) from None
+    except OSError as error:
+        where = f" while writing {error.filename}" if error.filename else ""
+        intact = f"{where}; `dvc checkout` restores the last result"
+        if error.errno in (errno.EFBIG, errno.EIO):
+            remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
+            fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+            remedy = "correct its permissions or its owner (`ls -ld`), then run the same command again"
+            fail(
+                f"{error.filename}: {os.strerror(error.errno)}; `dvc checkout` restores the last result: {remedy}",
+                EXIT_USER_ERROR,
+            )
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        fail(f"no space left on the disk{intact}: free some space and run the same command again", EXIT_DISK_FULL)
 
 
 def require_listed(parameter: str, path: Path) -> None:

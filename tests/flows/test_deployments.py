@@ -126,7 +126,7 @@ def serving(folder: Path, **variables: str) -> Iterator[Operated]:
         subprocess.Popen([*command, "ui", "--port", str(port)], cwd=folder, env=own) as pages,
         ended_by_ctrl_c(pages),
     ):
-        wait_until(lambda: answers(f"{address}/health"), 180)
+        wait_until(lambda: answers(f"{address}/health"))
         own |= {"PREFECT_API_URL": address}
         with subprocess.Popen([*command, "serve"], cwd=folder, env=own) as serves, ended_by_ctrl_c(serves):
             yield Operated(address, own)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch
 from flows.sweep.jobs import Job, jobs_of
+from flows.sweep.run_cells import Batch
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
 

@@ -18,11 +18,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.sweep import clone, pool
 from flows.sweep.jobs import Ended, Job, Progress
 from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
+from flows.sweep.run_cells import Batch
 from stages.runtime.entry import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
@@ -137,7 +137,7 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     assert first.returncode == 1
     assert "failed: train: error: no luck" in said
     assert "cancelled: its machine is gone" in said
-    assert "`parrotflow sweep toy --pool` tries them again" in said
+    assert "the same command tries them again" in said
     assert [run.message for run in runs_of(project / RECORD)] == ["train: error: no luck"]
 
     second = start(server, project)

@@ -6,9 +6,11 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Batch, append_run
+from flows.experiments.runs import append_run
 from flows.sweep import clone
+from flows.sweep.jobs import Ended
 from flows.sweep.keys import keys_of_cells, sections_and_outs, source_hashes, standings
+from flows.sweep.run_cells import Batch
 from stages.runtime.entry import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 from tests.flows.toy import dvc
@@ -79,7 +81,7 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
         return standings(batch, {CELL.id: now})[CELL.id].reason
 
     assert reason(made) == "not run yet"
-    run = batch.end(CELL, "failed", "head", {"model": {}, "unread": {}}, made, message="no luck")
+    run = batch.end(CELL, Ended("failed", "no luck"), "head", {"model": {}, "unread": {}}, made)
     assert run.params == {"model": {}}
     assert (reason(made), standings(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
     assert reason(made | {"tokenize": "other"}) == "tokenize changed since"

@@ -9,10 +9,8 @@ from typing import Literal
 from flows.reproduce.compare import ROUNDING, ComparedStage, Difference, compare_stages
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.evaluation.report import (
-    EVALUATE_RECEIPT,
     EVALUATE_REPORT,
     Evaluation,
-    EvaluationReceipt,
     HeldOutMetrics,
     Interval,
     Intervals,
@@ -21,7 +19,6 @@ from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.formats.revision.provenance import (
     EVALUATION,
-    EVALUATION_RECEIPT,
 )
 from stages.runtime.entry import UserError
 
@@ -46,13 +43,11 @@ def compare_evaluations(revision: RecordedRevision, checkout: Path, *, same_weig
     """Each set of the published evaluation; empty if one of the two evaluations is missing or damaged."""
     try:
         published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
-        receipts = [
-            EvaluationReceipt.read(path).sets
-            for path in (revision.folder / EVALUATION_RECEIPT, checkout / EVALUATE_RECEIPT)
-        ]
     except (OSError, UserError):
         return []
-    documents = [{name: one.documents_sha256 for name, one in sets.items()} for sets in receipts]
+    documents = [
+        {name: one.documents_sha256 for name, one in report.receipt.sets.items()} for report in (published, found)
+    ]
     return [
         compare_set(
             name,

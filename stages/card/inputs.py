@@ -6,10 +6,10 @@ from typing import Any
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
 from stages.formats.evaluation.measurements import Measurements, read_measurements
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, EvaluationReceipt
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.evaluation.scores import HARNESS_REPORT, SCORE_REPORT, HarnessReport, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
-from stages.formats.reports import REPORTS, read_json, receipt_path
+from stages.formats.reports import REPORTS, read_json
 from stages.formats.split_size import SplitSize, read_split
 from stages.formats.splits import TRAIN, VALIDATION
 from stages.formats.tokens import TOKENS
@@ -20,13 +20,7 @@ from stages.runtime.stage import DVC_FILE, inputs_of
 CLEAN_REPORT = REPORTS / "clean.json"
 TRAIN_REPORT = REPORTS / "train.json"
 
-REPORTS_READ = (
-    CLEAN_REPORT,
-    TRAIN_REPORT,
-    EVALUATE_REPORT,
-    EVALUATE_RECEIPT,
-    *(path for report in (GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT) for path in (report, receipt_path(report))),
-)
+REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
 ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
 
 HELD_OUT = "held-out"
@@ -53,7 +47,6 @@ class CardInputs:
     generation: Generation
     score: ScoreReport
     harness: HarnessReport
-    evaluation_receipt: EvaluationReceipt
     measurements: dict[Path, Measurements]
     """The reports of other evaluations, which say themselves what they measured."""
 
@@ -78,7 +71,6 @@ def read_inputs() -> CardInputs:
         generation=Generation.read(),
         score=ScoreReport.read(),
         harness=HarnessReport.read(),
-        evaluation_receipt=EvaluationReceipt.read(),
         measurements=read_measurements(),
     )
     require_declared(inputs)
@@ -89,14 +81,14 @@ def require_declared(inputs: CardInputs) -> None:
     """Reject a custom evaluation report that the stage does not list, or whose data set is a built-in one."""
     for path, found in inputs.measurements.items():
         stage = inputs_of("stages.card")
-        if stage and (unread := [str(file) for file in (path, receipt_path(path)) if not stage.lists(file)]):
+        if stage and not stage.lists(path):
             raise UserError(
-                f"{', '.join(unread)}: {DVC_FILE} does not list it among the deps of {stage.stage}, so DVC would not "
+                f"{path}: {DVC_FILE} does not list it among the deps of {stage.stage}, so DVC would not "
                 "notice that it changes: add it there"
             )
         if found.data_set in built_in_data_sets(inputs):
             raise UserError(
-                f"{receipt_path(path)}: data_set: an evaluation of the pipeline has results of {found.data_set} "
+                f"{path}: data_set: an evaluation of the pipeline has results of {found.data_set} "
                 "already, which these could be taken for: give it another name"
             )
 

@@ -45,14 +45,13 @@ def main() -> None:
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
     ours = scored[: len(sets)]
-    report = evaluation(measured)
-    report.write()
-    held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
-    write_metrics("evaluate", held_out)
     notes = lost_text(scored)
     for note in notes:
         print(f"note: {note}", flush=True)
-    evaluation_receipt(ours, models, bootstrap, notes).write()
+    report = evaluation(measured, evaluation_receipt(ours, models, bootstrap, notes))
+    report.write()
+    held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
+    write_metrics("evaluate", held_out)
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

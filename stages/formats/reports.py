@@ -1,8 +1,7 @@
 """Reports: what a stage measured or did, as JSON that DVC, people and other stages read; equal values, equal bytes.
 
-A report may be stored in two files with the same keys: `reports/NAME.json` has the metrics, and
-`reports/NAME_receipt.json` the rest: every text, and the fields that say what was measured and how. The curves of a
-training are tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
+A report is one file, `reports/NAME.json`: the metrics, and what was measured and how. The curves of a training are
+tables of their own, `reports/curves/NAME.tsv`, as DVCLive writes them.
 
 The few numbers by which runs are compared are in `reports/metrics/STAGE.json`. DVC's tables (`dvc exp show`, `dvc
 metrics diff`) have a column or a line for every number of every file that dvc.yaml lists under `metrics`, and a report
@@ -15,7 +14,6 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
@@ -56,31 +54,20 @@ class Report(BaseModel, frozen=True, extra="forbid"):
     """Where it is, from the project's root; a copy of it may be elsewhere."""
     stage: ClassVar[str]
     """Which writes it."""
-    in_receipt: ClassVar[tuple[str, ...] | None] = None
-    """The fields that are stored in a receipt, with every text; None: all is in one file."""
 
     def write(self, path: Path | None = None) -> None:
-        """Write it, with its receipt."""
-        path, values = path or self.path, self.model_dump(mode="json")
-        if self.in_receipt is None:
-            write_json(path, values)
-            return
-        metrics, texts = _apart({name: value for name, value in values.items() if name not in self.in_receipt})
-        write_json(path, metrics)
-        write_json(receipt_path(path), texts | {name: values[name] for name in self.in_receipt})
+        """Write it."""
+        write_json(path or self.path, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, path: Path | None = None) -> Self:
         """Read it. Raises UserError that names the file and the first field that is missing or wrong."""
         path, remedy = path or cls.path, f"run `dvc repro {cls.stage}`"
-        files = [path] if cls.in_receipt is None else [path, receipt_path(path)]
-        parts = []
-        for file in files:
-            try:
-                parts.append(json.loads(file.read_bytes()))
-            except (OSError, ValueError, RecursionError) as error:
-                raise UserError(f"{file}: cannot be read ({error}); {remedy}") from None
-        return parse(json.dumps(reduce(_together, parts)), cls, str(path), remedy)
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error}); {remedy}") from None
+        return parse(content, cls, str(path), remedy)
 
     @classmethod
     def find(cls, path: Path | None = None) -> Self | None:
@@ -89,32 +76,6 @@ class Report(BaseModel, frozen=True, extra="forbid"):
             return cls.read(path)
         except UserError:
             return None
-
-
-def receipt_path(report: Path) -> Path:
-    """`reports/NAME_receipt.json` of `reports/NAME.json`."""
-    return report.with_name(f"{report.stem}_receipt.json")
-
-
-def _apart(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The leaves that are no texts, and those that are, each under its keys."""
-    others: dict[str, Any] = {}
-    texts: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, str):
-            texts[name] = value
-        elif isinstance(value, dict):
-            others[name], inner = _apart(value)
-            texts |= {name: inner} if inner else {}
-        else:
-            others[name] = value
-    return others, texts
-
-
-def _together(values: Any, more: Any) -> Any:
-    if not (isinstance(values, dict) and isinstance(more, dict)):
-        return more
-    return values | {name: _together(values.get(name), value) for name, value in more.items()}
 
 
 def parse(content: str | bytes, model: type[Model], where: str, remedy: str) -> Model:
@@ -126,9 +87,9 @@ def parse(content: str | bytes, model: type[Model], where: str, remedy: str) -> 
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first field that is missing or wrong, and how."""
+    """The first field that is missing or wrong, and how; of what is not JSON, only how."""
     fault = error.errors()[0]
-    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+    return ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]]))
 
 
 def stable(value: float) -> float:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
+from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import (
+    EVALUATION,
     EXECUTION,
     FORMAT,
     INPUTS,
@@ -48,7 +49,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     """
     stages = lock.published_stages()
     archive, state = archive_source(stages, include_data=params.include_data)
-    measured = {record_path(path): path.read_bytes() for path in (EVALUATE_REPORT, EVALUATE_RECEIPT)}
+    measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
     contents = lock.settings(stages) | measured | reports_of(stages)
     if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_hash():
         contents[SPEED] = TRAIN_SPEED.read_bytes()

@@ -10,11 +10,10 @@ from stages.card.__main__ import main
 from stages.card.inputs import read_inputs
 from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import read_json, receipt_path
+from stages.formats.reports import write_json
 from stages.runtime.entry import UserError
 
 MAIN, REPORT = Path("data/card"), Path("reports/riddles.json")
-RECEIPT = receipt_path(REPORT)
 
 
 def write_riddles(**changes: object) -> None:
@@ -31,7 +30,7 @@ def write_riddles(**changes: object) -> None:
         versions={"numpy": "2.0"},
         metrics=metrics,
     ).model_copy(update=changes).write(REPORT)
-    declare(str(REPORT), str(RECEIPT))
+    declare(str(REPORT))
 
 
 def declare(*deps: str) -> None:
@@ -55,49 +54,34 @@ def test_the_card_has_its_table_and_the_model_index_its_metrics(project: Path) -
     assert result.metric_name == "solved *riddles* (share), 95 % interval 0.125 to 0.5"
 
 
-def test_its_numbers_alone_are_metrics_and_it_is_read_by_the_publication(project: Path) -> None:
-    write_riddles()
-
-    assert read_json(REPORT) == {
-        "metrics": {
-            "seconds": {"interval_95": None, "over": 3, "value": None},
-            "solved": {"interval_95": [0.125, 0.5], "over": 1200, "value": 0.25},
-        }
-    }
-
-
 def test_a_report_that_is_missing_or_damaged_is_refused(project: Path) -> None:
-    Path("reports/evaluate_receipt.json").rename("elsewhere")
-    with pytest.raises(UserError, match=r"^reports/evaluate_receipt\.json: not found; run `dvc repro`, which makes it"):
+    Path("reports/evaluate.json").rename("elsewhere")
+    with pytest.raises(UserError, match=r"^reports/evaluate\.json: not found; run `dvc repro`, which makes it"):
         main()
-    Path("elsewhere").rename("reports/evaluate_receipt.json")
-    write_riddles()
-    REPORT.write_text('{"metrics": {"solved": {}}}')
-    with pytest.raises(UserError, match=r"reports/riddles\.json: metrics\.solved\.value: .*; run `dvc repro card`"):
+    Path("elsewhere").rename("reports/evaluate.json")
+    write_json(REPORT, {"format": "measurements"})
+    with pytest.raises(UserError, match=r"reports/riddles\.json: title: Field required; run `dvc repro card`"):
         main()
 
 
 def test_what_no_record_would_hold_is_refused(project: Path) -> None:
     write_riddles()
-    declare(str(REPORT))
-    with pytest.raises(UserError, match=r"^reports/riddles_receipt\.json: dvc\.yaml does not list it among the deps"):
+    declare("reports/other.json")
+    with pytest.raises(UserError, match=r"^reports/riddles\.json: dvc\.yaml does not list it among the deps"):
         read_inputs()
     declare("reports")
     read_inputs()
 
 
-def test_a_damaged_receipt_is_an_error_and_one_of_another_kind_is_none(tmp_path: Path) -> None:
-    receipt = tmp_path / "riddles_receipt.json"
+def test_a_damaged_report_is_an_error_and_one_of_another_kind_is_none(tmp_path: Path) -> None:
+    report = tmp_path / "riddles.json"
     for text in ("{}", "[]", '{"format": "another"}'):
-        receipt.write_text(text)
+        report.write_text(text)
         assert read_measurements(tmp_path) == {}
     for text in ("", '{"format": "measurements"', "\x00"):
-        receipt.write_text(text)
-        with pytest.raises(UserError, match=r"riddles_receipt\.json: cannot be read"):
+        report.write_text(text)
+        with pytest.raises(UserError, match=r"riddles\.json: cannot be read"):
             read_measurements(tmp_path)
-    receipt.write_text('{"format": "measurements"}')
-    with pytest.raises(UserError, match=r"riddles\.json: cannot be read"):
-        read_measurements(tmp_path)
 
 
 @pytest.mark.parametrize("title", ["held-out documents", "another"])
@@ -105,5 +89,5 @@ def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, title:
     forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
     write_riddles(data_set="held-out", title=title, metrics=forged)
 
-    with pytest.raises(UserError, match=r"riddles_receipt\.json: data_set: .* results of held-out already"):
+    with pytest.raises(UserError, match=r"riddles\.json: data_set: .* results of held-out already"):
         read_inputs()

@@ -18,7 +18,7 @@ from stages.runtime.entry import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
-OUTS = ["reports/evaluate.json", "reports/evaluate_receipt.json", "reports/loss_by_position/validation.csv"]
+OUTS = ["reports/evaluate.json", "reports/loss_by_position/validation.csv"]
 
 
 def outs(project: Path) -> dict[str, bytes]:
@@ -71,7 +71,7 @@ def test_a_further_set_has_the_same_numbers_as_the_validation_split(project: Pat
     report = json.loads((project / "reports/evaluate.json").read_text())
     again = report["sets"].pop("again")
     assert again == {name: report[name] for name in again}
-    receipt = json.loads((project / "reports/evaluate_receipt.json").read_text())["sets"]
+    receipt = report["receipt"]["sets"]
     assert receipt["again"] == receipt["validation"] | {"path": "again"}
 
 

@@ -86,7 +86,7 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
     shown = json.loads(dvc(clone, "plots", "show", "--json"))
     assert "errors" not in shown
     reports = [path for path in shown["data"] if path.endswith(".json")]
-    assert {"reports/clean.json", "reports/evaluate.json", "reports/evaluate_receipt.json"} < {*reports}
+    assert {"reports/clean.json", "reports/evaluate.json", "reports/score.json"} < {*reports}
     assert all(shown["data"][report] == [] for report in reports), "DVC draws nothing of a report"
 
 

@@ -84,10 +84,10 @@ def write_document_losses(scored: Iterable[ScoredSet]) -> None:
     write_table(DOCUMENT_LOSSES, pa.concat_tables(tables).combine_chunks())
 
 
-def evaluation(measured: Mapping[str, HeldOutMetrics]) -> Evaluation:
+def evaluation(measured: Mapping[str, HeldOutMetrics], receipt: EvaluationReceipt) -> Evaluation:
     """The report: the metrics of the validation split, and those of each further set."""
     further = {name: metrics for name, metrics in measured.items() if name != VALIDATION}
-    return Evaluation(**dict(measured[VALIDATION]), sets=further)
+    return Evaluation(**dict(measured[VALIDATION]), sets=further, receipt=receipt)
 
 
 def held_out_metrics(

@@ -13,7 +13,7 @@ from stages.evaluate.score.scoring import (
     score_report,
     solutions,
 )
-from stages.formats.evaluation.generation import GenerationReceipt, read_completions
+from stages.formats.evaluation.generation import Generation, read_completions
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.scores import SampleVerdict, write_verdicts
 from stages.formats.reports import write_metrics
@@ -24,7 +24,7 @@ from stages.runtime.stage import run_stage
 def main() -> None:
     params = read_section("score", ScoreParams)
     problems, completions = read_written_problems(), read_completions()
-    weights_sha256 = GenerationReceipt.read().receipts.weights_sha256
+    weights_sha256 = Generation.read().receipts.weights_sha256
     verdicts: list[SampleVerdict] = []
     left_out: dict[str, str] = {}
     programs = 0

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report, read_json, read_rows, receipt_path, write_json, write_lines
+from stages.formats.reports import Report, read_json, read_rows, write_json, write_lines
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -155,21 +155,11 @@ class Receipts(BaseModel, frozen=True, extra="forbid"):
     """Library -> version."""
 
 
-class GenerationReceipt(Report):
-    """The receipt alone."""
-
-    path: ClassVar[Path] = receipt_path(GENERATE_REPORT)
-    stage: ClassVar[str] = "generate"
-
-    receipts: Receipts
-
-
 class Generation(Report):
     """The report."""
 
     path: ClassVar[Path] = GENERATE_REPORT
     stage: ClassVar[str] = "generate"
-    in_receipt: ClassVar[tuple[str, ...]] = ("receipts",)
 
     samples: SampleCounts
     headers: Looks

@@ -1,7 +1,7 @@
 """The report of an evaluation that the card does not know: it says itself what it measured, in what, and over how much.
 
-A stage that writes `Measurements` to `reports/NAME.json`, with both files among its own metrics and plots and among
-`card`'s deps in dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
+A stage that writes `Measurements` to `reports/NAME.json`, with the file among its own plots and among `card`'s deps in
+dvc.yaml, has its table in the model card and its entries in the Hub's model-index.
 """
 
 import json
@@ -31,7 +31,6 @@ class Measurements(Report):
     """Metrics, and what they belong to."""
 
     stage: ClassVar[str] = "card"  # which runs after all of them
-    in_receipt: ClassVar[tuple[str, ...]] = ("versions",)
 
     format: Literal["measurements"] = "measurements"
     title: str
@@ -51,17 +50,16 @@ class Measurements(Report):
 
 
 def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
-    """The reports of this kind in a folder: those whose receipt says so.
+    """The reports of this kind in a folder: those that say so.
 
-    Raises UserError that names a receipt that is no JSON, or the first field that is missing or wrong.
+    Raises UserError that names a report that is no JSON, or the first field that is missing or wrong.
     """
     found = {}
-    for receipt in sorted(folder.glob("*_receipt.json")):
-        report = receipt.with_name(f"{receipt.stem.removesuffix('_receipt')}.json")
+    for report in sorted(folder.glob("*.json")):
         try:
-            content = json.loads(receipt.read_bytes())
+            content = json.loads(report.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{receipt}: cannot be read ({error}); run `dvc repro {Measurements.stage}`") from None
+            raise UserError(f"{report}: cannot be read ({error}); run `dvc repro {Measurements.stage}`") from None
         if isinstance(content, dict) and content.get("format") == "measurements":
             found[report] = Measurements.read(report)
     return found

@@ -1,8 +1,7 @@
 """The evaluation report: how well a model predicts held-out text. evaluate writes it, publish reads it.
 
-reports/evaluate.json            numbers alone
-reports/evaluate_receipt.json    what they were measured on, with what, and how
-reports/loss_by_position/        a table for each set: what `dvc plots diff` compares
+reports/evaluate.json        the metrics, and in `receipt` what they were measured on, with what, and how
+reports/loss_by_position/    a table for each set: what `dvc plots diff` compares
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,6 @@ from pydantic import BaseModel
 from stages.formats.reports import Report
 
 EVALUATE_REPORT = Path("reports/evaluate.json")
-EVALUATE_RECEIPT = Path("reports/evaluate_receipt.json")
 LOSS_BY_POSITION = Path("reports/loss_by_position")
 
 Interval: TypeAlias = tuple[float, float]
@@ -65,16 +63,6 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     """A model of `evaluate.baselines` -> how it compares."""
 
 
-class Evaluation(HeldOutMetrics, Report):
-    """The metrics of the validation split, and of each further set."""
-
-    path: ClassVar[Path] = EVALUATE_REPORT
-    stage: ClassVar[str] = "evaluate"
-
-    sets: dict[str, HeldOutMetrics]
-    """A set of `evaluate.sets` -> its metrics."""
-
-
 class SetReceipt(BaseModel, frozen=True, extra="forbid"):
     """What one set holds."""
 
@@ -97,11 +85,8 @@ class ModelReceipt(BaseModel, frozen=True, extra="forbid"):
     """Tokens."""
 
 
-class EvaluationReceipt(Report):
+class EvaluationReceipt(BaseModel, frozen=True, extra="forbid"):
     """What the numbers of the report belong to."""
-
-    path: ClassVar[Path] = EVALUATE_RECEIPT
-    stage: ClassVar[str] = "evaluate"
 
     convention: str
     """How the metrics were computed, in prose."""
@@ -111,6 +96,17 @@ class EvaluationReceipt(Report):
     """Of the libraries that compute a loss."""
     bootstrap_resamples: int
     bootstrap_seed: int
+
+
+class Evaluation(HeldOutMetrics, Report):
+    """The metrics of the validation split, and of each further set."""
+
+    path: ClassVar[Path] = EVALUATE_REPORT
+    stage: ClassVar[str] = "evaluate"
+
+    sets: dict[str, HeldOutMetrics]
+    """A set of `evaluate.sets` -> its metrics."""
+    receipt: EvaluationReceipt
 
 
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:

@@ -76,7 +76,6 @@ class ScoreReport(Report):
 
     path: ClassVar[Path] = SCORE_REPORT
     stage: ClassVar[str] = "score"
-    in_receipt: ClassVar[tuple[str, ...]] = ("ran", "settings")
 
     ran: bool
     """False: `score.run_generated_code` is, so the samples were only counted."""
@@ -147,7 +146,6 @@ class HarnessReport(Report):
 
     path: ClassVar[Path] = HARNESS_REPORT
     stage: ClassVar[str] = "harness"
-    in_receipt: ClassVar[tuple[str, ...]] = ("tasks", "scored_with")
 
     harness: TaskMetrics
     stderr: dict[str, dict[str, float]]

@@ -32,7 +32,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT
+from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.model_folder import WEIGHTS, combined_sha256
 from stages.formats.reports import Report, write_json
 
@@ -88,7 +88,6 @@ def record_path(path: Path | str) -> str:
 
 
 EVALUATION = record_path(EVALUATE_REPORT)
-EVALUATION_RECEIPT = record_path(EVALUATE_RECEIPT)
 
 
 def run_name(fingerprint: str) -> str:

@@ -72,7 +72,7 @@ def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same
     assert compared["difference"] == pytest.approx(report["bits_per_byte"] - compared["bits_per_byte"], abs=1e-4)
     low, high = compared["difference_interval_95"]
     assert low < compared["difference"] < high < 0
-    receipt = read_json(project / "reports/evaluate_receipt.json")["models"]
+    receipt = report["receipt"]["models"]
     assert receipt["bytes"] == {
         "revision": None,
         "context_length": 20,
@@ -101,7 +101,7 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
     assert share > 0
     said = f"{share:.1%} of the documents of validation do not come back from their tokens: the tokenizer of model "
     assert f"note: {said}" in capsys.readouterr().out
-    assert said in read_json(project / "reports/evaluate_receipt.json")["convention"]
+    assert said in read_json(project / "reports/evaluate.json")["receipt"]["convention"]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from flows.reproduce.compare import ComparedStage, Difference
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
-from stages.formats.evaluation.report import EVALUATE_RECEIPT, EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import (
     EVALUATION,
-    EVALUATION_RECEIPT,
     FORMAT,
     GitState,
     Provenance,
@@ -101,7 +100,7 @@ def test_a_set_that_only_one_evaluation_has_is_not_equal() -> None:
     ]
 
 
-def write_evaluation(report: Path, receipt: Path, law: str) -> None:
+def write_evaluation(report: Path, law: str) -> None:
     """An evaluation of the validation documents and of a set `law`, whose documents have this hash."""
     ends = [1.0, 3.0]
     every = {"bits_per_byte": ends, "loss": ends, "perplexity": ends}
@@ -111,19 +110,16 @@ def write_evaluation(report: Path, receipt: Path, law: str) -> None:
     a_set |= {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
     documents = {"path": "data", "documents_per_source": {}, "documents_per_length": {}}
     sets = {name: documents | {"documents_sha256": sha256} for name, sha256 in (("validation", "v"), ("law", law))}
-    how = {"bootstrap_resamples": 9, "bootstrap_seed": 0}
-    for path, content in (
-        (report, a_set | {"sets": {"law": a_set}}),
-        (receipt, {"convention": "", "sets": sets, "models": {}, "versions": {}} | how),
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content))
+    receipt = {"convention": "", "sets": sets, "models": {}, "versions": {}}
+    receipt |= {"bootstrap_resamples": 9, "bootstrap_seed": 0}
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(json.dumps(a_set | {"sets": {"law": a_set}, "receipt": receipt}))
 
 
 def test_only_the_set_whose_documents_differ_is_measured_on_other_documents(tmp_path: Path, checkout: Path) -> None:
     revision = make_revision(tmp_path)
-    write_evaluation(revision.folder / EVALUATION, revision.folder / EVALUATION_RECEIPT, law="a")
-    write_evaluation(checkout / EVALUATE_REPORT, checkout / EVALUATE_RECEIPT, law="b")
+    write_evaluation(revision.folder / EVALUATION, law="a")
+    write_evaluation(checkout / EVALUATE_REPORT, law="b")
 
     sets = compare_evaluations(revision, checkout, same_weights=True)
 

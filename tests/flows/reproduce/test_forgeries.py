@@ -135,10 +135,10 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
 
 
-def test_another_patch_of_python_in_a_receipt_is_listed_and_no_failure(
+def test_another_patch_of_python_in_a_report_is_listed_and_no_failure(
     forger: Forger, tmp_path: Path, rebuilt: Path
 ) -> None:
-    forger.json("record/reports/score_receipt.json", lambda values: values.update(python="3.11.0"))
+    forger.json("record/reports/score.json", lambda values: values.update(python="3.11.0"))
     forger.json(EXECUTION, lambda values: [one["versions"].update(python="3.11.0") for one in values["sessions"]])
     forger.seal(lock=True)
     shutil.move(forger.folder, tmp_path / "work/revision")

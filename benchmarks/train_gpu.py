@@ -25,8 +25,7 @@ from torch import nn
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from stages.formats.splits import TRAIN
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest
 from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file
 from stages.tokenize.encode import write_token_shard

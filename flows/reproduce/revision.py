@@ -34,8 +34,7 @@ from stages.formats.revision.provenance import (
     is_shipped,
     record_path,
 )
-from stages.formats.revision.signature import verify_signature
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.entry import STATE_DIR, UserError
 from stages.runtime.hub import explained
 from stages.runtime.stage_code import code_in

@@ -14,7 +14,7 @@ from stages.clean.preview import preview
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.splits import TRAIN, VALIDATION
+from stages.formats.tokens import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.entry import visible

@@ -21,7 +21,7 @@ from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
 from stages.formats.documents import read_shard
-from stages.formats.splits import SPLITS, TRAIN, VALIDATION
+from stages.formats.tokens import SPLITS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 
 EXACT_DUPLICATE = "exact_duplicate"

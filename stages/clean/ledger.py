@@ -18,7 +18,7 @@ from pyarrow import feather
 from stages.clean.code_points import SPACE
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
-from stages.formats.splits import SPLITS
+from stages.formats.tokens import SPLITS
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError, first_line
 

@@ -11,8 +11,7 @@ import pandas as pd
 
 from stages.formats.cleaning import CORPUS_PAGE, KEPT, Preview, read_ledger
 from stages.formats.pages import filled_template
-from stages.formats.splits import SPLITS
-from stages.formats.tokens import TOKENS, Manifest, Positions, TokenStore
+from stages.formats.tokens import SPLITS, TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import visible
 from stages.runtime.stage import run_stage

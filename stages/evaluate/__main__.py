@@ -26,7 +26,7 @@ from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position
 from stages.formats.reports import write_metrics
-from stages.formats.splits import VALIDATION
+from stages.formats.tokens import VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage

@@ -29,6 +29,15 @@ from stages.runtime.entry import UserError, first_line
 TOKENS = Path("data/tokens")
 """`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""
 
+TRAIN = "train"
+"""The split that the model is trained on."""
+
+VALIDATION = "validation"
+"""The split that is held out, to measure the model on."""
+
+SPLITS = (TRAIN, VALIDATION)
+"""Each has a folder of that name among the clean documents and among the tokens."""
+
 STORE_MANIFEST = "manifest.json"
 
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]

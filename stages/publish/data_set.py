@@ -8,8 +8,7 @@ from stages.formats.documents import CLEAN, require_documents
 from stages.formats.pages import escape, table
 from stages.formats.revision.provenance import CARD
 from stages.formats.split_size import SplitSize, by_license, by_source, read_split
-from stages.formats.splits import SPLITS, TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS
+from stages.formats.tokens import SPLITS, TOKENS, TRAIN, VALIDATION
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, card_head, name_revision
 

@@ -30,9 +30,8 @@ from stages.formats.revision.provenance import (
     Source,
     record_path,
 )
-from stages.formats.revision.signature import SIGNING_KEY, sign
-from stages.formats.splits import SPLITS
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.revision.verify import SIGNING_KEY, sign
+from stages.formats.tokens import SPLITS, TOKENS, TokenStore
 from stages.publish import lock
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, file_hash, training_execution, weights_hash

@@ -5,8 +5,7 @@ from typing import Any
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.splits import SPLITS, TRAIN
-from stages.formats.tokens import TOKENS
+from stages.formats.tokens import SPLITS, TOKENS, TRAIN
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.section import read_section

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.splits import TRAIN
+from stages.formats.tokens import TRAIN
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.section import read_section
 from stages.runtime.stage import require_listed, run_stage

@@ -14,8 +14,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_TERMINATED))
 
 from stages.formats.model_folder import TOKENIZER
-from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
 from stages.runtime.launch import SEGMENT, device_count, launch_config, require_devices
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage

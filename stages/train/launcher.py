@@ -19,8 +19,7 @@ from types import FrameType
 import yaml
 from transformers import PreTrainedConfig
 
-from stages.formats.splits import VALIDATION
-from stages.formats.tokens import TokenStore
+from stages.formats.tokens import VALIDATION, TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError

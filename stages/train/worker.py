@@ -20,8 +20,7 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from stages.formats.model_folder import CHECKPOINTS
-from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS, Manifest, TokenStore
+from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, Manifest, TokenStore
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line
 from stages.runtime.launch import SEGMENT
 from stages.runtime.section import read_section

@@ -8,8 +8,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import EXECUTION, INPUTS, SOURCE_ARCHIVE, SPEED, InputListing
-from stages.formats.revision.signature import verify_signature
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import verify_files, verify_signature
 from stages.publish.lock import read_stages
 from stages.publish.record import sources
 from stages.runtime.entry import UserError

@@ -216,7 +216,7 @@ def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_e
     process = start(tmp_path, (sys.executable, "-X", "importtime", *COMMAND[1:]))
     assert process.stdout is not None
     for line in process.stdout:
-        if "stages.formats.splits" in line:
+        if "stages.formats.tokens" in line:
             break
     process.terminate()
     process.communicate()

@@ -16,8 +16,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from stages.formats.splits import TRAIN
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.tokens import TOKENS, TRAIN, TokenStore
 from stages.train import loop, worker
 from stages.train.loop import HostCopy, StopSignal
 from stages.train.model.build import build_model

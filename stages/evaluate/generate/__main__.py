@@ -19,8 +19,7 @@ from stages.formats.evaluation.generation import (
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.reports import write_metrics
-from stages.formats.splits import TRAIN, VALIDATION
-from stages.formats.tokens import TOKENS, TokenStore
+from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage

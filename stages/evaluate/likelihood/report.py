@@ -27,7 +27,7 @@ from stages.formats.evaluation.report import (
     SetReceipt,
 )
 from stages.formats.reports import releases, significant
-from stages.formats.splits import VALIDATION
+from stages.formats.tokens import VALIDATION
 
 GZIP = 31
 """zlib's `wbits` for a gzip container with the largest window."""

@@ -19,8 +19,7 @@ from rich.table import Table
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance
-from stages.formats.revision.signature import TRUSTED_KEY, verify_signature
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
 from stages.publish.folder import link, main_of, only_writer
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.formats.splits import TRAIN
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.entry import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file, value_at

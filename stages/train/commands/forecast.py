@@ -23,8 +23,7 @@ from transformers import PreTrainedConfig
 
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_SPEED
-from stages.formats.splits import TRAIN
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config

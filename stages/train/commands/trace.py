@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
-from stages.formats.splits import TRAIN
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, visible
 from stages.runtime.section import read_section

@@ -25,8 +25,7 @@ from stages.formats.revision.provenance import (
     EXECUTION,
     PROVENANCE,
 )
-from stages.formats.revision.signature import sign
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import sign, verify_files
 from stages.runtime.entry import UserError
 from tests.flows.reproduce.forger import Forger, copy_of
 from tests.formats.revision.test_signature import make_key, public

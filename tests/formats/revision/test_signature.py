@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.revision.provenance import PROVENANCE, SIGNATURE
-from stages.formats.revision.signature import TRUSTED_KEY, sign, verify_signature
-from stages.formats.revision.verify import verify_files
+from stages.formats.revision.verify import TRUSTED_KEY, sign, verify_files, verify_signature
 from stages.runtime.entry import UserError
 from tests.formats.revision.records import write_index
 

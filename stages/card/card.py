@@ -12,7 +12,7 @@ from stages.formats.evaluation.report import Interval
 from stages.formats.evaluation.scores import HarnessReport, PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.provenance import run_name, step_name
-from stages.formats.split_size import by_license, by_source
+from stages.formats.sources import by_license, by_source
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 

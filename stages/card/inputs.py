@@ -10,7 +10,7 @@ from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.evaluation.scores import HARNESS_REPORT, SCORE_REPORT, HarnessReport, ScoreReport
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json
-from stages.formats.split_size import SplitSize, read_split
+from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_params_file

@@ -15,12 +15,12 @@ from stages.formats.revision.provenance import Receipt, publication_receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
-from stages.publish.record import gather_record
 from stages.publish.revision import (
     Gate,
     Revision,
     card_files,
     card_head,
+    gather_record,
     model_files,
     name_revision,
     prompt_of,

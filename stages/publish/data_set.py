@@ -7,7 +7,7 @@ from huggingface_hub import DatasetCardData
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.pages import escape, table
 from stages.formats.revision.provenance import CARD
-from stages.formats.split_size import SplitSize, by_license, by_source, read_split
+from stages.formats.sources import SplitSize, by_license, by_source, read_split
 from stages.formats.tokens import SPLITS, TOKENS, TRAIN, VALIDATION
 from stages.publish.params import PublishParams
 from stages.publish.revision import Revision, card_head, name_revision
@@ -53,9 +53,8 @@ def data_card(params: PublishParams, repository: str) -> str:
 def split_tables(title: str, split: SplitSize) -> str:
     """One split's documents by licence and by source, the largest first."""
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
-    sources = [row[:3] for row in by_source(split, most=len(split.sources))]
     return (
         f"## {title}\n\n{total}.\n\n"
-        f"{table(('licence', 'documents', 'bytes'), by_license(split, most=len(split.licenses)))}\n"
-        f"{table(('source', 'documents', 'bytes'), sources)}"
+        f"{table(('licence', 'documents', 'bytes'), by_license(split))}\n"
+        f"{table(('source', 'documents', 'bytes', 'licence'), by_source(split))}"
     )

@@ -14,8 +14,7 @@ from pathlib import Path
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance, Receipt
 from stages.formats.revision.verify import verify_files
-from stages.publish.record import attested
-from stages.publish.revision import Gate, Revision
+from stages.publish.revision import Gate, Revision, attested
 from stages.runtime.atomic import atomic_folder, file_sha256, flush_to_disk
 from stages.runtime.entry import UserError
 

@@ -1,5 +1,8 @@
 """Publishes to the Hub: each exported step on the branch of its run, then the model as one commit on `main`, and tags.
 
+`python -m stages.publish.hub` checks before hours of training that all of it may be written: it makes the private and
+empty repositories, which answers every question of names and rights.
+
 A commit is made whole or not at all, and the Hub refuses it if its branch has moved since it was read. What is there is
 not made again: the index on `main` names its revision, and the titles on the branch of a run name its steps. So after a
 kill or an error the same command continues; there are no retries here, the flow runs the stage again.
@@ -12,7 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, set_client_factory
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    constants,
+    set_client_factory,
+)
 from huggingface_hub.utils._http import default_client_factory
 
 from stages.formats.evaluation.report import Evaluation
@@ -33,6 +42,8 @@ from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision, exported_steps, run_of_model
 from stages.runtime.entry import UserError
 from stages.runtime.hub import explained
+from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 REQUEST_SECONDS = 60.0
 """Of silence until a request fails. The client itself would wait for ever."""
@@ -223,3 +234,14 @@ def connect(what: str) -> HfApi:
     constants.HF_HUB_DISABLE_TELEMETRY = True
     os.environ.setdefault("HF_XET_TELEMETRY_ENABLED", "false")
     return HfApi(token=token)
+
+
+def main() -> None:
+    """Make and check every repository that the parameters name."""
+    params = read_section("publish", PublishParams)
+    if params.repository is not None:
+        open_repositories(params)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -5,7 +5,6 @@ one state: params.yaml, dvc.yaml, requirements.lock and the code are copied as t
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +126,7 @@ def settings(stages: Stages) -> dict[str, bytes]:
 
 
 def lock_of(stages: Stages) -> bytes:
-    """dvc.lock with these stages alone, as DVC writes it; it reads the same file again."""
-    stream = StringIO()
-    writer = YAML(typ="safe")
-    writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    writer.representer.ignore_aliases = lambda *_: True
-    writer.dump({"schema": "2.0", "stages": stages}, stream)
-    return stream.getvalue().encode("utf-8")
+    """dvc.lock with these stages alone, as DVC writes it."""
+    from dvc.utils.serialize import dumps_yaml  # slow
+
+    return str(dumps_yaml({"schema": "2.0", "stages": stages})).encode("utf-8")

@@ -1,7 +1,11 @@
-"""What is to be published: the files of a revision or of an exported step of a run, and their name, which is derived
-from their content; and the quality gate, which says what may become `main`. The stage itself checks it, however the
-stage is started."""
+"""What is to be published: the files of a revision or of an exported step of a run, their name, which is derived from
+their content, and their record, which says what made them; and the quality gate, which says what may become `main`.
 
+The record is observed and no dependency of the stage: a commit that changes no input publishes nothing anew. It has no
+timestamps, no paths of this machine, no credentials; the order of everything is fixed.
+"""
+
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,20 +16,42 @@ import yaml
 
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
-from stages.formats.revision.execution import Execution
+from stages.formats.reports import REPORTS, read_json
+from stages.formats.revision.execution import TRAIN_SPEED, Execution
+from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
     CURVES,
+    EVALUATION,
+    EXECUTION,
+    FORMAT,
+    INPUTS,
+    PROVENANCE,
+    RECORD,
     SHIPPED,
+    SIGNATURE,
+    SOURCE_ARCHIVE,
+    SPEED,
+    InputListing,
+    Provenance,
     is_shipped,
+    record_path,
     revision_name,
     run_name,
     step_name,
 )
-from stages.publish.params import GateParams
+from stages.formats.revision.verify import SIGNING_KEY, sign
+from stages.formats.sources import read_sources
+from stages.formats.tokens import SPLITS, TOKENS
+from stages.publish import lock
+from stages.publish.params import GateParams, PublishParams
+from stages.publish.source import archive_source, require_no_secret
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import RefusedError, UserError
+
+LARGEST_REPORT = 1_000_000
+"""Bytes of a report that is kept. A larger one is a table of documents."""
 
 
 def file_hash(path: Path) -> str:
@@ -119,6 +145,55 @@ def run_of_model() -> str | None:
     """The name of the run that made the model; None where no execution of these weights is recorded."""
     execution = training_execution()
     return run_name(execution.fingerprint) if execution else None
+
+
+def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Revision:
+    """The revision with its record, which is written below `folder`.
+
+    Raises UserError if the project is not as dvc.lock says, or the record would hold a credential.
+    """
+    stages = lock.published_stages()
+    archive, state = archive_source(stages, include_data=params.include_data)
+    measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
+    contents = lock.settings(stages) | measured | reports_of(stages)
+    if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_hash():
+        contents[SPEED] = TRAIN_SPEED.read_bytes()
+    for path, content in contents.items():
+        require_no_secret(path.removeprefix(f"{RECORD}/"), content, in_urls=True)
+    contents[SOURCE_ARCHIVE] = archive
+    for path, content in contents.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    InputListing(sources=read_sources(*(TOKENS / split for split in SPLITS))).write(folder / INPUTS)
+    if execution := training_execution():
+        execution.write(folder / EXECUTION)
+    files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
+    hashes = revision.sha256 | {path: file_hash(files[path]) for path in sorted(files)}
+    Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
+    for path in (INPUTS, EXECUTION, PROVENANCE):
+        if (folder / path).exists():
+            require_no_secret(path.removeprefix(f"{RECORD}/"), (folder / path).read_bytes(), in_urls=True)
+    return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
+
+
+def reports_of(stages: Stages) -> dict[str, bytes]:
+    """Path in the revision -> content, of the metrics and curves that the stages wrote."""
+    outs = (out for entry in stages.values() for out in entry.get("outs", []))
+    paths = [Path(out["path"]) for out in outs if out.get("size", 0) <= LARGEST_REPORT]
+    files = (
+        file
+        for path in paths
+        if path.is_relative_to(REPORTS)
+        for file in ([path] if path.is_file() else sorted(path.rglob("*.tsv")))
+    )
+    return {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+
+
+def attested(index: Path) -> dict[str, Path]:
+    """The index and, if a key is named, its signature, which is made here."""
+    if not (key := os.environ.get(SIGNING_KEY)):
+        return {PROVENANCE: index}
+    return {PROVENANCE: index, SIGNATURE: sign(index, Path(key).expanduser())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.split_size import ROWS_SHOWN, TextAmount
+from stages.formats.sources import ROWS_SHOWN, Amount, Source
 from stages.runtime.entry import UserError
 from stages.runtime.section import read_section
 from tests.formats.revision import records
@@ -290,24 +290,29 @@ def test_further_sets_and_other_models_are_in_the_card_with_their_intervals(inpu
     assert "| gpt2 | 2.5 | -0.5 | -0.75 to -0.25 |" in text
 
 
+def source(name: str, revision: str, documents: int, size: int) -> Source:
+    licenses = {"": Amount(documents=documents, bytes=size)}
+    return Source(name=name, revision=revision, documents=documents, bytes=size, ids="", licenses=licenses)
+
+
 def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: CardInputs) -> None:
-    sources = {(f"source {number:02d}", ""): TextAmount(1, 1000 - number) for number in range(ROWS_SHOWN + 2)}
-    split = replace(inputs.train, sources=sources, licenses={"": TextAmount(2, 3000)})
+    split = replace(inputs.train, sources=[source(f"source {n:02d}", "", 1, 1000 - n) for n in range(ROWS_SHOWN + 2)])
 
     rows = [line for line in written(inputs, train=split).splitlines() if line.startswith("| source ")][1:]
 
     assert [row.split(" | ")[0] for row in rows[:ROWS_SHOWN]] == [f"| source {n:02d}" for n in range(ROWS_SHOWN)]
     assert f"| 2 more | 2 | {2 * 1000 - 2 * ROWS_SHOWN - 1:,} |" in written(inputs, train=split)
-    assert "| none stated | 2 | 3,000 |" in written(inputs, train=split)
+    assert f"| none stated | {ROWS_SHOWN + 2} | {split.total.bytes:,} |" in written(inputs, train=split)
 
 
 def test_two_sources_that_read_alike_are_both_counted(inputs: CardInputs) -> None:
-    sources = {("code 2", ""): TextAmount(3, 700), ("code", "2"): TextAmount(1, 600)}
+    sources = [source("code 2", "", 3, 700), source("code", "2", 1, 600)]
 
     text = written(inputs, train=replace(inputs.train, sources=sources))
 
     assert "| code 2 | 3 | 700 |" in text
     assert "| code 2 | 1 | 600 |" in text
+    assert "| none stated | 4 | 1,300 |" in text
 
 
 def test_the_data_statement_says_what_was_removed_and_masked(inputs: CardInputs) -> None:
@@ -354,7 +359,7 @@ def test_what_the_publisher_says_of_use_contact_and_authors_is_in_the_card(input
 
 def test_the_licence_of_each_source_is_stated(inputs: CardInputs) -> None:
     split = inputs.train
-    split.licenses_of["mine", "1"].add("")
+    split.sources[0].licenses[""] = Amount()
 
     assert f"| mine 1 | {split.total.documents} | {split.total.bytes:,} | MIT, none stated |" in written(inputs)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.publish.preflight import main
+from stages.publish.hub import main
 from stages.runtime.entry import UnavailableError, UserError
 from tests.fake_hub import READER, Fault, Hub, Repository
 from tests.publish.to_hub import NAME, use

@@ -35,6 +35,7 @@ from pydantic import BaseModel, Field
 from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.model_folder import WEIGHTS, combined_sha256
 from stages.formats.reports import Report, write_json
+from stages.formats.sources import Source
 
 CARD = "README.md"
 CURVES = "curves.png"
@@ -146,28 +147,6 @@ class Provenance(Report, extra="ignore"):
     def weights_sha256(self) -> str:
         """What `model_folder.weights_sha256` of the revision's weights is."""
         return combined_sha256([self.files[path] for path in sorted(self.files) if fnmatchcase(path, WEIGHTS)])
-
-
-class Amount(BaseModel, frozen=True):
-    """An amount of text."""
-
-    documents: int
-    bytes: int
-
-
-class Source(BaseModel, frozen=True):
-    """A source of documents, and what of it the model was trained and validated on."""
-
-    name: str
-    revision: str
-    """A version, a commit, or the user's own text."""
-    documents: int
-    bytes: int
-    """UTF-8 bytes of the documents' text, as they were tokenized."""
-    ids: str
-    """The sum, modulo 2**256, of the sha256 of the documents' ids: the same in any order."""
-    licenses: dict[str, Amount]
-    """SPDX expression, or empty where none is known -> amount."""
 
 
 class InputListing(Report, extra="ignore"):

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
-from flows.experiments.drawn import NOT_ALL_ENDED, Draw, levels_of
+from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, levels_of
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
-from flows.experiments.runs import RECORD, Run, last_runs, number_at
+from flows.experiments.runs import RECORD, last_runs, number_at
 from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.entry import UserError
@@ -72,27 +73,24 @@ def read_experiment(name: str) -> Experiment:
     learning = [axis for axis, draw in drawn.items() if draw.by == "tpe"]
     if len(learning) > 1:
         raise UserError(f"{path}: axes: {', '.join(learning)}: only one axis can be drawn by TPE")
-    for axis in sorted(drawn, key=learning.__contains__):
-        draw = drawn[axis]
-        recorded = last_runs(results_folder(name) / RECORD) if draw.metric else {}
-
-        def value_of(
-            label: str, level: Overrides, axis: str = axis, draw: Draw = draw, recorded: dict[str, Run] = recorded
-        ) -> float | Literal["not all ended"] | None:
-            one = check_section("", values | {"axes": axes | {axis: {label: level}}}, Experiment, path)
-            metric = one.metrics.get(draw.metric or "")
-            if metric is None:
-                raise UserError(f"{path}: axes.{axis}.metric: no `{draw.metric}`; there are {', '.join(one.metrics)}")
-            runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
-            if None in runs:
-                return NOT_ALL_ENDED
-            reports = [run.reports if run.state == "finished" else {} for run in runs if run]
-            numbers = [number for report in reports if (number := number_at(report, metric.source)) is not None]
-            sign = 1 if draw.better == "lower" else -1
-            return sign * fmean(numbers) if len(numbers) == len(runs) else None
-
-        axes[axis] = levels_of(draw, value_of)
+    for axis in sorted(drawn, key=learning.__contains__):  # TPE's last: its results are of all levels of the others
+        axes[axis] = levels_of(drawn[axis], partial(_result_of_level, name, values, axis, drawn[axis]))
     return check_section("", values, Experiment, path)
+
+
+def _result_of_level(name: str, values: Overrides, axis: str, draw: Draw, label: str, level: Overrides) -> Result:
+    """What TPE minimizes, from the runs of one level of an axis that are recorded."""
+    path = experiment_path(name)
+    one = check_section("", values | {"axes": values["axes"] | {axis: {label: level}}}, Experiment, path)
+    metric, recorded = one.metrics.get(draw.metric or ""), last_runs(results_folder(name) / RECORD)
+    if metric is None:
+        raise UserError(f"{path}: axes.{axis}.metric: no `{draw.metric}`; there are {', '.join(one.metrics)}")
+    runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
+    if None in runs:
+        return NOT_ALL_ENDED
+    numbers = [number_at(run.reports, metric.source) for run in runs if run and run.state == "finished"]
+    found = [number for number in numbers if number is not None]
+    return (1 if draw.better == "lower" else -1) * fmean(found) if len(found) == len(runs) else None
 
 
 def cells_of(name: str, experiment: Experiment) -> list[Cell]:

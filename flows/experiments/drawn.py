@@ -102,14 +102,14 @@ class Draw(Section):
 
 NOT_ALL_ENDED: Literal["not all ended"] = "not all ended"
 
+Result = float | Literal["not all ended"] | None
+"""What TPE minimizes at a level; None if one of its runs failed."""
 
-def levels_of(
-    draw: Draw, value_of: Callable[[str, Overrides], float | Literal["not all ended"] | None]
-) -> dict[str, Overrides]:
+
+def levels_of(draw: Draw, result_of: Callable[[str, Overrides], Result]) -> dict[str, Overrides]:
     """The levels of a drawn axis; with TPE those whose runs have ended, and the next one.
 
-    `value_of` gives what TPE minimizes at a level, or None if a run of that level failed. Raises UserError if optuna is
-    not installed.
+    Raises UserError if optuna is not installed.
     """
     try:
         import optuna  # here: most experiments draw nothing, and the import is slow
@@ -137,7 +137,7 @@ def levels_of(
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             continue
         repeats, levels[label] = 0, level
-        value = value_of(label, level) if draw.by == "tpe" else None
+        value = result_of(label, level) if draw.by == "tpe" else None
         if value == NOT_ALL_ENDED:
             break
         study.tell(trial, value, state=optuna.trial.TrialState.FAIL if value is None else None)

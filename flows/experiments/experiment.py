@@ -34,7 +34,7 @@ def _levels(axis: Any) -> Any:
 Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_levels)]
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
 
-COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "params_sha256", "message")
+COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "message")
 """Columns that each runs.csv has; no axis has such a name."""
 
 

@@ -57,7 +57,7 @@ def write_forms(folder: Path, table: "Table") -> list[Path]:
 def printed(entry: "Entry") -> str:
     """An entry in one line: `1.51 ± 0.02 (2/3)`."""
     count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
-    return " ".join(filter(None, (entry.text or "—", entry.spread, entry.extra, count)))
+    return f"{entry.text or '—'} {count}".rstrip()
 
 
 def markdown(table: "Table") -> str:

@@ -11,13 +11,12 @@ The table has a row for each cell of the grid, whether its run finished, failed 
     state                                `finished`; else why there is no number: `not run`, `failed`
     METRIC, ...                          NaN if the run has no such number
     METRIC low, METRIC high, ...         the run's own 95 % interval, of the metrics that have one
-    experiment, commit, baseline, params_sha256, message
+    experiment, commit, baseline, message
 
 and LEVELS, which is made of the axes.
 """
 
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -70,11 +69,6 @@ class Run(Section):
     message: str = ""
     keys: dict[str, str] = Field(default_factory=dict)
     """The content key of each stage (flows/sweep/keys.py)."""
-
-    @property
-    def params_sha256(self) -> str:
-        """Of the params in canonical JSON."""
-        return hashlib.sha256(json.dumps(self.params, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def append_run(path: Path, run: Run) -> None:

@@ -20,16 +20,12 @@ class Entry:
     """One entry: what is printed, the numbers, and the runs."""
 
     text: str
-    """The number; empty where there is none."""
+    """The number and what is printed after it; empty if there is no number."""
     n: int
     """Runs that count, of those expected."""
     expected: int
     value: float | None
     """The mean, the mean difference or a p value."""
-    spread: str = ""
-    """Printed after the number; empty for one run, and if all runs are equal."""
-    extra: str = ""
-    """Printed after the spread."""
 
 
 @dataclass(frozen=True)
@@ -87,18 +83,11 @@ def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     decimals = data.experiment.metrics[metric].decimals
     found = estimate(rows[metric].dropna().tolist())
     half_width = None if found.high is None else found.high - found.mean
-    printed: list[str] = []
+    text = number(found.mean, decimals) + (f" ± {number(half_width, decimals)}" if half_width else "")
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
-        printed = [number(bound, decimals) for bound in bounds]
-    return Entry(
-        text=number(found.mean, decimals) if found.n else "",
-        n=found.n,
-        expected=len(rows),
-        value=found.mean if found.n else None,
-        spread=f"± {number(half_width, decimals)}" if half_width else "",
-        extra=f"[{', '.join(printed)}]" if printed else "",
-    )
+        text += f" [{', '.join(number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
+    return Entry(text, found.n, len(rows), found.mean) if found.n else Entry("", 0, len(rows), None)
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
@@ -109,7 +98,7 @@ def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> li
     ]
     if len(seeds) == 1:
         lines = [f"One run each, seed {seeds[0]}: nothing is said of other seeds."]
-    if any(entry.extra for line in entries for entry in line):
+    if any("[" in entry.text for line in entries for entry in line):
         lines.append(
             "In brackets the runs' own 95 % interval over their held-out data, its bounds averaged over seeds."
         )
@@ -118,8 +107,8 @@ def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> li
 
 def rounded_to_zero(entries: Sequence[Sequence[Entry]]) -> list[str]:
     """Return a footnote if a nonzero number is printed as 0, else an empty list."""
-    printed = [entry for line in entries for entry in line if entry.value and entry.text.strip("+-0.,") == ""]
-    smallest = min((abs(entry.value) for entry in printed if entry.value and entry.text), default=None)
+    numbers = [(entry.value, entry.text.partition(" ")[0]) for line in entries for entry in line if entry.value]
+    smallest = min((abs(value) for value, text in numbers if text.strip("+-0.,") == ""), default=None)
     if smallest is None:
         return []
     return [f"Some numbers are printed as 0 and are not 0 (the smallest is {smallest:.2g}): raise `decimals`."]
@@ -157,7 +146,7 @@ def differences_table(data: Tidy, name: str) -> Table:
     flat = [
         entry
         for (own, _), p in zip(found, corrected, strict=True)
-        for entry in (own, Entry(text=_p_text(p), n=own.n, expected=own.n, value=p))
+        for entry in (own, Entry(_p_text(p), own.n, own.n, p))
     ]
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
@@ -186,15 +175,10 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     found, mean = paired_difference(values, reference), estimate(reference).mean
     decimals = data.experiment.metrics[metric].decimals
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    entry = Entry(
-        text=number(found.mean, decimals, signed=True) if found.n else "",
-        n=found.n,
-        expected=len({*own["seed"], *against["seed"]}),
-        value=found.mean if found.n else None,
-        spread=f"[{', '.join(bounds)}]" if all(bounds) else "",
-        extra=f"({100 * found.mean / abs(mean):+.1f} %)" if found.n and mean else "",
-    )
-    return entry, found.p
+    text = number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
+    text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
+    expected = len({*own["seed"], *against["seed"]})
+    return Entry(text, found.n, expected, found.mean) if found.n else Entry("", 0, expected, None), found.p
 
 
 def _p_text(p: float | None) -> str:

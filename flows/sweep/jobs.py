@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -157,36 +157,25 @@ def _key(commit: str, parts: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([commit, *parts]).encode()).hexdigest()[:16]
 
 
-class Progress:
-    """Follows the jobs of a sweep."""
+class Progress(Bars):
+    """Follows the jobs of a sweep: a bar for each in a terminal, and a line for each stage and cell."""
 
     def __init__(self, title: str, cells: Mapping[str, "Cell"]) -> None:
         self.title, self.cells, self.done = title, cells, 0
         console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._all = self._bars.add_task(title, total=len(cells))
-        self._tasks: dict[str, TaskID] = {}
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._all = self.add_task(title, total=len(cells))
+        self._bars: dict[str, TaskID] = {}
         self._stages: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
-    def print(self, text: str, style: str = "") -> None:
-        """Print a line."""
-        self._bars.console.print(escape(text), style=style or None)
-
-    def say(self, job: Job, text: str) -> None:
+    def say(self, job: Job, text: str, style: str | None = None) -> None:
         """Print a line of a job."""
-        self.print(f"{self._label(job)}: {text}")
+        self.print(escape(f"{self._label(job)}: {text}"), style=style)
 
     def started(self, job: Job) -> None:
         """A job is at work."""
-        self._tasks[job.key] = self._bars.add_task(escape(self._label(job)), total=None)
+        self._bars[job.key] = self.add_task(escape(self._label(job)), total=None)
 
     def stage(self, job: Job, stage: str) -> None:
         """A job runs a stage, which DVC has not found in its cache."""
@@ -197,21 +186,22 @@ class Progress:
     def counted(self, job: Job, text: str) -> None:
         """A stage has said how far it is."""
         shown = f"{self._label(job)}: {self._stages.get(job.key, '')} {text}"
-        self._bars.update(self._tasks[job.key], description=escape(shown))
+        self.update(self._bars[job.key], description=escape(shown))
 
     def ended(self, job: Job, how: Ended) -> None:
         """A job has ended."""
-        self._bars.remove_task(self._tasks.pop(job.key))
+        self.remove_task(self._bars.pop(job.key))
         if how.state != "finished":
-            self.print(f"{self._label(job)}: {how.state}: {how.message}", "red")
+            self.say(job, f"{how.state}: {how.message}", "red")
 
     def recorded(self, run: "Run") -> None:
         """A cell has ended, with a result or without one."""
         self.done += 1
-        self._bars.update(self._all, completed=self.done)
+        self.update(self._all, completed=self.done)
         name = f" as {run.experiment}" if run.experiment else ""
         if run.state == "finished":
-            self.print(f"{self.done}/{len(self.cells)} {self.cells[run.cell].label}: finished{name}", "green")
+            line = f"{self.done}/{len(self.cells)} {self.cells[run.cell].label}: finished{name}"
+            self.print(escape(line), style="green")
 
     def _label(self, job: Job) -> str:
         return f"{len(job.cells)} cells" if job.shared else self.cells[job.cells[0]].label

@@ -43,12 +43,6 @@ SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.
 """SQLite's code -> the system's."""
 
 
-def own_environment() -> dict[str, str]:
-    """This process's environment, without what a git hook says of another repository."""
-    named = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
-    return {name: value for name, value in os.environ.items() if name not in named}
-
-
 def _found() -> Repo:
     try:
         return Repo(_wait_for_lock=True)
@@ -114,7 +108,7 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
     """Run git; what it prints. Raises `error` where it fails; without `check` that gives an empty text."""
     command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
-    done = subprocess.run(command, cwd=folder, env=own_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         if not check:
             return ""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, own_environment, repair_after_kill
+from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
 from flows.project.compose import dump_yaml, load_yaml, put
@@ -203,7 +203,7 @@ def fetch_experiment(source: str, ref: str) -> str:
 def _dvc(folder: Path, *arguments: str) -> None:
     """Run DVC in a clone. Raises UserError where it fails."""
     command = [sys.executable, "-m", "dvc", *arguments]
-    environment = own_environment() | dvc_state_within(folder)
+    environment = os.environ | dvc_state_within(folder)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"dvc {arguments[0]}: {done.stderr.strip()[-1000:]}")

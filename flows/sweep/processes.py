@@ -17,7 +17,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import own_environment
 from flows.environment import dvc_state_within
 from flows.run.outcome import KILLED, TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
@@ -75,7 +74,7 @@ class Process:
         self._kill_at: float | None = None
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._rest = b""
-        variables = own_environment() | dvc_state_within(folder) | share
+        variables = os.environ | dvc_state_within(folder) | share
         variables.pop(SERVER_KEY, None)
         # -P: the clone's own `flows` must not be taken for the project's.
         command = [sys.executable, "-P", "-m", __name__, *(["--pull"] if owner.pull else []), *job.targets]

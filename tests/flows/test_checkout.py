@@ -148,8 +148,6 @@ def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(so
     away = source.rename(source.with_name("away"))
     with pytest.raises(UnavailableError):
         push_commits(folder, "results")
-    with pytest.raises(UnavailableError):
-        push_commits(folder, "results")
 
     away.rename(source)
     bring_up_to_date(folder, str(source), "main", "results")
@@ -177,28 +175,23 @@ def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> Non
         commit_results(folder, "Results", "results")
 
 
-def test_a_persons_clone_is_refused_and_left_as_it_is(source: Path) -> None:
-    mine = source.parent / "work"
-    (mine / "one.sh").write_text("not committed\n")
-
-    with pytest.raises(UserError, match="a clone that no deployment made"):
-        bring_up_to_date(mine, str(source), "main", "results")
-
-    assert (mine / "one.sh").read_text() == "not committed\n"
-
-
-def test_a_folder_with_files_of_a_person_is_refused_and_left_as_it_is(source: Path) -> None:
-    mine = source.parent / "copy"
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("work", "a clone that no deployment made"),
+        ("copy", r"has files that no deployment made \(one\.sh\); name a new or an empty folder"),
+    ],
+)
+def test_a_folder_of_the_users_is_refused_and_left_as_it_is(source: Path, folder: str, message: str) -> None:
+    mine = source.parent / folder
     (mine / ".parrotflow").mkdir(parents=True)
-    (mine / "one.sh").write_text("not in any repository\n")
+    (mine / "one.sh").write_text("mine\n")
 
-    with pytest.raises(
-        UserError, match=r"has files that no deployment made \(one\.sh\); name a new or an empty folder"
-    ):
+    with pytest.raises(UserError, match=message):
         bring_up_to_date(mine, str(source), "main", "results")
 
-    assert (mine / "one.sh").read_text() == "not in any repository\n"
-    assert not (mine / ".git").exists()
+    assert (mine / "one.sh").read_text() == "mine\n"
+    assert (mine / ".git").exists() == (folder == "work")
 
 
 @pytest.mark.parametrize("command", ["init", "remote"])
@@ -235,11 +228,8 @@ def test_a_commit_of_any_branch_is_checked_out_and_one_that_was_not_pushed_is_re
     assert (folder / "one.sh").read_text() == "b\n"
 
 
-@pytest.mark.parametrize("address", ["https://me:a-token@host/x.git", "https://a-token@host/x.git"])
-def test_no_message_has_the_token_of_an_address(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
-    # git takes it for the folder.
+def test_no_message_has_the_token_of_an_address(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "https://me:a-token@host/x.git"  # git takes it for the folder
     for key, value in {"COUNT": "1", "KEY_0": f"url.{source}.insteadOf", "VALUE_0": address}.items():
         monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
 
@@ -249,27 +239,11 @@ def test_no_message_has_the_token_of_an_address(
         bring_up_to_date(tmp_path / "checkout", address, "other", "results")
 
 
-@pytest.mark.parametrize("name", ["--upload-pack=x", "a..b"])
-def test_a_branch_that_git_would_take_for_an_option_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="not the name of a branch"):
-        require_names(name)
-
-
-@pytest.mark.parametrize("name", ["experiments/my grid", "experiments/a.lock"])
-def test_a_branch_that_git_does_not_take_is_refused(name: str) -> None:
+def test_a_branch_that_git_does_not_take_or_would_take_for_an_option_is_refused() -> None:
+    for name in ("--upload-pack=x", "a..b"):
+        with pytest.raises(UserError, match="not the name of a branch"):
+            require_names(name)
     require_branch_name("experiments/toy")
-    with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
-        require_branch_name(name)
-
-
-def test_a_checkout_of_a_run_that_a_git_hook_started_is_asked_about_itself(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = checkout(source)
-    commit(source.parent / "work", one_sh="b\n")
-    git(source.parent / "work", "push", "-q", "origin", "main")
-    monkeypatch.setenv("GIT_DIR", str(make_toy(source.parent / "other", DVC_YAML) / ".git"))
-
-    bring_up_to_date(folder, str(source), "main", "results")
-
-    assert (folder / "one.sh").read_text() == "b\n"
+    for name in ("experiments/my grid", "experiments/a.lock"):
+        with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
+            require_branch_name(name)

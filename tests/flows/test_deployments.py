@@ -14,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from flows.dvc_repo import open_repo
 from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.entry import UserError
@@ -33,43 +34,14 @@ def deployments() -> list[dict[str, Any]]:
     return found
 
 
-def test_every_deployment_starts_the_flow_with_parameters_that_it_has() -> None:
-    flows = {f"flows/scheduled.py:{flow.fn.__name__}": flow for flow in (scheduled,)}
-
-    for deployment in deployments():
-        if deployment["name"] == "sweep-cell":
-            continue
-        parameters = inspect.signature(flows[deployment["entrypoint"]].fn).parameters
-        assert set(deployment["parameters"]) <= set(parameters)
-        assert {name for name, one in parameters.items() if one.default is one.empty} <= set(deployment["parameters"])
-        assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
-
-
-def test_a_run_on_demand_leaves_out_publish_alone() -> None:
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+def test_a_run_on_demand_leaves_out_publish_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     (on_demand,) = (each for each in deployments() if each["name"] == "on-demand")
-    todo, reached = list(on_demand["parameters"]["targets"]), set[str]()
-    makers = {
-        next(iter(out)) if isinstance(out, dict) else out: name
-        for name, stage in stages.items()
-        for kind in ("outs", "metrics", "plots")
-        for out in stage.get(kind, ())
-    }
-    while todo:
-        name = todo.pop()
-        reached.add(name)
-        todo += [
-            maker for out, maker in makers.items() for dep in stages[name]["deps"] if f"{dep}/".startswith(f"{out}/")
-        ]
 
-    assert stages.keys() - reached == {"publish"}
-
-
-def test_one_deployment_is_nightly_and_the_others_are_started_by_a_person() -> None:
-    nightly, on_demand, cell = deployments()
-
-    assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
-    assert "schedules" not in on_demand | cell
+    with open_repo() as repo:
+        targets = on_demand["parameters"]["targets"]
+        reached = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+        assert [stage.addressing for stage in {*repo.index.stages} - reached if stage.cmd] == ["publish"]
 
 
 def test_what_is_served_is_what_prefect_yaml_has_for_work_pools(
@@ -94,21 +66,22 @@ def test_what_is_served_is_what_prefect_yaml_has_for_work_pools(
         served(tmp_path / "prefect.yaml")
 
 
-def test_every_deployment_runs_in_the_folder_of_its_worker_not_in_that_of_the_deployer() -> None:
-    file = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
+def test_the_deployments_name_flows_with_parameters_that_they_have_and_run_in_the_folder_of_their_worker() -> None:
+    nightly, on_demand, cell = deployments()
 
-    assert [list(step) for step in file["pull"]] == [["prefect.deployments.steps.set_working_directory"]]
-    assert not [deployment for deployment in file["deployments"] if "pull" in deployment]
-
-
-def test_cells_of_sweeps_run_beside_each_other_in_the_folder_of_their_worker() -> None:
-    *_, cell = deployments()
-    path, _, name = cell["entrypoint"].partition(":")
-
-    assert (f"{sweep_cell.name}/{cell['name']}", name) == (DEPLOYMENT, sweep_cell.fn.__name__)
-    assert (ROOT / path).samefile(inspect.getfile(sweep_cell.fn))
+    assert nightly["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
+    assert "schedules" not in on_demand | cell
     assert "concurrency_limit" not in cell
-    assert {one["work_pool"]["job_variables"]["working_dir"] for one in deployments()} == {"."}
+    for one, flow in ((nightly, scheduled), (on_demand, scheduled), (cell, sweep_cell)):
+        path, _, name = one["entrypoint"].partition(":")
+        assert (ROOT / path).samefile(inspect.getfile(flow.fn))
+        assert name == flow.fn.__name__
+        assert one.get("parameters", {}).keys() <= inspect.signature(flow.fn).parameters.keys()
+        assert one["work_pool"]["job_variables"] == {"working_dir": "."}
+        assert "pull" not in one
+    assert f"{sweep_cell.name}/{cell['name']}" == DEPLOYMENT
+    (step,) = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["pull"]
+    assert list(step) == ["prefect.deployments.steps.set_working_directory"]
 
 
 STAGE = "stages:\n  one: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"

@@ -208,28 +208,6 @@ def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -
     assert (folder / TABLE).read_bytes() == kept
 
 
-def test_check_wants_stored_tables_before_it_computes_anything(tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path / "toy", **TWO_CELLS)
-
-    done = sweep(folder, "--check")
-
-    assert done.returncode == 2
-    assert "runs.csv: no such file" in done.stdout
-    assert stages_that_ran(folder) == {}
-
-
-def test_a_cell_that_fails_after_a_change_is_not_shown_with_its_older_result(tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path / "toy", **ONE_RECIPE | seeds(0))
-    assert sweep(folder).returncode == 0
-    (folder / "train.py").write_text("raise SystemExit('error: broken')\n")
-    commit(folder)
-
-    done = sweep(folder)
-
-    assert done.returncode == 1
-    assert "3.75" not in (folder / TABLE).read_text()
-
-
 def test_a_project_in_a_folder_of_its_repository_is_swept_too(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path / "repository" / "toy", **ONE_RECIPE | seeds(0))
     shutil.rmtree(folder / ".git")

@@ -16,7 +16,7 @@ from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
-from prefect import task
+from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from ruamel.yaml import YAML
@@ -210,7 +210,8 @@ def require_names(*names: str) -> None:
 
 def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
     """A function as a task of Prefect, which is tried again after each delay where a remote did not answer."""
-    decorated = task(
+    return Task(
+        work,
         name=name,
         cache_policy=NO_CACHE,
         persist_result=False,
@@ -218,18 +219,11 @@ def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float]
         retry_delay_seconds=list(delays_seconds),
         retry_condition_fn=is_transient,
     )
-    return decorated(work)
 
 
 def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
     """Whether a task failed because a remote did not answer."""
-    try:
-        state.result()
-    except UnavailableError:
-        return True
-    except Exception:
-        return False
-    return False
+    return isinstance(state.result(raise_on_failure=False), UnavailableError)
 
 
 def has_remote() -> bool:

@@ -61,8 +61,8 @@ class Measured(Section):
 class RunMetric(Measured):
     """A number of each run, read from a report."""
 
-    decimals: Annotated[int, Field(ge=0, le=12)] = 3
-    """Digits after the point."""
+    decimals: Annotated[int, Field(ge=0, le=12)] | None = None
+    """Digits after the point; null: 3, and none if all numbers are whole."""
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0

@@ -106,9 +106,11 @@ def write_results(name: str, results: Results) -> list[Path]:
         }
         write_json(folder / FITS, laws)
         written.append(folder / FITS)
-    write_json(folder / CLAIMS, [asdict(claim) for claim in results.claims])
-    written.append(folder / CLAIMS)
-    for path in {*folder.glob(f"{TABLES}/*.*"), *folder.glob(f"{FIGURES}/*.*"), folder / FITS} - {*written}:
+    if results.claims:
+        write_json(folder / CLAIMS, [asdict(claim) for claim in results.claims])
+        written.append(folder / CLAIMS)
+    drawn = {*folder.glob(f"{TABLES}/*.*"), *folder.glob(f"{FIGURES}/*.*")}
+    for path in {*drawn, folder / FITS, folder / CLAIMS} - {*written}:
         path.unlink(missing_ok=True)
     return written
 

@@ -79,8 +79,14 @@ def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
+def decimals_of(data: Tidy, metric: str) -> int:
+    """Digits after the point."""
+    asked = data.experiment.metrics[metric].decimals
+    return (0 if (data.frame[metric].dropna() % 1 == 0).all() else 3) if asked is None else asked
+
+
 def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
-    decimals = data.experiment.metrics[metric].decimals
+    decimals = decimals_of(data, metric)
     found = estimate(rows[metric].dropna().tolist())
     half_width = None if found.high is None else found.high - found.mean
     text = number(found.mean, decimals) + (f" ± {number(half_width, decimals)}" if half_width else "")
@@ -173,7 +179,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     own, against = (at_levels(data.frame, levels) for levels in (line, base))
     values, reference = paired_by_seed(own, against, metric)
     found, mean = paired_difference(values, reference), estimate(reference).mean
-    decimals = data.experiment.metrics[metric].decimals
+    decimals = decimals_of(data, metric)
     bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
     text = number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""

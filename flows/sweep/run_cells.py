@@ -92,17 +92,18 @@ def grid(name: str) -> Batch:
     """The cells of an experiment. Raises UserError on faults of its file or params.yaml."""
     check_params()
     # Without any run, else hours of work end with a table of a level that the grid does not have.
-    experiment = compute(name, []).data.experiment
+    experiment, path = compute(name, []).data.experiment, experiment_path(name)
     cells = cells_of(name, experiment)
-    check_cells(experiment_path(name), cells, read_params_file())
-    sections, outs = sections_and_outs(experiment.targets)
+    check_cells(path, cells, read_params_file())
+    try:
+        sections, outs = sections_and_outs(experiment.targets)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     curves = {source.partition(":")[0] for source in experiment.curve_sources}
     for file in map(Path, sorted(experiment.reports | curves)):
         if not outs & {file, *file.parents}:
-            raise UserError(
-                f"{experiment_path(name)}: {file}: {', '.join(experiment.targets)} and the stages before do not write "
-                f"it; there are {', '.join(sorted(map(str, outs)))}"
-            )
+            there = ", ".join(sorted(str(out) for out in outs if out.suffix in (".json", ".tsv", ".csv")))
+            raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
     record, title = results_folder(name) / RECORD, f"sweep {bare_name(name)}"
     return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, sections, record)
 

@@ -39,6 +39,15 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     assert "the runs' own 95 % interval" in main.footnotes[1]
 
 
+def test_a_metric_without_decimals_has_three_or_none_if_its_numbers_are_whole(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    data.experiment.metrics["cost"] = data.experiment.metrics["cost"].model_copy(update={"decimals": None})
+
+    assert printed(entry_at(means_table(data, "main"), "w8, a", "cost")) == "64"
+    data.frame.loc[0, "cost"] = 1.5
+    assert printed(entry_at(means_table(data, "main"), "w8, a", "cost")) == "64.000"
+
+
 def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path) -> None:
     data = some_data(tmp_path, lacking=[0, 3, 4, 5])
     data.frame.loc[1, "cost"] = math.nan

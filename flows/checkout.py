@@ -34,16 +34,16 @@ CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
 """Where deployments keep their checkout from run to run."""
 
 CHECKOUT = "checkout"
-"""Its name in `.parrotflow`, unless the variable names another folder."""
+"""The checkout's folder in `.parrotflow`, unless the variable names another one."""
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 """Before each new attempt to reach git's or DVC's remote."""
 
 MARK = ".git/parrotflow-checkout"
-"""Tells a checkout of ours from a person's clone."""
+"""Marks a checkout that a deployment made; a user's clone does not have it."""
 
 PRESENT_BEFORE = {STATE_DIR.name, "lost+found"}
-"""Names that a folder may hold before its first checkout: a deployment's lock, and what a new disk has."""
+"""What a folder may hold before its first checkout: a deployment's lock, and the `lost+found` of a new disk."""
 
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
@@ -77,7 +77,7 @@ def last_results(folder: Path, results_branch: str) -> str:
 def bring_to_commit(folder: Path, source: str, commit: str) -> None:
     """Clone or update; afterwards HEAD is `commit`, on no branch.
 
-    Raises UnavailableError where `source` does not answer, UserError where no branch of it has the commit.
+    Raises UnavailableError if `source` does not answer, UserError if none of its branches has the commit.
     """
     _fetch(folder, source)
     if not has_commit(commit, folder):
@@ -102,7 +102,7 @@ def _fetch(folder: Path, source: str) -> None:
 
 
 def _begin(folder: Path, source: str) -> None:
-    """Make an empty repository with our mark, in one step. Raises UserError where the folder has files of others."""
+    """Make an empty repository with our mark, in one step. Raises UserError if the folder has other files."""
     folder.mkdir(parents=True, exist_ok=True)
     if others := sorted({path.name for path in folder.iterdir()} - PRESENT_BEFORE):
         raise UserError(
@@ -152,7 +152,7 @@ def push_commits(folder: Path, results_branch: str) -> None:
 def uncached_outs(folder: Path) -> tuple[str, ...]:
     """The outputs, metrics, plots and artifacts of dvc.yaml that DVC does not cache, so that git tracks them.
 
-    Raises UserError where dvc.yaml cannot be read.
+    Raises UserError if dvc.yaml cannot be read.
     """
     try:
         with Repo(str(folder)) as repo:
@@ -173,7 +173,7 @@ def is_result(path: str, results: Sequence[str]) -> bool:
 
 
 def require_branch_name(name: str) -> None:
-    """Raise UserError where git takes no branch of this name, such as one with a space."""
+    """Raise UserError if git does not allow a branch of this name, such as one with a space."""
     if not git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False):
         raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
 
@@ -189,7 +189,7 @@ def _changed(folder: Path) -> list[str]:
 
 
 def source_address(default: str) -> str:
-    """The repository that this worker runs. It is no parameter of a run, since its code is executed."""
+    """The repository that this worker runs. It is not a parameter of a run, because its code is executed."""
     source = os.environ.get(SOURCE_VARIABLE) or default
     return str(Path(source).absolute()) if Path(source).exists() else source
 
@@ -209,7 +209,7 @@ def require_names(*names: str) -> None:
 
 
 def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
-    """A function as a task of Prefect, which is tried again after each delay where a remote did not answer."""
+    """Make a function a Prefect task that is retried after each delay if a remote did not answer."""
     return Task(
         work,
         name=name,
@@ -233,7 +233,7 @@ def has_remote() -> bool:
 
 
 def dvc(*arguments: str) -> None:
-    """Run a command of DVC. Raises UnavailableError with its message where it fails."""
+    """Run a DVC command. Raises UnavailableError with its message if it fails."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

@@ -33,7 +33,7 @@ class Cell:
 
     id: str
     name: str
-    """Of its DVC experiment; ends with the id."""
+    """The name of its DVC experiment, which ends with the id."""
     levels: dict[str, str]
     """By axis."""
     seed: int
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The cell as it is shown to the user."""
         return f"{', '.join(self.levels.values())}, seed {self.seed}"
 
     def params(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flows.experiments.cells import Cell
 
 RECORD = "runs.jsonl"
-"""In the folder of an experiment's results."""
+"""The name of the record in the folder of an experiment's results."""
 
 RunState = Literal["finished", "failed", "cancelled"]
 
@@ -53,9 +53,9 @@ class Run(Section):
     """Its id."""
     state: RunState
     experiment: str
-    """The name of the DVC experiment; empty where a run failed."""
+    """The name of the DVC experiment; empty if the run failed."""
     commit: str
-    """Of the experiment: code, params, dvc.lock and reports of this run."""
+    """The commit of the experiment: code, params, dvc.lock and reports of this run."""
     baseline: str
     """The commit from which it was started."""
     params: dict[str, Any]
@@ -131,28 +131,28 @@ SOURCES = COLUMNS[3:]
 SIDES = ("low", "high")
 
 LEVELS = "all levels"
-"""A cell's levels for people; a name has no space, so no axis or metric is called so."""
+"""A column with all levels of a cell. The space keeps it apart from axes and metrics, whose names have none."""
 
 
 @dataclass(frozen=True)
 class Tidy:
-    """The rows in the order of the grid, and what is to be known about all of them."""
+    """The rows in the order of the grid, with their curves and the notes that apply to all of them."""
 
     name: str
     experiment: Experiment
     frame: pd.DataFrame
     curves: Mapping[str, Mapping[str, CurvePoints]] = field(default_factory=dict)
-    """Of finished runs, by the cell's id and the curve's name; not in runs.csv."""
+    """The curves of finished runs, by cell id and curve name; not in runs.csv."""
     notes: tuple[str, ...] = ()
 
     @property
     def axes(self) -> list[str]:
-        """Of the grid."""
+        """The axes of the grid."""
         return [*self.experiment.axes]
 
     @property
     def labels(self) -> "pd.Series[str]":
-        """Each row for people."""
+        """The label of each row, as it is shown to the user."""
         return labels(self.frame)
 
     def levels(self, axis: str) -> list[str]:
@@ -182,17 +182,17 @@ def mixed_axes(rows: pd.DataFrame, axes: Sequence[str]) -> list[str]:
 
 
 def labels(rows: pd.DataFrame) -> "pd.Series[str]":
-    """Each row for people."""
+    """The label of each row, as it is shown to the user."""
     return rows[LEVELS] + ", seed " + rows["seed"].astype(str)
 
 
 def lacking(n: int, expected: int) -> str:
-    """`2 of 3 runs`; empty where no run is missing."""
+    """`2 of 3 runs`; empty if no run is missing."""
     return f"{n} of {expected} runs" if n < expected else ""
 
 
 def paired_by_seed(own: pd.DataFrame, base: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
-    """The values of a metric in both, seed by seed; seeds that one of them lacks are left out."""
+    """The values of a metric on both sides, seed by seed; seeds that one side lacks are left out."""
     sides = (rows.set_index("seed")[metric] for rows in (own, base))
     both = pd.concat(sides, axis="columns", join="inner").dropna()
     return both.iloc[:, 0].tolist(), both.iloc[:, 1].tolist()
@@ -252,7 +252,7 @@ def _report_value(reports: Mapping[str, Any], location: str) -> Any:
 
 
 def number_at(reports: Mapping[str, Any], location: str) -> float | None:
-    """The finite number at FILE:KEY of a run's reports; None where there is none."""
+    """The finite number at FILE:KEY of a run's reports, or None."""
     value = _report_value(reports, location)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None

@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """Entries by row and column. A row is for levels, one of each axis that its headings name."""
+    """Entries by row and column. A row has one level of each axis that the row headings name."""
 
     experiment: str
     name: str
@@ -70,12 +70,12 @@ def means_table(data: Tidy, name: str) -> Table:
 
 
 def named(axis: str) -> str:
-    """An axis for people."""
+    """The name of an axis as it is printed."""
     return axis.replace("_", " ")
 
 
 def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
-    """A number for people; empty for None."""
+    """Format a number; empty for None."""
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
 
@@ -148,7 +148,7 @@ def differences_table(data: Tidy, name: str) -> Table:
     base = {axis: baseline}
     found = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
     corrected = holm([p for _, p in found])
-    # The entry of the difference says what is missing.
+    # Missing runs are counted in the entry of the difference, not in that of p.
     flat = [
         entry
         for (own, _), p in zip(found, corrected, strict=True)

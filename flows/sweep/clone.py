@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CLONES = STATE_DIR / "sweep"
 
 SHARDS = STATE_DIR / "cache"
-"""Of the project, by a link: the shards of data stages, which are named by their content."""
+"""The project's shards of data stages, which are named by their content; clones have a link to them."""
 
 LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
@@ -42,10 +42,10 @@ def project_cache() -> str:
 def prepare(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None, *, cache: str | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's, which takes time to find out. With `own_cache`, a folder, nothing but data that no
-    stage makes comes from the project.
+    `cache` is the project's cache, which is slow to look up. With `own_cache`, a folder, only data that no stage makes
+    comes from the project's.
 
-    Raises UserError where git fails.
+    Raises UserError if git fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
@@ -201,7 +201,7 @@ def fetch_experiment(source: str, ref: str) -> str:
 
 
 def _dvc(folder: Path, *arguments: str) -> None:
-    """Run DVC in a clone. Raises UserError where it fails."""
+    """Run DVC in a clone. Raises UserError if it fails."""
     command = [sys.executable, "-m", "dvc", *arguments]
     environment = os.environ | dvc_state_within(folder)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

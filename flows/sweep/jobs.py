@@ -34,9 +34,9 @@ class Job:
     """Stages of one cell, brought up to date together."""
 
     key: str
-    """Equal for equal work at the same commit: by it another call finds what this one has started on a pool."""
+    """Equal for equal work at the same commit, so that a later call finds the flow run that this one started."""
     cells: tuple[str, ...]
-    """Ids of the cells that need it; it works with the params.yaml of the first."""
+    """Ids of the cells that need it; it runs with the params.yaml of the first."""
     targets: tuple[str, ...]
     waits_for: tuple[str, ...] = ()
     """Keys of jobs whose results it restores."""
@@ -44,13 +44,13 @@ class Job:
 
     @property
     def folder(self) -> str:
-        """Of its clone on a worker."""
+        """The name of its clone on a worker."""
         return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended. A cancelled one is not recorded: the same may succeed later."""
+    """How a job ended. A cancelled job is not recorded, because it may succeed later."""
 
     state: "RunState"
     message: str = ""
@@ -126,10 +126,9 @@ def signals() -> Iterator[list[int]]:
 def jobs_of(batch: "Batch", keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
     """The jobs of a batch's cells; each comes after those that it waits for. `keys` are those of the cells' stages.
 
-    A cell's own job has in its key its name, which the DVC experiment gets that comes of it.
-
-    Stages shared by the same cells form one job. Their upstream stages are shared by at least those cells, so a job
-    waits only for jobs of larger groups.
+    The key of a cell's own job includes the cell's name, because the DVC experiment is named after it. Stages shared by
+    the same cells form one job. Their upstream stages are shared by at least those cells, so a job waits only for jobs
+    of larger groups.
     """
     users: dict[str, list[str]] = {}
     names: dict[str, str] = {}

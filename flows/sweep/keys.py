@@ -36,7 +36,7 @@ PLANNING = clone.CLONES / "plan"
 KEY_DIGITS = 12
 
 _known: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}
-"""The keys of cells, which a sweep asks for again after each level that TPE draws."""
+"""Keys computed so far: a sweep asks for them again after each level that TPE draws."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Standing:
     """Where a cell stands."""
 
     run: Run | None
-    """Its last one."""
+    """The cell's last run."""
     reason: str
     """Why the cell would run; empty if its run is current."""
     failed: bool = False
-    """Whether it would run only because it failed: it waits for `--retry`."""
+    """Whether the cell would run only because it failed, so that it waits for `--retry`."""
 
 
 def standings(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, Standing]:

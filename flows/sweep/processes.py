@@ -31,7 +31,7 @@ LOG = STATE_DIR / "sweep.log"
 """In a clone: what its stages printed."""
 
 LINES_KEPT = 200
-"""Of a stage's output, to say why it failed."""
+"""The last lines of a stage's output, which say why it failed."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"

@@ -65,10 +65,6 @@ def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None
             "cell x, y, z, seed 0: another cell's levels read the same",
         ),
         (
-            {"axes": {"size": {"s": {"model.shape.width": 1}}, "recipe": {"a": {"model.shape": {"width": 2}}}}},
-            "model.shape replaces model.shape.width, set before it; set model.shape first",
-        ),
-        (
             {
                 "base": {"model.shape": {"width": 3}, "model.shape.width": 4},
                 "axes": {"size": {"s": {}}, "recipe": {"a": {"model.shape": {"width": 2}}}},

@@ -1,7 +1,6 @@
 """`parrotflow table`, from the record of a sweep to the files of a paper."""
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from flows.cli import app
 from flows.experiments.cells import Cell
 from flows.experiments.experiment import Claim, Condition
-from flows.experiments.results import check_claims, compute
+from flows.experiments.results import check_claims
 from flows.experiments.runs import Tidy, append_run
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
@@ -56,20 +55,6 @@ def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(
 
     assert parrotflow("table", "toy") == 0
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-
-
-def losses() -> list[float | None]:
-    """Of each cell, as the table has them now."""
-    numbers = compute("toy").data.frame["loss"]
-    return [None if math.isnan(number) else number for number in numbers]
-
-
-def test_of_the_runs_of_a_cell_the_newest_counts(cells: list[Cell]) -> None:
-    recorded = losses()
-    append_run(RECORD, finished(cells[0], loss=9.0))
-    append_run(RECORD, finished(cells[1]).model_copy(update={"state": "failed", "reports": {}}))
-
-    assert losses() == [9.0, None, *recorded[2:]]
 
 
 def test_check_compares_the_runs_number_by_number_and_writes_nothing(
@@ -157,22 +142,9 @@ def test_each_claim_is_answered_with_the_numbers_it_was_decided_by(tmp_path: Pat
     assert answers[2][1].startswith("0.1038 [0.0925")
 
 
-def test_a_claim_whose_runs_are_missing_cannot_be_said(tmp_path: Path) -> None:
-    data = some_data(tmp_path, lacking=[18])  # w8, a, seed 0
-
-    claims = check_claims(data)
-
-    assert [claim.answer for claim in claims] == ["cannot be said"] * 3 + ["holds"]
-    assert claims[0].because == "missing: w8, a, seed 0 (failed)"
-
-
 def claiming(data: Tidy, *conditions: Condition) -> Tidy:
     claims = [Claim(says="?", holds_if=list(conditions))]
     return replace(data, experiment=data.experiment.model_copy(update={"claims": claims}))
-
-
-def with_claim(data: Tidy, **condition: Any) -> Tidy:
-    return claiming(data, Condition(**condition))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +161,7 @@ def test_a_claim_about_what_the_grid_does_not_have_is_refused(
     data = some_data(tmp_path)
 
     with pytest.raises(UserError, match=r"^claims\.0\.holds_if: ") as error:
-        check_claims(with_claim(data, mean="loss", levels=levels, value={"below": 1}))
+        check_claims(claiming(data, Condition(mean="loss", levels=levels, value={"below": 1})))
 
     assert message in str(error.value)
 
@@ -216,7 +188,7 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     data = replace(data, frame=data.frame[data.frame["seed"] == 0])
 
-    (claim,) = check_claims(with_claim(data, mean="loss", levels=SMALLEST, high={"below": 9}))
+    (claim,) = check_claims(claiming(data, Condition(mean="loss", levels=SMALLEST, high={"below": 9})))
 
     assert claim.answer == "cannot be said"
     assert "one seed has no interval" in claim.because

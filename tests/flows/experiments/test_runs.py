@@ -10,7 +10,6 @@ import pytest
 
 from flows.experiments.runs import (
     append_run,
-    labels,
     last_runs,
     recorded_runs,
     reports_and_curves,
@@ -19,7 +18,7 @@ from flows.experiments.runs import (
 )
 from stages.runtime.entry import UserError
 from tests.flows.experiments.small_experiment import small_experiment
-from tests.flows.experiments.some_runs import NAME, finished, some_data
+from tests.flows.experiments.some_runs import NAME, finished
 
 
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
@@ -133,12 +132,3 @@ def test_the_order_in_which_runs_ended_and_earlier_failures_change_nothing(tmp_p
     again, first = (tidy(NAME, experiment, cells, made) for made in (recorded_runs(record), runs))
     pd.testing.assert_frame_equal(again.frame, first.frame, check_exact=True)
     assert (again.curves, again.notes) == (first.curves, first.notes)
-
-
-def test_selections_follow_the_grid(tmp_path: Path) -> None:
-    data = some_data(tmp_path)
-
-    assert data.levels("size") == ["w1", "w2", "w4", "w8"]
-    assert {*labels(data.select({"size": "w2", "recipe": "b"}))} == {f"w2, b, seed {n}" for n in range(3)}
-    with pytest.raises(UserError, match="size has no level `w3`; there are w1, w2, w4, w8"):
-        data.select({"size": "w3"})

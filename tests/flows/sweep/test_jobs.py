@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell
-from flows.sweep.jobs import Job, jobs_of
+from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.run_cells import Batch
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
@@ -62,6 +62,33 @@ def test_a_cell_that_has_got_another_name_is_another_job_since_its_experiment_ha
 
     assert (renamed[0], renamed[2]) == (shared, b)
     assert renamed[1] != a
+
+
+class Failing:
+    def poll(self) -> Ended:
+        return Ended("failed", "tokenize: error: no tokens")
+
+    def stop(self) -> None:
+        pass
+
+
+def test_if_a_shared_stage_fails_each_of_its_cells_has_failed_and_none_starts() -> None:
+    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
+    sweep, started, ended = batch(cells), list[Job](), list[tuple[Job, Ended]]()
+    jobs = jobs_of(sweep, cells, "f00")
+
+    def start(job: Job) -> Failing:
+        started.append(job)
+        return Failing()
+
+    def record(job: Job, how: Ended) -> Ended:
+        ended.append((job, how))
+        return how
+
+    carry_out(jobs, start, record, Progress("sweep toy", {cell.id: cell for cell in sweep.cells}))
+
+    assert started == jobs[:1]
+    assert ended == [(job, Failing().poll()) for job in jobs]
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(*[st.integers(0, 2)] * len(STAGES)), min_size=1))

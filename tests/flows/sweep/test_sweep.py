@@ -16,7 +16,7 @@ import yaml
 from flows.experiments.runs import recorded_runs as runs_of
 from stages.runtime.entry import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
-from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
+from tests.flows.sweep.toy_sweep import TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import dvc, repro
 from tests.small_project import DVC, run_module
 
@@ -102,21 +102,6 @@ def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_dema
     third = sweep(folder, "--retry", LUCK=str(tmp_path / "luck"))
     assert third.returncode == 0, third.stdout
     assert stages_that_ran(folder)["train"] == 3
-
-
-def test_a_failure_of_a_shared_stage_is_told_of_every_cell_and_computed_once(tmp_path: Path) -> None:
-    broken = DVC_YAML.replace("wc -c documents.txt", "sh tokenize.sh")
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy/tokenize.sh").write_text("echo 'error: no tokens' >&2; exit 3\n")
-    folder = make_sweep(tmp_path / "toy", broken, **TWO_CELLS)
-
-    done = sweep(folder)
-
-    assert done.returncode == 1
-    for cell in "ab":
-        assert f"{cell}, seed 0 failed: tokenize: error: no tokens" in done.stdout
-    assert done.stdout.count("tokenize started") == 1
-    assert [run.state for run in runs_of(folder / RECORD)] == ["failed", "failed"]
 
 
 def test_a_sweep_killed_at_any_moment_ends_with_the_same_tables(tmp_path: Path) -> None:

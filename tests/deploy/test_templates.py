@@ -5,6 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from prefect.events.schemas.automations import AutomationCore
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -25,3 +27,9 @@ def test_the_log_of_the_batch_job_needs_no_folder_that_does_not_exist_yet() -> N
 
     assert re.search(r"^#SBATCH --output=slurm-%j\.log$", script, re.MULTILINE)
     assert "/slurm-*.log" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_the_automations_are_such_as_prefect_takes() -> None:
+    (entry,) = yaml.safe_load((DEPLOY / "automations.yaml").read_text())["automations"]
+
+    assert AutomationCore.model_validate(entry).actions

@@ -66,9 +66,9 @@ def run(
         if not planned.plan.to_do:
             server.stop(seconds=0)
             return
-        server.wait()
-        from flows.pipeline import in_flow_run
+        from flows.pipeline import in_flow_run  # imports Prefect, which takes seconds, while the server starts
 
+        server.wait()
         in_flow_run(planned, server)
     raise SystemExit(planned.result().exit_code)
 

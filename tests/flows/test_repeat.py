@@ -17,6 +17,7 @@ from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
 
 
+@pytest.mark.acceptance
 def test_two_runs_from_scratch_in_two_folders_give_the_same_hash_for_every_out(
     up_to_date: Path, tmp_path: Path
 ) -> None:

@@ -104,7 +104,15 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.change)
+MOST_STAGES = 4
+"""A row that reruns more takes as long as the whole pipeline."""
+
+CASES = [
+    pytest.param(row, id=row.change, marks=pytest.mark.acceptance if len(row.ran) > MOST_STAGES else ()) for row in ROWS
+]
+
+
+@pytest.mark.parametrize("row", CASES)
 def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     shutil.copytree(up_to_date, folder, symlinks=True)

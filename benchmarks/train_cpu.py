@@ -34,9 +34,8 @@ from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.launch import LaunchConfig, environment
-from stages.train.data.batches import Rows, read_rows
+from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.data.order import rows_of_step
-from stages.train.data.packing import pack
 from stages.train.hardware import repeat_bits, resolve_precision, should_compile
 from stages.train.model.build import build_model, flops_per_token
 from stages.train.model.loss import CausalLoss

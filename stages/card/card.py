@@ -47,7 +47,7 @@ def filled_card(
 ) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
     formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
-    functions = (benchmarks, by_phase, flat, pass_at_k, sizes, sorted, unpublished, without_width)
+    functions = (benchmarks, by_share, flat, pass_at_k, sizes, sorted, unpublished, without_width)
     return filled_template(
         TEMPLATE,
         {one.__name__: one for one in formats}
@@ -201,12 +201,9 @@ def verdict(sample: Sample) -> str:
     return "; ".join(notes) or "no grammar to check"
 
 
-def by_phase(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Rows of steps, source, tokens, share, asked share and epochs: of the whole run, then of each phase in order."""
-    rows: list[tuple[str, ...]] = []
-    steps = {name: "all" if name == "run" else name.removeprefix("steps ") for name in mixture}
-    for name in sorted(mixture, key=lambda name: 0 if name == "run" else int(steps[name].split()[0])):
-        for source, of in sorted(mixture[name].items()):
-            shares = (f"{of['share']:.2%}", f"{of['asked_share']:.2%}")
-            rows.append((steps[name], source, f"{of['tokens']:,}", *shares, f"{of['epochs']:.2f}"))
-    return rows
+def by_share(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Rows of source, tokens, share and epochs."""
+    return [
+        (source, f"{of['tokens']:,}", f"{of['share']:.2%}", f"{of['epochs']:.2f}")
+        for source, of in sorted(mixture.items())
+    ]

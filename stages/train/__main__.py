@@ -60,7 +60,7 @@ def main() -> None:
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *describe(order), *note_idle_devices(config), *forecast.lines]:
+    for line in [*notes, *describe(order, training), *note_idle_devices(config), *forecast.lines]:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)

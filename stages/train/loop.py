@@ -24,7 +24,7 @@ from stages.runtime.supervision import look_for_stop, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
-from stages.train.data.order import RowOrder
+from stages.train.data.order import RowOrder, origins
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation, ValidationResult
 from stages.train.monitoring.profile import profiled
@@ -109,7 +109,9 @@ class Trainer(Setup):
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
         device = self.accelerator.device
         place = {"place": partial(pinned, device=device)} if device.type == "cuda" else {}
-        return self.throughput.timed(micro_batches(self.store, self.order, self.params, share, steps, **place))
+        return self.throughput.timed(
+            micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **place)
+        )
 
     def step(self, step: int, batches: Iterable[MicroBatch]) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update."""
@@ -207,12 +209,9 @@ def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
 
 def documents(trainer: Trainer, step: int) -> str:
     """The first documents in the batch of `step` (from 0)."""
-    rows = trainer.order.rows_of_step(step)
-    spans = [span for row in rows for span in trainer.order.index.segments(int(row))]
-    first_and_last = [map(trainer.store.document_at, (start, start + length - 1)) for start, length in spans]
-    numbers = sorted({number for first, last in first_and_last for number in range(first, last + 1)})
-    names = [visible(f"{info['source']}:{info['path']}") for info in map(trainer.store.document_info, numbers[:8])]
-    return ", ".join(names) + (" and others" if len(numbers) > len(names) else "")
+    spans = origins(trainer.store, trainer.order, step + 1)
+    names = list(dict.fromkeys(visible(f"{span.source}:{span.path}") for span in spans))
+    return ", ".join(names[:8]) + (" and others" if len(names) > 8 else "")
 
 
 def pinned(rows: Rows, device: torch.device) -> Rows:

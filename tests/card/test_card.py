@@ -392,20 +392,12 @@ def test_validation_values_of_the_training_are_told_from_those_of_the_evaluation
     assert "Validation values" not in written(inputs)
 
 
-def test_a_mixture_is_told_by_source_and_phase(inputs: CardInputs) -> None:
-    def of(tokens: int, share: float) -> dict[str, Any]:
-        return {"tokens": tokens, "share": share, "asked_share": 0.25, "epochs": 1.5}
-
-    later, earlier = {"web": of(3, 0.75)}, {"w|b": of(2, 0.25)}
-    phases = {"run": {"web": of(1234, 0.5)}, "steps 1000 to 1200": later, "steps 1 to 999": earlier}
-    text = written(inputs, training=inputs.training | {"mixture": phases})
+def test_a_mixture_is_told_by_source(inputs: CardInputs) -> None:
+    mixture = {"web": {"tokens": 1234, "share": 0.5, "epochs": 1.5}, "w|b": {"tokens": 2, "share": 0.25, "epochs": 2.0}}
+    text = written(inputs, training=inputs.training | {"mixture": mixture})
 
     table = text[text.index("### Mixture") :].split("\n\n")[2]
-    assert table.splitlines()[2:] == [
-        "| all | web | 1,234 | 50.00% | 25.00% | 1.50 |",
-        "| 1 to 999 | w\\|b | 2 | 25.00% | 25.00% | 1.50 |",
-        "| 1000 to 1200 | web | 3 | 75.00% | 25.00% | 1.50 |",
-    ]
+    assert table.splitlines()[2:] == ["| web | 1,234 | 50.00% | 1.50 |", "| w\\|b | 2 | 25.00% | 2.00 |"]
     assert "\n\n\n" not in text
     assert "| mixture |" not in text
     assert "The mixture below draws from " in text

@@ -18,10 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
-from stages.train.commands.trace import origins
-from stages.train.data.batches import Rows, read_rows
-from stages.train.data.order import DataOrder, open_order, rows_of_step
-from stages.train.data.packing import pack
+from stages.train.data.batches import Rows, pack, read_rows
+from stages.train.data.order import DataOrder, open_order, origins, rows_of_step
 from stages.train.loop import pinned
 from stages.train.params import TrainParams
 from tests.train.models import MODELS

@@ -160,8 +160,8 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
     if "tokenize" in to_do or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
         yield "mixture: not known before the tokens are made"
         return
-    order = open_order(TokenStore(TOKENS / TRAIN), params)
-    yield from describe(order)
+    store = TokenStore(TOKENS / TRAIN)
+    yield from describe(open_order(store, params), store)
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

@@ -1,15 +1,13 @@
 """From a training step back to the documents that it trained on.
 
-    parrotflow data trace --step 120 [--row 3]
+    parrotflow data trace --step 120
 
 It answers for the run that made `model/`, whose seed and batch size are recorded in `model/training.json`: the order of
 the data follows from these. Without a model it answers for params.yaml. The record names the tokens by their hash, and
-other tokens are refused. Under a mixture it ends with what each source gave to the step, and to the run until then.
+other tokens are refused.
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
@@ -18,44 +16,25 @@ from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import UserError, visible
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
-from stages.train.data.order import DataOrder, RowOrder, open_order, shares_in
+from stages.train.data.order import DataOrder, open_order, origins
 from stages.train.params import TrainParams
 
 COMMAND = "data trace"
 """Under `parrotflow`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A span of a document in a row of a global batch."""
-
-    row: int
-    """Index in the global batch."""
-    source: str
-    path: str
-    license: str
-    first: int
-    """First token of the span, within its document."""
-    stop: int
-    """One after its last."""
-
-
 def main() -> None:
     """Print a line for each span."""
     parser = argparse.ArgumentParser(prog="parrotflow data trace", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--step", type=int, required=True, help="from 1, as in the curves")
-    parser.add_argument("--row", type=int, help="a sequence of the global batch, from 0 on; default: all")
-    arguments = parser.parse_args()
+    step = parser.parse_args().step
     params, store = trained_order(), TokenStore(TOKENS / TRAIN)
-    check(arguments.step, arguments.row, params)
-    order = open_order(store, params)
-    for origin in origins(store, order, arguments.step):
-        if arguments.row in (None, origin.row):
-            of = f" ({origin.license})" if origin.license else ""
-            where = f"{origin.source}:{origin.path}{of}"
-            print(f"row {origin.row:>3}  {visible(where)}  tokens {origin.first}..{origin.stop}")
-    for line in shares(order, arguments.step):
-        print(visible(line))
+    if not 1 <= step <= params.max_steps:
+        raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
+    for origin in origins(store, open_order(store, params), step):
+        of = f" ({origin.license})" if origin.license else ""
+        where = f"{origin.source}:{origin.path}{of}"
+        print(f"row {origin.row:>3}  {visible(where)}  tokens {origin.first}..{origin.stop}")
 
 
 def trained_order() -> DataOrder:
@@ -74,42 +53,6 @@ def trained_order() -> DataOrder:
             "then `dvc checkout` brings both back if the cache has them"
         )
     return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields if name in values})
-
-
-def check(step: int, row: int | None, params: DataOrder) -> None:
-    """Raise UserError where the run has no such step or row."""
-    if not 1 <= step <= params.max_steps:
-        raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
-    size = params.global_batch_size
-    if row is not None and not 0 <= row < size:
-        raise UserError(f"--row {row}: step {step} has the rows 0 to {size - 1} (train.global_batch_size)")
-
-
-def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:
-    """The spans that step number `step` (from 1) trained on, in the order of the batch."""
-    for number, row in enumerate(order.rows_of_step(step - 1)):
-        for segment in order.index.segments(int(row)):
-            start = segment.start
-            while start < segment.start + segment.length:
-                document = store.document_at(start)
-                begin, length = int(store.document_starts[document]), int(store.document_lengths[document])
-                stop = min(segment.start + segment.length, begin + length)
-                info = store.document_info(document)
-                yield Origin(number, info["source"], info["path"], info.get("license", ""), start - begin, stop - begin)
-                start = stop
-
-
-def shares(order: RowOrder, step: int) -> Iterator[str]:
-    """For each source of a mixture its share of step number `step` (from 1), and of all steps up to it."""
-    if order.mixed is None:
-        return
-    own, until = (shares_in(order, order.mixed, steps) for steps in (range(step - 1, step), range(step)))
-    for name, of_run in until.items():
-        yield (
-            f"{name}: {own[name].share:.2%} of the tokens of step {step} (asked {own[name].asked_share:.2%}); "
-            f"{of_run.share:.2%} of those of the steps 1 to {step} (asked {of_run.asked_share:.2%}), "
-            f"{of_run.tokens:,} tokens, {of_run.epochs:.2f} epochs"
-        )
 
 
 if __name__ == "__main__":

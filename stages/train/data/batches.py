@@ -1,4 +1,8 @@
-"""The tokens of the rows that a step trains on (`order.py` says which), in micro-batches.
+"""The rows of a run, their tokens, and the micro-batches of a step (`order.py` says which rows those are).
+
+A row has `sequence_length` targets. A document of n tokens gives n targets: each of its tokens is predicted from those
+before it, the first one from the end-of-sequence id that closes the document before. The stream of documents is cut
+every `sequence_length` tokens; the rest at its end is not trained on. What makes up a row is an index, never a copy.
 
 Each process takes its slice of a global batch in micro-batches, read ahead in a thread, so the order does not depend on
 the number of processes.
@@ -7,13 +11,79 @@ the number of processes.
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.order import RowOrder
-from stages.train.data.packing import Integers, PackingIndex
 from stages.train.params import TrainParams
+
+Integers = npt.NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """A span of targets in the store."""
+
+    start: int
+    """Position of the first target."""
+    length: int
+    """Targets."""
+
+
+@dataclass(frozen=True)
+class PackingIndex:
+    """Row r holds the segments starts[offsets[r]:offsets[r + 1]], with as many targets as `lengths` says."""
+
+    starts: Integers
+    lengths: Integers
+    offsets: Integers
+
+    @property
+    def rows(self) -> int:
+        """Training rows in an epoch."""
+        return len(self.offsets) - 1
+
+    def segments(self, row: int) -> list[Span]:
+        """The spans of the store that make up a row."""
+        here = slice(self.offsets[row], self.offsets[row + 1])
+        pairs = zip(self.starts[here].tolist(), self.lengths[here].tolist(), strict=True)
+        return [Span(start, length) for start, length in pairs]
+
+
+def pack(store: TokenStore, sequence_length: int) -> PackingIndex:
+    """The rows of a whole store: one segment each."""
+    offsets = np.arange(store.manifest.tokens // sequence_length + 1, dtype=np.int64)
+    return PackingIndex(offsets[:-1] * sequence_length, np.full_like(offsets[1:], sequence_length), offsets)
+
+
+def pack_documents(starts: Integers, lengths: Integers, sequence_length: int) -> PackingIndex:
+    """The rows of some documents, given the position of their first token in the store and their length.
+
+    The stream is cut where a row or a document begins. Documents of 3 and 4 tokens at 0 and 10, in rows of 5: the first
+    row holds the segments 0..3 and 10..12; two tokens are left over.
+    """
+    begins = np.cumulative_sum(lengths, include_initial=True)  # of each document, in the stream
+    rows = int(begins[-1]) // sequence_length
+    row_begins = np.arange(rows + 1) * sequence_length
+    cuts = np.union1d(begins[begins < rows * sequence_length], row_begins)
+    documents = np.searchsorted(begins, cuts[:-1], side="right") - 1
+    return PackingIndex(
+        starts=starts[documents] + cuts[:-1] - begins[documents],
+        lengths=np.diff(cuts),
+        offsets=np.searchsorted(cuts, row_begins),
+    )
+
+
+def joined(indexes: list[PackingIndex]) -> PackingIndex:
+    """One index of the rows of several, in their order."""
+    shifts = np.cumulative_sum([len(index.starts) for index in indexes], include_initial=True)
+    offsets = [index.offsets[1:] + shift for index, shift in zip(indexes, shifts[:-1], strict=True)]
+    return PackingIndex(
+        starts=np.concatenate([index.starts for index in indexes]),
+        lengths=np.concatenate([index.lengths for index in indexes]),
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), *offsets]),
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +155,8 @@ class ProcessShare:
 
 def micro_batches(
     store: TokenStore,
-    order: RowOrder,
+    index: PackingIndex,
+    rows_of_step: Callable[[int], Integers],
     params: TrainParams,
     share: ProcessShare,
     steps: range,
@@ -94,13 +165,13 @@ def micro_batches(
     """A process's micro-batches of some steps; `place` is called on the rows of each, in the thread that reads them."""
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool) -> MicroBatch:
-        read = place(read_rows(store, order.index, rows, params.sequence_length))
+        read = place(read_rows(store, index, rows, params.sequence_length))
         return MicroBatch(read, step, first_row, is_last)
 
     with ThreadPoolExecutor(1, "batches") as thread:
         coming: Future[MicroBatch] | None = None
         for step in steps:
-            rows = order.rows_of_step(step)
+            rows = rows_of_step(step)
             each = len(rows) // share.processes
             own = range(share.process * each, (share.process + 1) * each)
             for first in own[:: share.micro_batch_size]:

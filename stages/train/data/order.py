@@ -1,16 +1,15 @@
-"""The order of a run's data: an index of rows, and which of them each step trains on.
+"""The order of a run's data: an index of rows, which of them each step trains on, and the documents behind them.
 
 It is a pure function of (seed, step): nothing to save, nothing to skip. The permutations of the rows in all epochs, one
-after the other, are cut into global batches. Under a mixture the draws are shared out among the sources (`mixture.py`),
-and the draws from a source go through the permutations of its own rows. The tokens, the share and the epochs of each
-source follow from it.
+after the other, are cut into global batches. Under a mixture the documents of each source are a stream of their own, so
+a row comes from one source; the draws are shared out among the sources (`mixture.py`), and the draws from a source go
+through the permutations of its own rows. A change of weights changes no row and no token of the store.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -18,16 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, SourceWeights, whole_numbers
-from stages.train.data.packing import (
-    Integers,
-    MixedRows,
-    PackingIndex,
-    SourceRows,
-    document_sources,
-    pack,
-    pack_sources,
-)
+from stages.train.data.batches import Integers, PackingIndex, joined, pack, pack_documents
+from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, whole_numbers
 from stages.train.params import TrainParams
 
 
@@ -63,16 +54,25 @@ def rows_of_step(seed: int, step: int, params: OrderParams, rows: int) -> Intege
 
 
 @dataclass(frozen=True)
+class SourceRows:
+    """The rows of one source: `first_row` and those that follow it in the index of all sources."""
+
+    name: str
+    documents: int
+    stored_tokens: int
+    """In the token store."""
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class MixedOrder:
     """Which row each draw of a run is, under a mixture."""
 
     seed: int
-    mixture: Mixture
     sources: tuple[SourceRows, ...]
-    left_out: SourceRows
+    """As in `Mixture.sources`."""
     draws: Draws
-    shares: tuple[tuple[float, ...], ...]
-    """For each phase the share of the tokens that is asked of each source."""
     _epochs: dict[int, tuple[int, Integers]] = field(default_factory=dict)
     """Source -> its current epoch, and the permutation of its rows in that."""
 
@@ -114,30 +114,45 @@ class RowOrder:
 
 def open_order(store: TokenStore, params: OrderParams) -> RowOrder:
     """The order of a run over a store. Raises UserError if the store lacks a source of the mixture."""
-    if params.mixture is None:
+    if (mixture := params.mixture) is None:
         return RowOrder(params, pack(store, params.sequence_length), None)
-    rows = pack_sources(store, params.sequence_length, params.mixture)
-    check_sources(store, rows, params.sequence_length)
-    return RowOrder(params, rows.index, mixed_order(params, params.mixture, rows))
-
-
-def mixed_order(params: OrderParams, mixture: Mixture, rows: MixedRows) -> MixedOrder:
-    """The order of the draws, given how many rows each source has."""
-    shares = [shares_asked(weights, rows.sources) for weights in mixture.all_weights]
-    ratios = [Ratios(whole_numbers(each)) for each in shares]
+    index, sources = pack_sources(store, params.sequence_length, mixture)
+    check_sources(store, sources, params.sequence_length)
+    weights = [[asked.get(source.name, 0) for source in sources] for asked in mixture.all_weights]
     starts = tuple(start * params.global_batch_size for start in mixture.starts(params.max_steps))
-    return MixedOrder(params.seed, mixture, rows.sources, rows.left_out, Draws(starts, tuple(ratios)), tuple(shares))
+    draws = Draws(starts, tuple(Ratios(whole_numbers(each)) for each in weights))
+    return RowOrder(params, index, MixedOrder(params.seed, sources, draws))
 
 
-def shares_asked(weights: SourceWeights, sources: tuple[SourceRows, ...]) -> tuple[float, ...]:
-    """The share of the tokens that some weights ask of each source; together 1."""
-    asked = [weights.get(one.name, 0) for one in sources]
-    return tuple(one / sum(asked) for one in asked)
+def document_sources(store: TokenStore) -> tuple[list[str], Integers]:
+    """The sorted names of the sources in a store, and the number of each document's source among them."""
+    found: dict[str, int] = {}
+    numbers = np.array([found.setdefault(info["source"], len(found)) for info in store.document_infos()], dtype=int)
+    names = sorted(found)
+    places = np.array([names.index(name) for name in found], dtype=np.int64)
+    return names, places[numbers]
 
 
-def check_sources(store: TokenStore, rows: MixedRows, sequence_length: int) -> None:
+def pack_sources(
+    store: TokenStore, sequence_length: int, mixture: Mixture
+) -> tuple[PackingIndex, tuple[SourceRows, ...]]:
+    """The rows of each source of a mixture. A source that the store lacks has no documents here."""
+    names, numbers = document_sources(store)
+    indexes, sources, first_row = [], [], 0
+    for name in mixture.sources:
+        is_own = [known == name or (name == OTHERS and known not in mixture.named) for known in names]
+        own = np.array(is_own, dtype=np.bool_)[numbers]
+        lengths = store.document_lengths[own]
+        index = pack_documents(store.document_starts[own], lengths, sequence_length)
+        sources.append(SourceRows(name, int(own.sum()), int(lengths.sum()), first_row, index.rows))
+        indexes.append(index)
+        first_row += index.rows
+    return joined(indexes), tuple(sources)
+
+
+def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_length: int) -> None:
     """Raise UserError if a source of the mixture is not in the store, or is shorter than a row."""
-    for source in rows.sources:
+    for source in sources:
         if source.rows:
             continue
         if source.documents:
@@ -157,11 +172,8 @@ def check_sources(store: TokenStore, rows: MixedRows, sequence_length: int) -> N
         )
 
 
-WHOLE_RUN = "run"
-
-
 class SourceShare(BaseModel):
-    """What some steps of a run train on, of one source."""
+    """What a run trains on of one source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -169,67 +181,63 @@ class SourceShare(BaseModel):
     """Trained on; a token that is read in two epochs counts twice."""
     share: float
     """Of the tokens of all sources."""
-    asked_share: float
-    """By the weights."""
     epochs: float
     """The tokens as a multiple of the source's own."""
 
 
-SourceShares: TypeAlias = dict[str, SourceShare]
-
-
-def tokens_before(order: RowOrder, mixed: MixedOrder, step: int) -> list[int]:
-    """Tokens of each source that the steps before `step` (from 0) train on."""
-    counts = mixed.draws.counts(step * order.params.global_batch_size)
-    return [count * order.params.sequence_length for count in counts]
-
-
-def shares_in(order: RowOrder, mixed: MixedOrder, steps: range) -> SourceShares:
-    """What some steps (from 0) train on of each source."""
-    starts = [*(start for start in mixed.mixture.starts(order.params.max_steps) if start < steps.stop), steps.stop]
-    tokens, asked = np.zeros(len(mixed.sources)), np.zeros(len(mixed.sources))
-    for (first, stop), shares in zip(pairwise(starts), mixed.shares, strict=False):
-        if stop > (first := max(first, steps.start)):
-            before, after = (np.array(tokens_before(order, mixed, step)) for step in (first, stop))
-            tokens += after - before
-            asked += (after - before).sum() * np.array(shares)
-    return {
-        source.name: SourceShare(
-            tokens=int(own),
-            share=round(float(own / tokens.sum()), 6),
-            asked_share=round(float(ask / tokens.sum()), 6),
-            epochs=round(float(own / (source.rows * order.params.sequence_length)), 4),
-        )
-        for source, own, ask in zip(mixed.sources, tokens, asked, strict=True)
-    }
-
-
-def shares_by_phase(order: RowOrder) -> dict[str, SourceShares]:
-    """The shares in the whole run and, if it has several phases, in each; empty without a mixture."""
+def shares(order: RowOrder) -> dict[str, SourceShare]:
+    """What the whole run trains on of each source; empty without a mixture."""
     if (mixed := order.mixed) is None:
         return {}
-    last = order.params.max_steps
-    starts = [*(start for start in mixed.mixture.starts(last) if start < last), last]
-    phases = {f"steps {first + 1} to {stop}": range(first, stop) for first, stop in pairwise(starts)}
+    draws = order.params.max_steps * order.params.global_batch_size
     return {
-        name: shares_in(order, mixed, steps)
-        for name, steps in ({WHOLE_RUN: range(last)} | (phases if len(phases) > 1 else {})).items()
+        source.name: SourceShare(
+            tokens=rows * order.params.sequence_length,
+            share=round(rows / draws, 6),
+            epochs=round(rows / source.rows, 4),
+        )
+        for source, rows in zip(mixed.sources, mixed.draws.counts(draws), strict=True)
     }
 
 
-def describe(order: RowOrder) -> Iterator[str]:
+def describe(order: RowOrder, store: TokenStore) -> Iterator[str]:
     """Yield a line for each source of a mixture, and one for the documents left out; nothing without a mixture."""
     if (mixed := order.mixed) is None:
         return
-    by_phase = shares_by_phase(order)
-    shares = by_phase.pop(WHOLE_RUN)
-    for source in mixed.sources:
-        of_run = shares[source.name]
-        by = ", ".join(f"{found[source.name].share:.1%} in {steps}" for steps, found in by_phase.items())
+    for source, of_run in zip(mixed.sources, shares(order).values(), strict=True):
         yield (
-            f"mixture: {source.name}: {of_run.share:.2%} of the tokens{f' ({by})' if by else ''}, "
-            f"{of_run.epochs:.2f} epochs of {source.rows * order.params.sequence_length:,} tokens in "
-            f"{source.documents:,} documents"
+            f"mixture: {source.name}: {of_run.share:.2%} of the tokens, {of_run.epochs:.2f} epochs of "
+            f"{source.rows * order.params.sequence_length:,} tokens in {source.documents:,} documents"
         )
-    if (left := mixed.left_out).documents:
-        yield f"mixture: {left.documents:,} documents ({left.stored_tokens:,} tokens) are left out: they have no weight"
+    if left := len(store.document_lengths) - sum(source.documents for source in mixed.sources):
+        tokens = store.manifest.tokens - sum(source.stored_tokens for source in mixed.sources)
+        yield f"mixture: {left:,} documents ({tokens:,} tokens) are left out: they have no weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A span of a document in a row of a global batch."""
+
+    row: int
+    """Index in the global batch."""
+    source: str
+    path: str
+    license: str
+    first: int
+    """First token of the span, within its document."""
+    stop: int
+    """One after its last."""
+
+
+def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:
+    """The spans that step number `step` (from 1) trained on, in the order of the batch."""
+    for number, row in enumerate(order.rows_of_step(step - 1)):
+        for segment in order.index.segments(int(row)):
+            start = segment.start
+            while start < segment.start + segment.length:
+                document = store.document_at(start)
+                begin, length = int(store.document_starts[document]), int(store.document_lengths[document])
+                stop = min(segment.start + segment.length, begin + length)
+                info = store.document_info(document)
+                yield Origin(number, info["source"], info["path"], info.get("license", ""), start - begin, stop - begin)
+                start = stop

@@ -7,9 +7,8 @@ import torch
 from accelerate import Accelerator
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import read_rows
+from stages.train.data.batches import Integers, pack, read_rows
 from stages.train.data.order import epoch_order
-from stages.train.data.packing import Integers, pack
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 

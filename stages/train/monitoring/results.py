@@ -31,7 +31,7 @@ from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.entry import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
-from stages.train.data.order import SourceShares, shares_by_phase
+from stages.train.data.order import SourceShare, shares
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.model.build import plain_model, save_model
@@ -64,8 +64,8 @@ class TrainingReport(BaseModel):
     validation_loss: float
     """Nats per token, after the last step."""
     validation_bits_per_byte: float
-    mixture: dict[str, SourceShares] | None = None
-    """Under a mixture, what each source gave: in the whole run, and in each of its phases."""
+    mixture: dict[str, SourceShare] | None = None
+    """Under a mixture, what each source gave."""
 
 
 def write_results(
@@ -93,7 +93,7 @@ def write_results(
         training_loss=round(progress.training_loss, 6),
         validation_loss=round(held_out.loss, 6),
         validation_bits_per_byte=round(held_out.bits_per_byte, 6),
-        mixture=shares_by_phase(trainer.order) or None,
+        mixture=shares(trainer.order) or None,
     )
     write_json(METRICS, report.model_dump(exclude_none=True))
     with atomic_folder(CURVES) as folder:

@@ -1,5 +1,6 @@
 """From a step back to its documents."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,9 @@ import pytest
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.commands.trace import check, main, origins, trained_order
-from stages.train.data.batches import read_rows
-from stages.train.data.order import open_order, rows_of_step
-from stages.train.data.packing import pack
+from stages.train.commands.trace import main, trained_order
+from stages.train.data.batches import pack, read_rows
+from stages.train.data.order import open_order, origins, rows_of_step
 from tests.train.small_run import run_workers, write_params, write_project
 
 
@@ -41,21 +41,20 @@ def test_it_prints_a_line_for_each_span_in_which_no_name_commands_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(write_project(tmp_path / "project", source_of=lambda number: "s\x1b[31m\n"))
-    monkeypatch.setattr("sys.argv", ["trace", "--step", "2", "--row", "1"])
+    monkeypatch.setattr("sys.argv", ["trace", "--step", "2"])
 
     main()
 
     lines = capsys.readouterr().out.splitlines()
     assert lines
-    assert all(line.startswith("row   1  s\\x1b[31m\\n:f") and "tokens " in line for line in lines)
+    assert all(re.fullmatch(r"row +\d  s\\x1b\[31m\\n:f\d+\.py  tokens \d+\.\.\d+", line) for line in lines)
 
 
-def test_a_step_or_row_that_is_not_there_is_refused(project: Path) -> None:
-    params = trained_order()
+@pytest.mark.usefixtures("project")
+def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["trace", "--step", "13"])
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
-        check(13, None, params)
-    with pytest.raises(UserError, match="--row 16: step 5 has the rows 0 to 15"):
-        check(5, 16, params)
+        main()
 
 
 def test_it_answers_for_the_run_that_made_the_model_and_refuses_other_tokens(project: Path) -> None:

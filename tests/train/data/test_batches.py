@@ -7,9 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches, read_rows
+from stages.train.data.batches import (
+    MicroBatch,
+    ProcessShare,
+    dropout_seed,
+    micro_batches,
+    pack,
+    pack_documents,
+    read_rows,
+)
 from stages.train.data.order import DataOrder, open_order, rows_of_step
-from stages.train.data.packing import pack, pack_documents
 from stages.train.parallel import BinaryTree
 from stages.train.params import Schedule, TrainParams
 from tests.train.small_run import params, write_project
@@ -34,7 +41,7 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
         assert epoch.max(initial=0) < rows
 
 
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 @given(sequence_length=st.integers(2, 200))
 def test_an_epoch_is_the_stream_cut_into_rows_without_its_last_tokens(store: TokenStore, sequence_length: int) -> None:
     index = pack(store, sequence_length)
@@ -99,7 +106,7 @@ def test_a_tree_sum_has_the_same_bits_however_it_is_split(height: int, split: in
     assert torch.equal(alone.result()[0], upper.result()[0])
 
 
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 @given(
     processes=st.sampled_from([1, 2, 4]),
     size=st.integers(1, 9),
@@ -111,7 +118,10 @@ def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
     values = TrainParams.model_validate(params(sequence_length=32, max_steps=4))
     order = open_order(store, values)
     shares = [ProcessShare(process, processes, size) for process in range(processes)]
-    every = [list(micro_batches(store, order, values, share, range(first_step, values.max_steps))) for share in shares]
+    every = [
+        list(micro_batches(store, order.index, order.rows_of_step, values, share, range(first_step, values.max_steps)))
+        for share in shares
+    ]
     for step in range(first_step, 4):
         of_step = [[batch for batch in batches if batch.step == step] for batches in every]
         rows = rows_of_step(values.seed, step, values, order.index.rows)

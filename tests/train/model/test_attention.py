@@ -14,8 +14,7 @@ from transformers.integrations import flex_attention as flex
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.train.data.batches import Rows, read_rows
-from stages.train.data.packing import pack
+from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.model.attention import UNMASKED, WINDOWED, use_flex_attention
 from stages.train.model.build import build_model, save_model
 from stages.train.model.loss import CausalLoss

@@ -13,7 +13,7 @@ from stages.collect.__main__ import main as collect
 from stages.formats.reports import write_json
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
-from stages.train.model.tokenizer import write_tokenizer
+from stages.train.monitoring.results import write_tokenizer
 from tests.small_project import DATA_STAGES, ROOT, function_text, write_corpus, write_params, write_project
 
 CONTEXT_LENGTH = 32

@@ -27,9 +27,8 @@ from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_se
 from stages.train.data.order import RowOrder, origins
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation, ValidationResult
-from stages.train.monitoring.profile import profiled
 from stages.train.monitoring.report import Reporter
-from stages.train.monitoring.throughput import Throughput
+from stages.train.monitoring.throughput import Throughput, profiled
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import clip, count, gradient_sum, norm
 from stages.train.params import TrainParams

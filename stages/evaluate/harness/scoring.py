@@ -156,7 +156,7 @@ def _task_error(name: str, error: Exception) -> UserError:
 def open_language_model(folder: Path = MODEL) -> HFLM:
     """The model, prompted as it was trained: each text follows the end-of-sequence id.
 
-    The tokenizer of the model folder adds that id (`stages/train/model/tokenizer.py`); exported steps have none of
+    The tokenizer of the model folder adds that id (`stages/train/monitoring/results.py`); exported steps have none of
     their own.
     """
     model, tokenizer = open_model(folder), open_tokenizer(MODEL)

@@ -35,14 +35,6 @@ LOG_SECONDS = 10.0
 LEARNING_RATE = "learning_rate"
 """The one curve with a column for each of the optimizers; others have one, named as they are."""
 
-CURVE_NAMES = (
-    *("training_loss", LEARNING_RATE, "gradient_norm", "router_loss"),
-    *("validation_loss", "validation_bits_per_byte"),
-)
-
-OPTIONAL = {"router_loss"}
-"""Begun with their first point: a model without routers has none."""
-
 
 class Reporter:
     """The main process shows and records; the others do nothing."""
@@ -113,15 +105,12 @@ class ProgressLine:
         minutes, seconds = divmod(round(seconds_left), 60)
         remaining = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
         text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
-        self.interrupt(text, end="\n" if is_last or not self.live else "")
-
-    def interrupt(self, text: str, end: str = "\n") -> None:
-        """Show a line of its own; the next state comes below it."""
+        end = "\n" if is_last or not self.live else ""
         print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
 
 
 class CurveFiles:
-    """`folder/NAME.tsv` for each of `CURVE_NAMES`."""
+    """`folder/NAME.tsv` for each curve that has a point."""
 
     def __init__(self, folder: Path, optimizers: Iterable[str]) -> None:
         self.folder = folder
@@ -130,41 +119,27 @@ class CurveFiles:
 
     def restart(self) -> None:
         """Begin empty curves."""
-        for name in CURVE_NAMES:
-            self._path(name).unlink(missing_ok=True)
-            if name not in OPTIONAL:
-                self._begin(name)
+        for path in self.folder.glob("*.tsv"):
+            path.unlink()
 
     def restore(self, checkpoint: Path) -> None:
         """Take a checkpoint's curves."""
         self.restart()
-        for name in _curves_in(checkpoint):
-            atomic_write(self._path(name), (checkpoint / f"{name}.tsv").read_text(encoding="utf-8"))
+        for path in checkpoint.glob("*.tsv"):
+            atomic_write(self.folder / path.name, path.read_text(encoding="utf-8"))
 
     def append(self, name: str, step: int, *values: float) -> None:
         """Add a point to a curve: a value for each of its columns."""
-        if name in OPTIONAL and not self._path(name).exists():
-            self._begin(name)
-        cells = "\t".join(f"{value:.7g}" for value in values)
-        with self._path(name).open("a", encoding="utf-8") as file:
-            file.write(f"{step}\t{cells}\n")
+        columns = self.optimizers if name == LEARNING_RATE else (name,)
+        with (self.folder / f"{name}.tsv").open("a", encoding="utf-8") as file:
+            if file.tell() == 0:
+                file.write("\t".join(("step", *columns)) + "\n")
+            file.write("\t".join((str(step), *(f"{value:.7g}" for value in values))) + "\n")
 
     def copy_to(self, folder: Path) -> None:
         """Copy all curves into an existing folder."""
-        for name in _curves_in(self.folder):
-            (folder / f"{name}.tsv").write_bytes(self._path(name).read_bytes())
-
-    def _begin(self, name: str) -> None:
-        columns = self.optimizers if name == LEARNING_RATE else (name,)
-        atomic_write(self._path(name), "\t".join(("step", *columns)) + "\n")
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.tsv"
-
-
-def _curves_in(folder: Path) -> list[str]:
-    """The names of the curves that a folder has."""
-    return [name for name in CURVE_NAMES if name not in OPTIONAL or (folder / f"{name}.tsv").exists()]
+        for path in self.folder.glob("*.tsv"):
+            (folder / path.name).write_bytes(path.read_bytes())
 
 
 PROJECT = "parrotflow"

@@ -1,17 +1,26 @@
-"""How fast a run is. These are facts of the machine, so no output that DVC keeps holds them."""
+"""How fast a run is, and what it spends its time on. These are facts of the machine: no output that DVC keeps has them.
 
+`PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 by torch's profiler: operators and kernels by thread and stream, in
+a trace of each process that https://ui.perfetto.dev opens. It changes no result; while it records, steps take longer.
+"""
+
+import os
 import platform
 import re
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import torch
+from accelerate import Accelerator
+from torch.profiler import ProfilerActivity, profile, record_function
 
+from stages.runtime.entry import UserError
 from stages.runtime.workers import cpu_facts
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision
@@ -122,3 +131,47 @@ def peak_flops(device: torch.device, precision: Precision) -> float | None:
         return None
     found = (peaks for known, peaks in GPU_PEAK_FLOPS.items() if re.search(rf"\b{known}\b", name))
     return next(found, {}).get(precision)
+
+
+PROFILE = "PARROTFLOW_PROFILE"
+
+Batches = TypeVar("Batches")
+
+
+def profiled_steps() -> range:
+    """The steps that the variable names, from 0; none where it is not set. Raises UserError where it names no steps."""
+    asked = os.environ.get(PROFILE, "")
+    if not asked:
+        return range(0)
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
+    steps = range(int(found[1]) - 1, int(found[2] or found[1])) if found else range(0)
+    if not steps or steps.start < 0:
+        raise UserError(f"{PROFILE}={asked}: expected steps, from 1, such as 10 or 10-12")
+    return steps
+
+
+def profiled(
+    steps: Iterable[tuple[int, Batches]], folder: Path, accelerator: Accelerator
+) -> Iterator[tuple[int, Batches]]:
+    """The same steps (numbers from 0, with their batches); what is done with those that are asked for is recorded.
+
+    Traces are written to `profile/` in `folder` after the last of them. Every process calls this.
+    """
+    asked, began = profiled_steps(), False
+    path = folder / "profile" / f"steps-{asked.start + 1}-{asked.stop}-rank{accelerator.process_index}.json.gz"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+
+    def write(recording: profile) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recording.export_chrome_trace(str(path))
+        accelerator.print(f"profile: {path} (open it at https://ui.perfetto.dev)")
+
+    with ExitStack() as recording:  # left also where the run ends within these steps
+        for step, batches in steps:
+            if step in asked and not began:
+                recording.enter_context(profile(activities=activities, on_trace_ready=write))
+                began = True
+            with record_function(f"step {step + 1}") if step in asked else nullcontext():
+                yield step, batches
+            if step + 1 == asked.stop:
+                recording.close()

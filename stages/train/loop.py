@@ -177,7 +177,7 @@ def train(
             reporter.validation(done, measured)
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
-        kept = done % params.checkpoint_every_steps == 0 or done in params.exported_steps
+        kept = done % params.checkpoint_every_steps == 0 or done in params.export_steps
         due = done in segment if segment else kept or last or stopping
         if due:
             check_finite(trainer, step, "the loss", result.loss.item())

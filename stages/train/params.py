@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.runtime.section import Section
@@ -16,13 +16,6 @@ AnyOptimizer: TypeAlias = AdamW | Muon
 """They are in `optim/`."""
 
 Positive = Annotated[int, Field(ge=1)]
-
-
-StepsOrWord = Annotated[
-    Annotated[list[Positive], Tag("steps")] | Annotated[Literal["log2"], Tag("word")],
-    Discriminator(lambda value: "word" if value == "log2" else "steps"),
-]
-"""Steps one by one, or a word for them; what is wrong with it is said of one of the two."""
 
 
 class Schedule(Section):
@@ -110,9 +103,8 @@ class TrainParams(Section):
     """How many of the newest are kept."""
     milestone_every_steps: Positive | None
     """Checkpoints of every that many steps are never deleted; null: only the newest are kept."""
-    export_steps: StepsOrWord
-    """After these steps the model is also written as `model/step-N`, loadable. log2: Pythia's steps, 1, 2, 4, ... 512
-    and then every 1000."""
+    export_steps: list[Positive]
+    """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Where to follow the run besides reports/curves."""
 
@@ -120,17 +112,6 @@ class TrainParams(Section):
     def tokens(self) -> int:
         """Tokens that the whole run trains on; one that is read in two epochs counts twice."""
         return self.max_steps * self.global_batch_size * self.sequence_length
-
-    @property
-    def exported_steps(self) -> list[int]:
-        """The steps that `export_steps` means, increasing.
-
-        `log2` are those of Pythia (Biderman et al. 2023, section 2.1) without its step 0.
-        """
-        if isinstance(self.export_steps, list):
-            return sorted(self.export_steps)
-        steps = [*(2**exponent for exponent in range(10)), *range(1000, self.max_steps + 1, 1000)]
-        return [step for step in steps if step <= self.max_steps]
 
     @property
     def start_checkpoint(self) -> Path | None:
@@ -175,20 +156,13 @@ class TrainParams(Section):
             value.check_steps(max_steps)
         return value
 
-    @field_validator("export_steps", mode="before")
-    @classmethod
-    def _a_known_word(cls, value: Any) -> Any:
-        if isinstance(value, str) and value != "log2":
-            raise ValueError("expected steps such as [100, 200], or log2")
-        return value
-
     @field_validator("export_steps")
     @classmethod
-    def _within_the_run(cls, value: list[int] | str, info: ValidationInfo) -> list[int] | str:
+    def _within_the_run(cls, value: list[int], info: ValidationInfo) -> list[int]:
         max_steps = info.data.get("max_steps")
-        if max_steps and isinstance(value, list) and (late := [step for step in value if step > max_steps]):
+        if max_steps and (late := [step for step in value if step > max_steps]):
             raise ValueError(f"{late[0]} is beyond train.max_steps = {max_steps}; remove it or train longer")
-        return value
+        return sorted(value)
 
     @field_validator("start_from")
     @classmethod

@@ -37,10 +37,6 @@ MIXTURE: dict[str, Any] = {"weights": {"web": 1}, "phases": []}
             f"params.yaml: train.seed = {2**64}: Input should be less than {2**64}",
         ),
         (
-            {"export_steps": "log10"},
-            "params.yaml: train.export_steps = 'log10': expected steps such as [100, 200], or log2",
-        ),
-        (
             {"mixture": MIXTURE | {"weights": {"web": 0, "books": 0.0}}},
             "params.yaml: train.mixture.weights: no source has a weight above 0",
         ),
@@ -90,15 +86,6 @@ def test_what_cannot_be_is_refused_by_its_key(changes: dict[str, Any], said: str
 )
 def test_warm_up_and_decay_may_fill_all_steps(changes: dict[str, Any]) -> None:
     check_section("train", params(**changes), TrainParams)
-
-
-def test_log2_means_the_steps_of_pythia_whatever_the_runs_length() -> None:
-    def steps(max_steps: int) -> list[int]:
-        return check_section("train", params(export_steps="log2", max_steps=max_steps), TrainParams).exported_steps
-
-    assert steps(12) == [1, 2, 4, 8]
-    assert steps(3000) == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
-    assert len(steps(143_000)) == 154 - 1  # of Pythia's 154 checkpoints the first is of step 0
 
 
 def test_the_name_of_the_optimizer_is_changed_alone() -> None:

@@ -175,7 +175,7 @@ class Checkpoints:
         partial_path.rename(path)
         flush_to_disk(self.folder)
         self.history.contents.update(history.contents)
-        exported, every = set(map(self.path, self.params.exported_steps)), self.params.milestone_every_steps
+        exported, every = set(map(self.path, self.params.export_steps)), self.params.milestone_every_steps
         # A later one is damaged: it does not count among those kept, and is replaced when its step is reached.
         for old in [done for done in self._all() if done <= path][: -self.params.checkpoints_kept]:
             if old not in exported and (every is None or step_of(old) % every):
@@ -199,7 +199,7 @@ class Checkpoints:
         def choose() -> Path | None:
             if not self._all():
                 self.mirror.pull(self.folder)
-            wanted = self.params.exported_steps
+            wanted = self.params.export_steps
             for path in reversed(self._all()):
                 missing = [step for step in wanted if step < step_of(path) and not self.path(step).is_dir()]
                 problem = f"step {missing[0]} (train.export_steps) was not kept" if missing else fault(path)

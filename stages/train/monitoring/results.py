@@ -87,7 +87,7 @@ def write_results(
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if not trainer.accelerator.is_main_process:
         return
-    exported = [checkpoints.path(step) for step in trainer.params.exported_steps]
+    exported = [checkpoints.path(step) for step in trainer.params.export_steps]
     for path in exported:
         if problem := fault(path):
             raise UserError(f"train: {path}, of train.export_steps, is damaged: {problem}; delete it and run again")

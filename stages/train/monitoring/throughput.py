@@ -1,7 +1,7 @@
-"""How fast a run is, and what it spends its time on. These are facts of the machine: no output that DVC keeps has them.
+"""How fast a run is, and what it spends its time on: facts of the machine, which no output that DVC keeps has.
 
-`PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 by torch's profiler: operators and kernels by thread and stream, in
-a trace of each process that https://ui.perfetto.dev opens. It changes no result; while it records, steps take longer.
+`PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 by torch's profiler: operators and kernels by thread and stream,
+in a trace of each process that https://ui.perfetto.dev opens. It changes no result; recorded steps take longer.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a finished run leaves: how it was executed, traces of chosen steps, and a tokenizer that begins as training did."""
+"""What a finished run leaves: how it was executed, traces of chosen steps, a tokenizer that begins as training did."""
 
 import gzip
 import json

@@ -31,7 +31,7 @@ from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
 from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
 from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
-from stages.train.model.attention import register_unmasked, use_flex_attention
+from stages.train.model.attention import use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
 from stages.train.model.validation import Validation
@@ -145,7 +145,6 @@ def build(params: TrainParams, accelerator: Accelerator, vocabulary: Manifest) -
     config, plain_head = on_main(accelerator, with_values)
     if own:
         return own[0]
-    register_unmasked()
     with no_init_weights():  # the weights are what the memory holds
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.tie_weights()

@@ -70,10 +70,6 @@ class Session(BaseModel, frozen=True):
     """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
 
 
-OBSERVED_TWICE = ("device", "processes", "threads_per_process", "precision", "compiled", "micro_batch_size")
-"""Facts of the last session with steps that `reports/train_speed.json` has too, and so `training` in the index."""
-
-
 class Execution(Report, extra="ignore"):
     """How the training of some weights was executed."""
 

@@ -7,7 +7,6 @@ It prints JSON: the values for params.yaml by their dotted keys, and what is sai
 import argparse
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +23,7 @@ from stages.train.commands.forecast import duration, is_made_of, launch, scaled,
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.hardware import CPU_TOKENS, given_micro_batch_size, resolve_precision
-from stages.train.model.attention import use_unmasked
+from stages.train.model.attention import UNMASKED
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import device_name
@@ -73,14 +72,6 @@ def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
     return sum(source.rows for source in mixed.sources) * params.sequence_length if mixed else store.manifest.tokens
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A speed, and where it comes from."""
-
-    flops_per_second: float
-    source: str
-
-
 class Dial:
     """Recipes for a corpus and a vocabulary."""
 
@@ -114,21 +105,22 @@ class Dial:
         no speed is known.
         """
         config = launch()
-        found = self._timed(self.for_flops(1e12)[0], config)
-        recipe = self.for_flops(seconds * found.flops_per_second)[0]
+        speed = self._flops_per_second(self.for_flops(1e12)[0], config)
+        recipe = self.for_flops(seconds * speed)[0]
         for _ in range(3):
-            found, before = self._timed(recipe, config), recipe
-            recipe = self.for_flops(seconds * found.flops_per_second)[0]
+            speed, before = self._flops_per_second(recipe, config), recipe
+            recipe = self.for_flops(seconds * speed)[0]
             if recipe.model == before.model:
                 break
-        took = recipe.flops / found.flops_per_second
-        line = f"time: {duration(took)} of training steps at {scaled(found.flops_per_second, 'FLOP/s')}, {found.source}"
-        return recipe, [*self._lines(recipe), line]
+        device = device_name(torch.device(config.device_type))
+        times = f", times {config.processes} processes" if config.processes > 1 else ""
+        took = f"{duration(recipe.flops / speed)} of training steps at {scaled(speed, 'FLOP/s')}"
+        return recipe, [*self._lines(recipe), f"time: {took}, measured now with this model on {device}{times}"]
 
-    def _timed(self, recipe: Recipe, config: LaunchConfig) -> Timed:
+    def _flops_per_second(self, recipe: Recipe, config: LaunchConfig) -> float:
         # What makes a step what it is; rates and warm-up, in sections of their own, do not.
         fields = {key: value for key, value in recipe.values.items() if "." not in key}
-        return timed(self.params.model_copy(update=fields), self.vocabulary, config)
+        return flops_per_second(self.params.model_copy(update=fields), self.vocabulary, config)
 
     def _counted(self, width: int) -> Counted:
         params = self.params.model_copy(update={"model": model_of(width, self.params.sequence_length)})
@@ -170,25 +162,21 @@ class Dial:
         return lines
 
 
-def timed(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> Timed:
-    """Time a few steps on one device, without the compiler; several processes are taken to scale."""
+def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> float:
+    """The speed of a few steps on one device, without the compiler; several processes are taken to scale."""
     params = resolve_precision(params, config.device_type)
-    device = torch.device(config.device_type)
     rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
-    seconds, steps = step_seconds(params, vocabulary, rows or CPU_TOKENS // params.sequence_length or 1, device)
+    micro_batch_size = rows or CPU_TOKENS // params.sequence_length or 1
+    seconds = step_seconds(params, vocabulary, micro_batch_size, torch.device(config.device_type))
     flops = flops_per_token(model_without_weights(params, vocabulary), params.sequence_length)
-    rate = flops * params.global_batch_size * params.sequence_length / seconds * config.processes
-    times = f", times {config.processes} processes" if config.processes > 1 else ""
-    return Timed(rate, f"measured now in {steps} steps of this model on {device_name(device)}{times}")
+    return flops * params.global_batch_size * params.sequence_length / seconds * config.processes
 
 
-def step_seconds(
-    params: TrainParams, vocabulary: Manifest, micro_batch_size: int, device: torch.device
-) -> tuple[float, int]:
-    """The median of training steps on random tokens, and how many there were."""
+def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: int, device: torch.device) -> float:
+    """The median of training steps on random tokens."""
     model = AutoModelForCausalLM.from_config(model_without_weights(params, vocabulary).config, dtype=torch.float32)
     if params.attention == "causal":
-        use_unmasked(model, params.sequence_length)
+        model.set_attn_implementation(UNMASKED)
     loss = CausalLoss(model.train(), params).to(device)
     optimizers = build_optimizers(model, params.optimizer, params.precision)
     shape = (params.global_batch_size, params.sequence_length)
@@ -210,7 +198,7 @@ def step_seconds(
     times = [step()]
     while sum(times) < SECONDS:
         times.append(step())
-    return median(times), len(times)
+    return median(times)
 
 
 if __name__ == "__main__":

@@ -86,11 +86,6 @@ class Forecast:
     """Of all processes, as the last run measured it; None if that was another model or on other hardware."""
 
     @property
-    def tokens(self) -> int:
-        """Tokens of all steps."""
-        return self.params.tokens
-
-    @property
     def needed(self) -> int:
         """Bytes of the whole state."""
         return sum(self.state.values())
@@ -107,12 +102,13 @@ class Forecast:
         device, rate = device_name(torch.device(self.launch.device_type)), self.tokens_per_second
         time = f"not known: the last run was not of this model on {device} in {self.params.precision}"
         if rate is not None:
-            time = f"about {duration(self.tokens / rate)} at {rate:,.0f} tokens/s, measured for this model on {device}"
+            took = duration(self.params.tokens / rate)
+            time = f"about {took} at {rate:,.0f} tokens/s, measured for this model on {device}"
         each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
         return [
             f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
-            f"{self.tokens:,} tokens in {self.params.max_steps:,} steps are "
-            f"{scaled(self.tokens * self.flops_per_token, 'FLOPs')}",
+            f"{self.params.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{scaled(self.params.tokens * self.flops_per_token, 'FLOPs')}",
             f"time: {time}",
             f"memory: {self.memory} in {each}, and activations ({self.params.precision})",
         ]

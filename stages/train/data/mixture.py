@@ -35,10 +35,6 @@ OTHERS = "*"
 SourceWeights: TypeAlias = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def _some_weight(weights: SourceWeights) -> SourceWeights:
     if not any(weights.values()):
         raise ValueError("no source has a weight above 0")
@@ -58,9 +54,8 @@ class Phase(Section):
     @field_validator("after", mode="plain")
     @classmethod
     def _step_or_share(cls, value: Any) -> int | float:
-        if _is_positive(value) or (isinstance(value, float) and 0 < value < 1):
-            step_or_share: int | float = value
-            return step_or_share
+        if (type(value) is int and value >= 1) or (type(value) is float and 0 < value < 1):
+            return value
         raise ValueError("expected a step such as 800, or a share of all steps such as 0.8")
 
     def start(self, max_steps: int) -> int:

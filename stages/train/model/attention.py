@@ -1,27 +1,24 @@
 """What a token attends to: all earlier tokens of its row (`causal`), or those of its own document (`document`).
 
 `causal` needs no mask: the kernels know the triangle and are fastest without. transformers also omits it, but builds
-one under torch.compile (before torch 2.14), so the same attention is registered with a rule of its own. `document`
+one under torch.compile (before torch 2.14), so the same attention is registered under a name of its own. `document`
 gives positions that begin at 0 with each document, from which transformers derives the mask of a packed row: for
 flex_attention on a GPU, which skips the pairs that are masked, else for torch's attention kernels.
 """
 
 import inspect
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from stages.runtime.entry import UserError
 
 UNMASKED = "sdpa_unmasked"
 """transformers builds no mask for it, and does not ask the device whether a row holds several documents."""
 
-WINDOWED = "sdpa_windowed"
-"""The same where some layers attend to a window only: for those it builds one."""
+AttentionInterface.register(UNMASKED, sdpa_attention_forward)
 
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
 """How configs name the tokens that a layer attends to."""
@@ -37,21 +34,17 @@ SPAN = 6
 def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
     """Omit the mask where it is the plain triangle, in a model that uses torch's attention kernels.
 
-    Only for whole rows that are trained on: neither padded nor continued from a cache. A model whose logits are others
-    without the mask, because it adds something of its own to it (doge), keeps it.
+    Only for whole rows that are trained on: neither padded nor continued from a cache. A model keeps its mask if a
+    layer attends to a window, or if its logits are others without, because it adds something of its own (doge).
     """
-    if model.config._attn_implementation == "sdpa":
+    config = model.config.get_text_config()
+    windows = [size for name in WINDOWS if (size := getattr(config, name, None))]
+    if model.config._attn_implementation == "sdpa" and all(size > sequence_length for size in windows):
         row = torch.arange(min(2 * SPAN, sequence_length))[None]
         masked = _logits(model, row)
-        use_unmasked(model, sequence_length)
+        model.set_attn_implementation(UNMASKED)
         if not torch.allclose(_logits(model, row), masked, rtol=1e-4, atol=1e-5):
             model.set_attn_implementation("sdpa")
-
-
-def use_unmasked(model: PreTrainedModel, sequence_length: int) -> None:
-    """Omit the mask without a trial, which a model without values cannot make."""
-    register_unmasked()
-    model.set_attn_implementation(WINDOWED if window_sizes(model, sequence_length) else UNMASKED)
 
 
 def use_flex_attention(model: PreTrainedModel) -> None:
@@ -66,32 +59,6 @@ def head_size(config: PreTrainedConfig) -> int:
     """Of each query head; 0 for an architecture without attention, such as mamba, which names no heads."""
     heads = getattr(config, "num_attention_heads", None) or 0
     return int(getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
-
-
-def window_sizes(model: PreTrainedModel, sequence_length: int) -> list[int]:
-    """The windows of a model's layers that are smaller than a sequence, or as large."""
-    config = model.config.get_text_config()
-    sizes = [size for name in WINDOWS if (size := getattr(config, name, None))]
-    return [size for size in sizes if size <= sequence_length]
-
-
-def register_unmasked() -> None:
-    """Let configs name both."""
-    for name in (UNMASKED, WINDOWED):
-        AttentionInterface.register(name, sdpa_attention_forward)
-    AttentionMaskInterface.register(WINDOWED, _mask_unless_plain)
-
-
-def _mask_unless_plain(
-    *, q_length: int, kv_length: int, local_size: int | None = None, use_vmap: bool = False, **others: Any
-) -> Tensor | None:
-    """A mask for windows and for shapes of a model's own (`use_vmap`); None for the triangle."""
-    if q_length == kv_length and (local_size is None or kv_length < local_size) and not use_vmap:
-        return None
-    mask: Tensor | None = sdpa_mask(
-        q_length=q_length, kv_length=kv_length, local_size=local_size, use_vmap=use_vmap, **others
-    )
-    return mask
 
 
 @torch.no_grad()

@@ -28,7 +28,6 @@ from stages.formats.model_folder import (
 )
 from stages.formats.reports import CURVES, read_json, write_json
 from stages.formats.revision.execution import (
-    OBSERVED_TWICE,
     TRAIN_SPEED,
     Execution,
     Session,
@@ -114,15 +113,12 @@ def write_results(
             (folder / path.name).mkdir()
             save_model(plain_model(trainer.eager, weights, trainer.store.manifest), folder / path.name)
     sha256, history = weights_sha256(MODEL), checkpoints.history
-    sessions = history.sessions_until(progress.step)
-    # If this session only wrote results, keep the speed measured by the session that trained.
-    if trainer.throughput.tokens or not is_timed(sha256):
-        computing = [session.model_dump(include=set(OBSERVED_TWICE)) for session in sessions]
-        write_json(TRAIN_SPEED, facts | (computing or [{}])[-1] | {"weights_sha256": sha256})
+    if trainer.throughput.tokens:  # else the session that trained has written it, or a kill has taken it
+        write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})
     Execution(
         weights_sha256=sha256,
         fingerprint=checkpoints.folder.name,
-        sessions=sessions,
+        sessions=history.sessions_until(progress.step),
         checkpoints=history.contents,
     ).write()
 
@@ -166,15 +162,6 @@ def begins_with(token: str, number: int) -> dict[str, Any]:
         "pair": [first, text, other],
         "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
     }
-
-
-def is_timed(weights: str) -> bool:
-    """Whether there is a report of how fast these weights were computed."""
-    try:
-        report: Any = read_json(TRAIN_SPEED)
-        return bool(report["weights_sha256"] == weights)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:

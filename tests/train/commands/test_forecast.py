@@ -54,8 +54,8 @@ def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
 
     model, time, memory = found.lines
     assert f"{found.parameters:,} parameters" in model
-    assert f"{found.tokens:,} tokens in 20 steps" in model
-    assert found.tokens == 20 * 8 * found.params.sequence_length
+    assert f"{found.params.tokens:,} tokens in 20 steps" in model
+    assert found.params.tokens == 20 * 8 * found.params.sequence_length
     assert time.startswith("time: ")
     assert all(f"{part} " in memory for part in ("weights", "gradients", "optimizer"))
     assert memory.endswith(" in the process, and activations (fp32)")

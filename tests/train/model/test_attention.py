@@ -15,7 +15,7 @@ from transformers.integrations import flex_attention as flex
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
 from stages.train.data.batches import Rows, pack, read_rows
-from stages.train.model.attention import UNMASKED, WINDOWED, use_flex_attention
+from stages.train.model.attention import UNMASKED, use_flex_attention
 from stages.train.model.build import build_model, save_model
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
@@ -104,22 +104,21 @@ def test_a_model_that_drops_out_scores_of_attention_keeps_the_mask() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
+@pytest.mark.parametrize("model", [GPT2, LLAMA])
 def test_attention_without_a_mask_is_transformers_own_causal_attention(model: dict[str, Any]) -> None:
     ours = loss_of(model, "causal").model
     ids = torch.arange(24).reshape(2, 12)
-    assert ours.config._attn_implementation == (WINDOWED if model is MISTRAL else UNMASKED)
+    assert ours.config._attn_implementation == UNMASKED
     logits = ours(input_ids=ids).logits
     ours.set_attn_implementation("eager")
 
     torch.testing.assert_close(logits, ours(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_that_adds_something_of_its_own_to_the_mask_keeps_it() -> None:
+@pytest.mark.parametrize("changes", [{"model_type": "doge", "keep_window_size": 4}, MISTRAL | {"sliding_window": 16}])
+def test_a_model_whose_mask_is_no_plain_triangle_keeps_it(changes: dict[str, Any]) -> None:
     """doge masks keys by their values; without its mask it would not even be causal."""
-    doge = LLAMA | {"model_type": "doge", "keep_window_size": 4}
-    ours = loss_of(doge, "causal").model
-    assert ours.config._attn_implementation == "sdpa"
+    assert loss_of(LLAMA | changes, "causal").model.config._attn_implementation == "sdpa"
 
 
 def test_a_model_that_cannot_keep_documents_apart_is_refused() -> None:

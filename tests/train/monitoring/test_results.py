@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.execution import OBSERVED_TWICE, TRAIN_EXECUTION, Execution, computing_variables, limits
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, computing_variables, limits
 from stages.runtime.entry import UserError
 from stages.train.monitoring.results import write_tokenizer
 from stages.train.monitoring.throughput import PROFILE, profiled_steps
@@ -87,8 +87,7 @@ def test_a_run_that_only_exports_again_on_other_hardware_keeps_what_is_said_of_h
         shutil.rmtree(project / made)
     run_workers(project, 2)
     assert (project / TRAIN_EXECUTION).read_bytes() == (finished / TRAIN_EXECUTION).read_bytes()
-    (session,), made_again = record(project).sessions, read_json(project / "reports/train_speed.json")
-    assert {name: made_again[name] for name in OBSERVED_TWICE} == session.model_dump(include=set(OBSERVED_TWICE))
+    assert not (project / "reports/train_speed.json").exists(), "no step was timed"
 
 
 def test_the_named_steps_are_in_a_trace_of_each_process_and_the_results_are_those_of_any_run(

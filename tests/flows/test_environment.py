@@ -10,6 +10,7 @@ from flows.environment import SET_BY_STAGES, VARIABLES, enter_project, name_the_
 from stages.evaluate.harness import scoring
 from stages.evaluate.likelihood import score
 from stages.runtime.entry import UserError
+from stages.runtime.stage_code import stage_codes
 from tests.flows.toy import make_toy
 
 
@@ -67,3 +68,9 @@ def test_the_defaults_that_the_table_shows_are_those_of_the_code() -> None:
 
     assert shown[score.WINDOWS_VARIABLE] == f"{score.GPU_TOKENS:,} tokens on a GPU, {score.CPU_TOKENS:,} on a CPU"
     assert shown[scoring.REQUESTS_VARIABLE] == "{cuda} on a GPU, {cpu} on a CPU".format(**scoring.DEFAULT_BATCH)
+
+
+def test_training_alone_is_launched_as_the_site_says() -> None:
+    launched = {path for path, code in stage_codes(ROOT).items() if "stages/runtime/launch.py" in code.files}
+    assert {Path(path).stem for path in launched} == {"train"}
+    assert VARIABLES["PARROTFLOW_LAUNCH"][1].startswith("how training starts: ")

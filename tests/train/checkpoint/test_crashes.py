@@ -33,6 +33,9 @@ STEPS = {
 }
 
 
+CHECKPOINTS = ".parrotflow/checkpoints/*/step-*"
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run."""
@@ -68,35 +71,28 @@ def family(process: "subprocess.Popen[str]") -> Iterator[psutil.Process]:
     yield from command.children(recursive=True)
 
 
-@pytest.mark.parametrize(
-    ("victim", "moment"),
-    [
-        (0, "step-00000020"),  # the command
-        (1, "step-00000040"),  # the launcher
-        (2, "step-00000030.partial"),  # the worker, while it writes a checkpoint
-    ],
-    ids=["command", "launcher", "worker mid-save"],
-)
-def test_after_a_kill_the_same_command_ends_with_the_same_weights(
-    reference: Path, project: Path, victim: int, moment: str
+def test_after_each_of_thirteen_kills_the_same_command_continues_and_ends_with_the_same_weights(
+    reference: Path, project: Path
 ) -> None:
-    process = fork(project)
-    wait_for(project, moment, process)
-    members = list(family(process))
-    members[victim].send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.returncode != 0
-    wait_until_ended(members)
-    said = run(project, begin=fork)
-    assert "continuing at step" in said
+    """Of the command, the launcher and the worker in turn, after a checkpoint and while it is written."""
+    step = 0
+    for number in range(13):
+        process = fork(project)
+        wait_for(project, f"step-{step + 10:08d}{'*' if number % 2 else ''}", process)
+        members = list(family(process))
+        members[number % 3].send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode != 0
+        wait_until_ended(members)
+        step = max((int(path.name[5:13]) for path in project.glob(CHECKPOINTS) if path.suffix == ""), default=0)
+    assert f"continuing at step {step} of 200" in run(project, begin=fork)
     assert outs(project) == outs(reference)
     undisturbed, killed = (Execution.find(folder / TRAIN_EXECUTION) for folder in (reference, project))
     assert killed is not None
     assert undisturbed is not None
-    # What the killed session computed after its last checkpoint does not count: it was computed again.
-    first, second = killed.sessions
-    assert f"continuing at step {first.last_step} of" in said
-    assert (first.first_step, second.first_step, second.last_step) == (1, first.last_step + 1, 200)
+    # What a killed session computed after its last checkpoint does not count: it was computed again.
+    assert [one.first_step for one in killed.sessions] == [1, *(one.last_step + 1 for one in killed.sessions[:-1])]
+    assert killed.sessions[-1].first_step == step + 1
     # Also of the checkpoints that are deleted by now.
     assert killed.checkpoints == undisturbed.checkpoints
     assert sorted(killed.checkpoints) == list(range(10, 201, 10))

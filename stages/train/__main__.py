@@ -54,8 +54,8 @@ def main() -> None:
     if params.start_checkpoint:
         check_start(params.start_checkpoint, params.max_steps)
     if params.start_model:
-        source = source_folder(params.start_model, download=True)
-        notes += note_padded_vocabulary(source, training.manifest.vocab_size)
+        source_folder(params.start_model, download=True)
+        notes += note_padded_vocabulary(params.start_model, training.manifest.vocab_size)
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

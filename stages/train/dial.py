@@ -89,8 +89,6 @@ LAW = Law(
 )
 """Of models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""
 
-Width = int
-
 LEAST_STEPS = 20
 """Fewer are no training: rates are warmed up and brought down within them."""
 
@@ -110,7 +108,7 @@ WARMUP_SHARE = 0.02
 """Of the steps: 20 of the 1,000 of the reference."""
 
 
-def widths() -> Iterator[Width]:
+def widths() -> Iterator[int]:
     """Multiples of 32 up to 256, then of 64 up to 1,024, then of 128, up to `LARGEST_WIDTH`."""
     width = 0
     while width < LARGEST_WIDTH:
@@ -118,7 +116,7 @@ def widths() -> Iterator[Width]:
         yield width
 
 
-def model_of(width: Width, sequence_length: int) -> dict[str, Any]:
+def model_of(width: int, sequence_length: int) -> dict[str, Any]:
     """A Qwen3: 2 + width / 64 layers, heads of 32 (of 64 from width 512 on), 5/2 of the width inside.
 
     The embedding is not the output matrix too: it is only looked up, which costs no FLOPs.
@@ -141,7 +139,7 @@ def model_of(width: Width, sequence_length: int) -> dict[str, Any]:
 class Counted:
     """A model as the forecast counts it."""
 
-    width: Width
+    width: int
     parameters: int
     flops_per_token: int
 
@@ -201,7 +199,7 @@ def sharing(rows: float) -> int:
 def best_recipe(
     flops: float,
     sequence_length: int,
-    count: Callable[[Width], Counted],
+    count: Callable[[int], Counted],
     corpus_tokens: float | None = None,
     law: Law = LAW,
 ) -> Recipe | None:

@@ -4,10 +4,9 @@ By what the hardware is, never by timing, so that the same machine always decide
 default, on or off) decides otherwise. The precision that `train.precision: auto` means replaces it in the parameters
 before anything is built: the fingerprint, the reports and the provenance carry it.
 
-A forward pass takes on GPUs as many sequences as fit, by the memory that trials take. The peak of a pass is at the
-start of its backward half: the activations of its sequences, and what does not depend on their number (weights cast to
-bf16, gathered layers, workspaces, the logits of one part of the loss). Two trials of different size tell one from the
-other. Their gradients exist before they begin, as where gradients are accumulated. `PARROTFLOW_MICRO_BATCH` decides
+On GPUs a forward pass takes as many sequences as fit, by trials. Its memory peaks at the start of the backward half:
+the activations of its sequences, and what does not depend on their number (weights cast to bf16, gathered layers,
+workspaces, the logits of one part of the loss). Two trials tell one from the other. `PARROTFLOW_MICRO_BATCH` decides
 otherwise.
 """
 
@@ -177,11 +176,10 @@ def balanced(share: int, fitting: int) -> int:
 def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[int], int]) -> int:
     """Sequences, up to about `share`, that fit into the memory of every process; 0 where not even one does.
 
-    `part` is how many sequences the largest part of the loss holds. `least` is the smallest of all processes' values,
-    so that all try the same: a sharded model's processes wait for each other in every layer, and one that is out of
-    memory would leave the others waiting. So more than one sequence is tried only where it is known to fit: two take at
-    most twice the memory of one, and more take no more for each than the second did. From `part` on they take less, as
-    the logits do not grow any further: there it is measured again.
+    `part`: sequences in the largest part of the loss. `least`: the smallest of all processes' values, so that all try
+    the same. A sharded model's processes wait for each other in every layer, so one that is out of memory would leave
+    the others waiting. Only what is known to fit is tried: two sequences take at most twice the memory of one, and each
+    further one no more than the second. From `part` on they take less, as the logits grow no further: it is measured.
     """
     one = trials.peak(1)
     if not least(int(one is not None)) or one is None:

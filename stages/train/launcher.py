@@ -4,7 +4,6 @@ A worker that dies ends the command; whoever started it, such as the flow, start
 last checkpoint.
 """
 
-import json
 import math
 import os
 import signal
@@ -17,13 +16,14 @@ from pathlib import Path
 from types import FrameType
 
 import yaml
-from transformers import PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from stages.formats.tokens import VALIDATION, TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
+from stages.train.model.build import from_source
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
@@ -158,13 +158,11 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
         )
 
 
-def note_padded_vocabulary(source: Path, vocabulary_size: int) -> Iterator[str]:
-    """A line where the model in `source` has rows that are cut off: they are padding, or the tokenizer is another."""
-    # A config that cannot be read is refused when it is loaded.
-    with suppress(OSError, ValueError, AttributeError, TypeError):
-        rows = json.loads((source / "config.json").read_bytes()).get("vocab_size") or 0
-        if rows > vocabulary_size:
-            yield (
-                f"note: train.start_from: its vocabulary is cut from {rows} entries to the tokenizer's "
-                f"{vocabulary_size}: right if the tokenizer is the model's own (tokenizer.kind: existing)"
-            )
+def note_padded_vocabulary(start_from: str, vocabulary_size: int) -> Iterator[str]:
+    """A line where the model that is continued has rows that are cut off: padding, or those of another tokenizer."""
+    rows = getattr(from_source(start_from, AutoConfig), "vocab_size", None) or 0
+    if rows > vocabulary_size:
+        yield (
+            f"note: train.start_from: its vocabulary is cut from {rows} entries to the tokenizer's {vocabulary_size}: "
+            "right if the tokenizer is the model's own (tokenizer.kind: existing)"
+        )

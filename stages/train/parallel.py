@@ -8,11 +8,10 @@ A sharded model computes in bf16 by gathering its weights in bf16, not by autoca
 and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
 Gradients are summed in fp32, and the shards of weights and optimizer state stay in fp32.
 
-Gradients are summed over micro-batches and processes by the backend, or as a fixed tree. Floating-point addition is not
-associative, so a sum's bits depend on its order, and the order of a backend's all-reduce on the number of processes. In
-the tree the micro-batches are fixed by the parameters and summed as a full binary tree over their index. Process r of W
-holds a contiguous block of M / W micro-batches, a subtree (both are powers of two); the subtrees' sums are gathered and
-summed by the upper part of the tree, the same everywhere.
+Gradients are summed over micro-batches and processes by the backend, whose order, and so whose bits, depend on the
+number of processes, or as a fixed tree: M micro-batches, fixed by the parameters, are summed as a full binary tree over
+their index. Process r of W holds a contiguous block of M / W, a subtree (both are powers of two); the subtrees' sums
+are gathered and summed by the upper part of the tree, the same everywhere.
 """
 
 import os

@@ -125,12 +125,10 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
 def build(params: TrainParams, accelerator: Accelerator, vocabulary: Manifest) -> CausalLoss:
     """The model with its loss on the CPU; of a sharded one only the main process's has values. Every process calls it.
 
-    Each process of a sharded model would hold all of its fp32 weights in the host's memory until it is cut up: eight of
-    28 GB for one of 7 billion. So the others make a model whose memory is allocated and never written, which takes none
-    of the machine's. `shard_and_fill` then sends them the main process's values, one weight at a time: the same bits.
-
-    Why not torch's meta device: torch forgets which weights are one (tied) when it gives them memory, and the buffers
-    that a model computes from its config (rotary frequencies) would have to be known and computed again.
+    Eight processes would hold eight times all fp32 weights in the host's memory until they are sharded. So the others
+    make a model whose memory is allocated and never written, which takes none of the machine's; `shard_and_fill` sends
+    them the main process's values, one weight at a time. On torch's meta device a model would forget which weights are
+    tied, and the buffers that it computes from its config (rotary frequencies).
 
     Raises UserError as `build_model` does, on every process.
     """

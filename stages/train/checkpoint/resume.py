@@ -1,9 +1,8 @@
 """What a run of training is, and where it starts: at its newest checkpoint, at that of `start_from`, or at step 0.
 
 A run continues itself and nothing else. Its fingerprint covers the parameters, the data, the tokenizer, the libraries
-and the code of the stage (by its syntax, so that a comment does not throw away a night's work) without
-`stages/runtime`, and nothing of the machine. Another run, such as a longer one or one after a change of the code,
-starts from a checkpoint by `train.start_from`.
+and the code of the stage without comments and `stages/runtime`, and nothing of the machine. Another run, such as a
+longer one or one after a change of the code, starts from a checkpoint by `train.start_from`.
 """
 
 import hashlib

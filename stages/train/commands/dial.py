@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.entry import UserError
-from stages.runtime.launch import LaunchConfig
+from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
-from stages.train.commands.forecast import duration, is_made_of, launch, scaled, vocabulary
+from stages.train.commands.forecast import duration, is_made_of, scaled, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.hardware import CPU_TOKENS, given_micro_batch_size, resolve_precision
@@ -104,7 +104,7 @@ class Dial:
         A smaller model does fewer operations a second, so compute and model are sought in turns. Raises UserError where
         no speed is known.
         """
-        config = launch()
+        config = launch_config()
         speed = self._flops_per_second(self.for_flops(1e12)[0], config)
         recipe = self.for_flops(seconds * speed)[0]
         for _ in range(3):

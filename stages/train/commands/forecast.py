@@ -26,7 +26,7 @@ from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.entry import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
-from stages.runtime.launch import PRESETS, LaunchConfig, has_gpu, launch_config
+from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
 from stages.train.data.order import describe, open_order
@@ -141,7 +141,7 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
             raise
         print(f"no forecast before the model is here: {error}")
         return None
-    return make_forecast(params, vocabulary(values), launch())
+    return make_forecast(params, vocabulary(values), launch_config())
 
 
 def mixture_lines(params: TrainParams) -> Iterator[str]:
@@ -185,15 +185,6 @@ def is_made_of(values: dict[str, Any]) -> bool:
         now = read_params_file(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
         recorded = {name: now.get(name) for name in DATA_SECTIONS}
     return all(value_at(values, key) == value for key, value in recorded.items())
-
-
-def launch() -> LaunchConfig:
-    """As training would be launched; one process, and a line that says so, where that is not known."""
-    try:
-        return launch_config()
-    except (UserError, FileNotFoundError) as error:
-        print(f"for one process, since the launch is not known: {error}")
-        return LaunchConfig(PRESETS, 1, 1, on_cpu=not has_gpu(), sharded=False)
 
 
 def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:

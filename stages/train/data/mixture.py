@@ -6,12 +6,11 @@
         - {after: 0.8, weights: {web: 0.3, code: 0.3, books: 0.4}}    # the last fifth of the steps
 
 A source is what the documents of the token store name as theirs. `*` stands for all sources that have no weight of
-their own. How the section becomes rows is in `packing.py` and `order.py`.
+their own. `order.py` makes rows of it.
 
-From which source a run draws each of its rows follows from it: exact shares at every point, and nothing to save. The
-rows that a run trains on are numbered in the order of the run: its draws. Which source a draw is from is a function
-of its number alone. The sources are halved again and again, down to one. Of the first n draws of a group its left half
-has round(n * share), the right half the others, in whole numbers of any size. So one draw more adds one to one of the
+The rows that a run trains on, its draws, are numbered, and the source of a draw is a function of its number alone:
+exact shares at every point, and nothing to save. The sources are halved again and again, down to one. Of the first n
+draws of a group its left half has round(n * share), the right half the others. So one draw more adds one to one of the
 two, and after any number of draws each source is within half a row for each halving of what was asked of it.
 
 Three sources a, b, c with the weights 2, 1, 1: a is halved from b and c, then b from c. The first eight draws are

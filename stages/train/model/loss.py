@@ -1,22 +1,17 @@
 """Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass.
 
-The auxiliary loss of a mixture's routers spreads tokens over the experts. transformers adds it where a model's config
-has `output_router_logits`: `router_aux_loss_coef` times the experts' number, times the sum over the experts of (choices
+The auxiliary loss of a mixture's routers spreads tokens over the experts. transformers adds it if a model's config has
+`output_router_logits`: `router_aux_loss_coef` times the number of experts, times the sum over the experts of (choices
 per token) * (mean probability), both over all layers and tokens of a batch (Fedus et al. 2021, "Switch Transformers",
-equations 4 to 6). It is no sum over tokens, so its value depends on which tokens are taken together. Here it is that of
-each sequence, weighted by its targets as the cross-entropy is: so it depends neither on micro-batches nor on the number
-of processes. For one sequence it is transformers' own. Each sequence is to be spread, not only the batch (DeepSeek-AI
-2024, "DeepSeek-V3", section 2.1.2 does so too, with a coefficient of 0.0001).
+equations 4 to 6). Its value depends on which tokens are taken together. Here it is taken of each sequence (as in
+DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2), weighted by its targets, so it depends neither on micro-batches nor on
+the number of processes. For one sequence it is transformers' own.
 
-The cross-entropy is taken without the logits of all tokens at once. The logits of a batch are its largest tensor:
-tokens x vocabulary, in two precisions, kept until the backward pass. Here a few thousand tokens at a time have their
-logits computed, their loss summed and their gradients taken, all in the forward pass; the backward pass only scales
-them (as in Hsu et al. 2024, "Liger Kernel", section 3.2).
-
-In fp32 this is torch's own `functional.linear_cross_entropy`, as fast as ours and closer to the exact gradients. A
-compiled model leaves its compiled code for it (torch's docstring), once in a micro-batch: so in fp32 it is never
-compiled as a whole. In bf16 torch 2.13 returns the sum of the losses in bf16, which is wrong by 0.1 nats per token;
-ours keeps sums in fp32.
+The logits of a batch are its largest tensor, so a few thousand tokens at a time have their logits computed, their loss
+summed and their gradients taken, all in the forward pass; the backward pass only scales them (Hsu et al. 2024, "Liger
+Kernel", section 3.2). In fp32 this is torch's `functional.linear_cross_entropy`, as fast as ours and closer to the
+exact gradients; compiled code is left for it, once in a micro-batch. In bf16 torch 2.13 sums the losses in bf16, which
+is wrong by 0.1 nats per token; ours sums in fp32.
 """
 
 from collections.abc import Sequence
@@ -33,11 +28,10 @@ from stages.runtime.entry import UserError
 from stages.train.params import TrainParams
 
 ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}
-"""Tokens at once on a CPU, by the head's width. Each time one gradient of the head (vocabulary x width) is added to the
-sum: more tokens, fewer sums; fewer tokens, less memory. In bf16 on CPUs with AMX, the only ones that take it by
-themselves, 4 was the fastest tried at widths of 256 and 512; at 768 the nearest tried, 2.7, was. In fp32 torch chooses
-too few: 128 of 4,096 tokens for a head of 4,096 x 256, which is 10 to 25 % slower (AVX-512 and AVX2), and 16 of 2,048
-tokens for a head of 50,257 x 768, which takes three times as long."""
+"""Tokens at once on a CPU, by the head's width. More tokens mean fewer sums of the head's gradient, and more memory. In
+bf16 on CPUs with AMX 4 was the fastest tried at widths of 256 and 512, and 2.7 at 768. In fp32 torch chooses too few:
+128 of 4,096 tokens for a head of 4,096 x 256, which is 10 to 25 % slower, and 16 of 2,048 tokens for a head of
+50,257 x 768, which takes three times as long."""
 
 GPU_LOGITS = 2**28
 """Logits at once on a GPU: 1 GiB in fp32, of which about five are alive where this is not compiled. Four times as many
@@ -185,8 +179,8 @@ class RouterLoss:
 def router_loss_of(model: PreTrainedModel, is_tried: bool = True) -> RouterLoss | None:
     """The auxiliary loss of a model that asks for it; None for others.
 
-    Raises UserError where it is not, for a trial sequence, what transformers adds to the loss; `is_tried`: whether one
-    is made, for which the model needs values.
+    Raises UserError if it is not what transformers adds to the loss of a trial sequence. Without values a model cannot
+    be tried (`is_tried`).
     """
     config = model.config.get_text_config()
     if not getattr(config, SWITCH, False):

@@ -2,13 +2,10 @@
 
 The curves are tab-separated files that `dvc plots` reads, append-only. Each checkpoint has a copy. A run that continues
 takes the copy of its checkpoint: the live files hold points of steps that are computed again, and may have lost their
-ends in a power failure.
+ends in a power failure. (DVCLive rewrites its whole summary at every point, and would write such points twice.)
 
-Why not DVCLive: it rewrites its whole summary at every point, so its cost grows with the square of the run's length,
-and a run that continues from a checkpoint writes points twice.
-
-Runs can be followed from elsewhere: by wandb, tensorboard, trackio, mlflow, which are Accelerate's trackers. It ignores
-a tracker whose package is missing, so that is checked here, before anything runs.
+wandb, tensorboard, trackio and mlflow are Accelerate's trackers. It ignores one whose package is missing, so that is
+checked here, before anything runs.
 """
 
 import os

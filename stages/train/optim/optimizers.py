@@ -9,10 +9,9 @@
 | embedding  | looked up by id or position, also where it is the output matrix too (tied) | AdamW      | no    |
 | other      | norms, biases, kernels of convolutions, and tables such as mamba's `A_log` | AdamW      | no    |
 
-So what activations are multiplied with is decayed (as in GPT-3), and of it Muon takes the hidden layers: its authors
-leave embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025). The rows of a router are scores of experts
-that are compared with each other, which orthogonalising would make equally large, so it stays with AdamW too. The
-number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D, and multiply nothing.
+What activations are multiplied with is decayed (as in GPT-3), and of it Muon takes the hidden layers: its authors leave
+embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025). Orthogonalising would make the scores of a router's
+experts equally large. The number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

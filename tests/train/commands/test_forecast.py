@@ -110,7 +110,8 @@ def test_quantities_are_written_with_a_prefix_and_times_in_the_unit_that_suits_t
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with the real parameters and presets."""
-    (tmp_path / "conf").symlink_to(ROOT / "conf")
+    for folder in ("conf", "deploy"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     return tmp_path
 

@@ -154,8 +154,8 @@ def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_
     assert (continued.get_input_embeddings().weight is continued.get_output_embeddings().weight) is tied
     with pytest.raises(UserError, match="its vocabulary has 384 entries, the tokens have 385"):
         build_model(start, vocabulary(385))
-    assert list(note_padded_vocabulary(tmp_path, 384)) == []
-    (line,) = note_padded_vocabulary(tmp_path, 300)
+    assert list(note_padded_vocabulary(str(tmp_path), 384)) == []
+    (line,) = note_padded_vocabulary(str(tmp_path), 300)
     assert "its vocabulary is cut from 384 entries to the tokenizer's 300" in line
 
 

@@ -119,18 +119,6 @@ def test_the_default_has_the_size_that_the_dial_chooses_for_its_compute() -> Non
     assert model_of(chosen(flops, CORPUS_TOKENS).model.width, LENGTH) == train.model
 
 
-def test_larger_batches_learn_faster_and_wider_models_slower() -> None:
-    small, large = recipe_of(counted(128), 1.9e13, LENGTH), recipe_of(counted(128), 1.9e15, LENGTH)
-    wide = recipe_of(counted(512), small.tokens * counted(512).flops_per_token, LENGTH)
-
-    assert large.rows > 4 * small.rows
-    assert large.values["optimizer.muon_learning_rate"] == pytest.approx(
-        small.values["optimizer.muon_learning_rate"] * (large.rows / small.rows) ** 0.5, rel=0.05
-    )
-    for rate in ("optimizer.adamw_learning_rate", "optimizer.muon_learning_rate"):
-        assert wide.values[rate] == pytest.approx(small.values[rate] / 2, rel=0.05)  # two digits
-
-
 def test_the_experiment_of_the_presets_runs_what_the_dial_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     today, found = read_params_file(), {}
@@ -200,9 +188,3 @@ def test_repeated_tokens_are_worth_less_than_new_ones_and_never_nothing(
     assert worth <= corpus * epochs * (1 + 1e-9)
     assert worth <= later * (1 + 1e-12)
     assert later <= corpus * 16.4 * (1 + 1e-9)
-
-
-def test_four_epochs_are_worth_nearly_as_much_as_new_tokens() -> None:
-    # Muennighoff et al. 2023, abstract: up to 4 epochs the difference is negligible.
-    assert effective_tokens(4e6, 1e6) == pytest.approx(4e6, rel=0.08)
-    assert effective_tokens(1e6, 1e6) == effective_tokens(1e6, None) == 1e6

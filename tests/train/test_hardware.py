@@ -17,7 +17,6 @@ from stages.train.hardware import (
     fitting_on_all,
     multiplies_bf16_fast,
     resolve_precision,
-    sequences_that_fit,
     should_compile,
 )
 from stages.train.params import TrainParams
@@ -82,11 +81,6 @@ def test_micro_batches_are_as_few_and_as_equal_as_can_be(share: int, fitting: in
     size = balanced(share, fitting)
     assert size <= fitting
     assert -(-share // size) == -(-share // fitting)
-
-
-def test_what_does_not_grow_with_the_sequences_is_told_from_what_does() -> None:
-    assert sequences_that_fit(room=10_000, size=1, smaller=5_400, larger=5_800) == int(5_000 * USABLE / 400)
-    assert sequences_that_fit(room=5_410, size=1, smaller=5_400, larger=5_800) == 1
 
 
 @given(

@@ -201,7 +201,7 @@ def test_engines_that_are_not_supported_are_refused(
 
 
 @pytest.mark.acceptance
-def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -> None:
+def test_a_config_that_accelerate_rejects_is_named_last(tmp_path: Path) -> None:
     project = write_project(tmp_path / "project", max_steps=2)
     settings = yaml.safe_load((ROOT / "deploy/launch/cpu.yaml").read_text(encoding="utf-8"))
     (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
@@ -209,7 +209,6 @@ def test_a_config_that_accelerate_rejects_is_not_started_again(tmp_path: Path) -
     assert said.splitlines()[-1] == (
         "error: own.yaml: accelerate could not start a worker by it; its messages are above"
     )
-    assert "starting again" not in said
 
 
 def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_exit_code(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,14 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE
+from stages.runtime.entry import EXIT_CONTINUE, EXIT_UNAVAILABLE
 from stages.runtime.launch import ACCELERATE_LAUNCH
-from tests.small_project import ROOT
 from tests.train.small_run import copy_of, fork, run, run_workers, write_project
 from tests.waiting import wait_until_ended
 
@@ -133,23 +130,6 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_the_sam
     assert "stopped on request, state saved; the same command continues" in said
     assert "continuing at step" in run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
     assert outs(project) == outs(reference)
-
-
-def test_a_machine_that_waits_for_the_others_stops_at_once(project: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as leading:
-        port = leading.getsockname()[1]
-        settings = yaml.safe_load((ROOT / "deploy/launch/multi_node.yaml").read_text(encoding="utf-8"))
-        settings |= {"use_cpu": True, "num_processes": 2, "main_process_ip": "127.0.0.1", "main_process_port": port}
-        (project / "machine.yaml").write_text(yaml.safe_dump(settings | {"machine_rank": 1}))
-        process = fork(project, PARROTFLOW_LAUNCH="machine.yaml")
-        assert process.stdout is not None
-        assert any("launching 2 processes" in line for line in process.stdout)
-        leading.settimeout(120)
-        connection, _ = leading.accept()  # the launcher has asked for the others, and gets no answer
-        with connection:
-            process.terminate()
-            process.communicate()
-    assert process.returncode == EXIT_TERMINATED
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="needs a C++ compiler")

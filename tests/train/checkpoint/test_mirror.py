@@ -138,15 +138,17 @@ def test_an_upload_that_hangs_stops_neither_a_step_nor_the_end_of_a_run(
     assert folder_bytes(project / "model") == folder_bytes(reference / "model")
 
 
-def test_an_unknown_kind_of_mirror_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARROTFLOW_MIRROR", "nosuch://runs")
-    with pytest.raises(UserError, match="PARROTFLOW_MIRROR=nosuch://runs: cannot be used: Protocol not known"):
-        Mirror("0123456789abcdef")
-
-
-def test_a_mirror_whose_url_holds_a_password_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARROTFLOW_MIRROR", "s3://key:s3cr3t@bucket/runs")
-
-    with pytest.raises(UserError, match="PARROTFLOW_MIRROR: the URL holds a password") as refused:
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nosuch://runs", "PARROTFLOW_MIRROR=nosuch://runs: cannot be used: Protocol not known"),
+        ("s3://key:s3cr3t@bucket/runs", "PARROTFLOW_MIRROR: the URL holds a password"),
+    ],
+)
+def test_an_unknown_kind_of_mirror_and_a_password_are_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    monkeypatch.setenv("PARROTFLOW_MIRROR", url)
+    with pytest.raises(UserError, match=said) as refused:
         Mirror("run")
     assert "s3cr3t" not in str(refused.value)

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from stages.formats.reports import read_json
-from stages.formats.tokens import TokenStore
-from stages.train import __main__ as stage
-from stages.train.checkpoint.manifest import IDENTITY
-from stages.train.checkpoint.resume import changes_since, fingerprint, identity
 from stages.train.loop import Trainer
-from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
-from tests.train.small_run import copy_of, params, run_workers, write_project
+from tests.train.small_run import copy_of, run_workers, write_project
 
 STEPS = 20
 MIXTURE: dict[str, Any] = {
@@ -74,36 +68,3 @@ def test_a_killed_run_continues_on_two_processes_to_the_bytes_of_one(
 
     assert "continuing at step 10 of 20" in capfd.readouterr().out
     assert results(project) == results(reference)
-
-
-def test_other_weights_are_another_run(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(reference)
-    stores = [TokenStore(Path("data/tokens") / split) for split in ("train", "validation")]
-    (folder,) = Path(".parrotflow/checkpoints").iterdir()
-    same, other = (
-        identity(TrainParams.model_validate(params(**CHANGES | {"mixture": MIXTURE | {"weights": weights}})), stores)
-        for weights in (MIXTURE["weights"], {"more": 0.25, "sums": 0.5})
-    )
-    assert fingerprint(same) == folder.name
-    assert changes_since(folder / IDENTITY, other) == ["train.mixture.weights.sums: 0.75 -> 0.5"]
-
-
-def test_the_report_has_what_each_source_gave(reference: Path) -> None:
-    found = read_json(reference / "reports/train.json")["mixture"]
-    assert {name: (of["tokens"], of["share"]) for name, of in found.items()} == {
-        "more": (88 * 16, 0.55),
-        "sums": (72 * 16, 0.45),
-    }
-
-
-def test_the_command_says_what_it_will_train_on(
-    reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(reference)
-    monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
-    monkeypatch.setattr(stage, "launch", lambda config: 0)
-    stage.main()
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("mixture: ")]
-    assert lines[0].startswith("mixture: more: 55.00% of the tokens, ")
-    assert lines[1].startswith("mixture: sums: 45.00% of the tokens, ")
-    assert lines[2].endswith(" are left out: they have no weight")

@@ -31,9 +31,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process with deterministic sums and dropout."""
+    """A run of one process with deterministic sums and dropout, under a mixture with a phase."""
+    phases = [{"after": 7, "weights": {"more": 1}}]
+    changes = {"mixture": {"weights": {"sums": 0.75, "more": 0.25}, "phases": phases}, "model__resid_pdrop": 0.1}
     folder = tmp_path_factory.mktemp("exact")
-    write_project(folder, deterministic_micro_batch_size=2, model__resid_pdrop=0.1)
+    write_project(folder, lambda number: ("sums", "more")[number % 2], deterministic_micro_batch_size=2, **changes)
     run_workers(folder, 1)
     return folder
 

@@ -17,7 +17,7 @@ from stages.train import __main__ as stage
 from stages.train import launcher
 from stages.train.commands import forecast
 from stages.train.hardware import should_compile
-from stages.train.model.build import build_config, build_model, source_folder
+from stages.train.model.build import build_config, build_model
 from stages.train.params import TrainParams
 from tests.train.models import vocabulary
 from tests.train.small_run import ROOT, params, write_params, write_project
@@ -224,11 +224,6 @@ def test_a_start_from_a_model_that_does_not_fit_is_refused(
     with pytest.raises(UserError) as refused:
         build_model(values, vocabulary())
     assert str(refused.value).startswith(f"params.yaml: train.start_from = '{tmp_path}': {said}")
-
-
-def test_a_start_from_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.start_from = '.*/nothing': no such folder; "):
-        source_folder(str(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(("processes", "gpus", "idle"), [(1, 8, "7 of 8"), (2, 4, "2 of 4"), (8, 8, None)])

@@ -1,10 +1,8 @@
 """What a run is, where it starts, and what it leaves: a run continues itself, or starts from another's checkpoint."""
 
-import errno
 import gc
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +16,8 @@ from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import UserError
 from stages.train import worker
-from stages.train.checkpoint import checkpoints
 from stages.train.checkpoint.checkpoints import Checkpoints
-from stages.train.checkpoint.manifest import IDENTITY, History, fault
+from stages.train.checkpoint.manifest import IDENTITY, fault
 from stages.train.checkpoint.resume import check_start, resume, why_afresh
 from stages.train.model.build import build_model
 from stages.train.model.loss import CausalLoss
@@ -184,19 +181,6 @@ def test_a_checkpoint_whose_manifest_lacks_something_has_a_fault(project: Path, 
     assert fault(checkpoint) == ""
     (checkpoint / "manifest.json").write_text(content)
     assert fault(checkpoint) == "it has no complete manifest.json"
-
-
-def test_a_checkpoint_that_could_not_be_written_is_in_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr(checkpoints, "write_manifest", full)
-    run = SimpleNamespace(accelerator=SimpleNamespace(is_main_process=True), history=History())
-    with pytest.raises(OSError, match="no space left"):
-        Checkpoints._finish(run, SimpleNamespace(result=lambda: None), tmp_path, tmp_path, SimpleNamespace(step=3))
-    assert run.history.contents == {}
 
 
 def alone_in_a_group_of_gpus() -> None:

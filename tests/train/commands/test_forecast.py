@@ -203,12 +203,6 @@ def test_of_data_that_is_still_to_be_made_nothing_is_known(
     assert said() == [" not known before the tokens are made"]
 
 
-def test_the_pipeline_asks_before_other_stages_run_and_where_it_says_what_would_run() -> None:
-    flow = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]["train"]["meta"]["flow"]
-
-    assert flow["check"] == {"command": "python -m stages.train.commands.forecast --check"}
-
-
 def test_the_vocabulary_is_that_of_the_tokens_if_they_were_made_by_these_parameters(small: Path) -> None:
     """The tokenizer may have stopped before the size that was asked for."""
     asked_for = {"tokenizer": {"kind": "bpe", "vocabulary_size": 4096}}

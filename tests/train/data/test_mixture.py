@@ -104,12 +104,6 @@ def test_other_weights_and_other_sources_leave_the_order_within_a_source_as_it_i
     assert many[: len(few)] == few
 
 
-def test_the_order_in_which_params_name_sources_means_nothing(store: TokenStore) -> None:
-    one = open_order(store, values({"weights": {"web": 1, "code": 2}, "phases": []}))
-    other = open_order(store, values({"weights": {"code": 2, "web": 1}, "phases": []}))
-    assert all((one.rows_of_step(step) == other.rows_of_step(step)).all() for step in range(12))
-
-
 def test_documents_without_a_weight_are_left_out_and_a_line_says_so(store: TokenStore) -> None:
     sizes = Counter(source_of_tokens(store))
     mixture = {"weights": {"code": 1, "web": 0}, "phases": [{"after": 6, "weights": {"books": 1, "code": 1}}]}
@@ -169,12 +163,3 @@ def test_each_draw_takes_the_next_one_of_its_source_through_all_phases(
         taken[source] += 1
     for start, phase in zip(draws.starts, phases, strict=True):
         assert draws.source(start)[0] == phase.source(0)[0]
-
-
-@given(rates=rates, draw=st.integers(10**12, 10**15))
-def test_a_draw_far_into_a_long_run_is_exact_too(rates: list[float], draw: int) -> None:
-    ratios = Ratios(whole_numbers(rates))
-    before, after = ratios.counts(draw), ratios.counts(draw + 1)
-    source, number = ratios.source(draw)
-    assert number == before[source]
-    assert after == [count + (place == source) for place, count in enumerate(before)]

@@ -87,6 +87,7 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_s
     ids = {"pad_token_id": 500, "bos_token_id": 502, "eos_token_id": [501, 7]}
     config = AutoConfig.for_model("llama", **GROUPED, vocab_size=512, **ids)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
+    (tmp_path / "base/generation_config.json").write_text('{"temperature": 0.6}')  # refused by save_pretrained
     values = TrainParams.model_validate(params(start_from=str(tmp_path / "base")))
     loss = CausalLoss(build_model(values, vocabulary()), values)
     (tmp_path / "model").mkdir()

@@ -47,19 +47,6 @@ def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path)
     assert (tmp_path / "live/training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"
 
 
-def test_the_learning_rate_has_a_column_for_each_optimizer_that_trains(tmp_path: Path) -> None:
-    rates = {"optimizer__adamw_learning_rate": 0.003, "optimizer__muon_learning_rate": 0.004}
-    for name, lines in (
-        ("muon", ["step\tadamw\tmuon", "5\t0.003\t0.004"]),
-        ("adamw", ["step\tadamw", "5\t0.003"]),
-    ):
-        peaks = TrainParams.model_validate(params(**rates, optimizer__name=name)).optimizer.peaks
-        curves = CurveFiles(tmp_path / name, peaks)
-        curves.restart()
-        curves.append("learning_rate", 5, *peaks.values())
-        assert (tmp_path / name / "learning_rate.tsv").read_text().splitlines() == lines
-
-
 def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:
     """With all that is logged of it. TensorBoard drops earlier points from the step of a later session's start on."""
     project = write_project(tmp_path / "project", trackers=["tensorboard"], checkpoint_every_steps=4, max_steps=8)

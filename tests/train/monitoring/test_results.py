@@ -113,13 +113,10 @@ def test_the_named_steps_are_in_a_trace_of_each_process_and_the_results_are_thos
 def test_steps_are_named_as_in_the_curves(monkeypatch: pytest.MonkeyPatch, asked: str, steps: range) -> None:
     monkeypatch.setenv(PROFILE, asked)
     assert profiled_steps() == steps
-
-
-@pytest.mark.parametrize("asked", ["0-3", "12-10", "ten", "10-"])
-def test_what_names_no_steps_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv(PROFILE, asked)
-    with pytest.raises(UserError, match=f"{PROFILE}={asked}: expected steps, from 1, such as 10 or 10-12"):
-        profiled_steps()
+    for wrong in ("0-3", "12-10", "ten", "10-"):
+        monkeypatch.setenv(PROFILE, wrong)
+        with pytest.raises(UserError, match=f"{PROFILE}={wrong}: expected steps, from 1, such as 10 or 10-12"):
+            profiled_steps()
 
 
 VOCABULARY = {"<s>": 0, "</s>": 1, "bako": 2, "miter": 3}

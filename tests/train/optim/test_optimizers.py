@@ -103,15 +103,6 @@ class Multiplied(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
-    model, values = tiny("jamba")
-    muon, adamw = build_optimizers(model, values.optimizer, values.precision)
-    by_muon = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
-    roles = {weight.role for weight in weights(model) if id(weight.parameter) in by_muon}
-    assert roles == {"matrix", "experts"}
-    assert [group["weight_decay"] for group in adamw.param_groups] == [0.1, 0.0]
-
-
 def test_the_optimizer_that_contributing_adds_trains_and_names_its_own_curve(tmp_path: Path) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     diff = text.partition("```diff\n")[2].partition("```")[0]

@@ -12,7 +12,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -56,16 +55,8 @@ class Repository:
         self.commit("main", {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"}, [], "initial")
 
     def git(self, *arguments: str, data: bytes | None = None, index: Path | None = None) -> bytes:
-        environment = {
-            "GIT_AUTHOR_NAME": "hub",
-            "GIT_AUTHOR_EMAIL": "hub@localhost",
-            "GIT_COMMITTER_NAME": "hub",
-            "GIT_COMMITTER_EMAIL": "hub@localhost",
-            "PATH": "/usr/bin:/bin:/usr/local/bin",
-        }
-        if index is not None:
-            environment["GIT_INDEX_FILE"] = str(index)
-        command = ["git", "-C", str(self.folder), *arguments]
+        environment = {"PATH": "/usr/bin:/bin:/usr/local/bin"} | ({"GIT_INDEX_FILE": str(index)} if index else {})
+        command = ["git", "-C", str(self.folder), "-c", "user.name=hub", "-c", "user.email=hub@localhost", *arguments]
         return subprocess.run(command, input=data, capture_output=True, check=True, env=environment).stdout
 
     def resolve(self, revision: str) -> str:
@@ -118,8 +109,6 @@ class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     """sha256 -> large file."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """sha256 -> bytes of a large file that was committed."""
     faults: list[Fault] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     """`METHOD /path` of each request."""
@@ -181,14 +170,13 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.log.append(request)
         self.hub.user_agents.add(self.headers.get("User-Agent", ""))
         fault = self.hub.take_fault(request)
-        length = int(self.headers.get("Content-Length", 0))
-        self.body = self.rfile.read(length)
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if fault and fault.kind.isdigit():
             return self.answer(int(fault.kind), {"error": "ordered by the test\nin two lines"})
         if fault and fault.kind == "silence":
             self.hub.closing.wait()
             return self.drop()
-        if fault and fault.kind == "race":
+        if isinstance(self, ApiHandler) and fault and fault.kind == "race":
             self.race()
         try:
             respond = self.respond()
@@ -196,9 +184,6 @@ class Handler(BaseHTTPRequestHandler):
             headers = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}
             return self.answer(refusal.status, {"error": refusal.message}, headers)
         return self.drop() if fault and fault.kind == "lost" else respond()
-
-    def race(self) -> None:
-        raise NotImplementedError
 
     def respond(self) -> Callable[[], None]:
         raise NotImplementedError
@@ -266,6 +251,11 @@ class ApiHandler(Handler):
             raise RefusalError(404 if self.token() else 401, "RepoNotFound", f"no repository {name}")
         return repository
 
+    def writable(self, name: str) -> Repository:
+        repository = self.repository(name)
+        self.require_writer()
+        return repository
+
     def race(self) -> None:
         match = re.search(r"/api/(.+/.+)/commit/(.+)", unquote(self.path))
         assert match
@@ -284,82 +274,56 @@ class ApiHandler(Handler):
         return self.ok(answer)
 
     def authorize(self, name: str) -> Callable[[], None]:
-        self.repository(name)
-        self.require_writer()
+        self.writable(name)
         return self.ok({})
 
     def branch(self, name: str, branch: str) -> Callable[[], None]:
-        self.require_writer()
-        repository = self.repository(name)
-        if branch in repository.refs("heads"):
-            raise RefusalError(409, message="the branch exists")
-        start = repository.resolve(self.json().get("startingPoint", "main"))
-        repository.git("update-ref", f"refs/heads/{branch}", start)
-        return self.ok({})
+        return self.new_ref(name, "heads", branch, self.json().get("startingPoint", "main"))
 
     def tag(self, name: str, revision: str) -> Callable[[], None]:
-        self.require_writer()
-        repository = self.repository(name)
-        tag = self.json()["tag"]
-        if tag in repository.refs("tags"):
-            raise RefusalError(409, message="the tag exists")
-        repository.git("update-ref", f"refs/tags/{tag}", repository.resolve(revision))
+        return self.new_ref(name, "tags", self.json()["tag"], revision)
+
+    def new_ref(self, name: str, kind: str, ref: str, revision: str) -> Callable[[], None]:
+        repository = self.writable(name)
+        if ref in repository.refs(kind):
+            raise RefusalError(409, message=f"{ref} exists")
+        repository.git("update-ref", f"refs/{kind}/{ref}", repository.resolve(revision))
         return self.ok({})
 
     def commits(self, name: str, revision: str) -> Callable[[], None]:
         """The newest first; on the real Hub a page has 50."""
         repository = self.repository(name)
-        lines = repository.git("log", "--format=%H%x09%ct%x09%s", repository.resolve(revision)).decode().splitlines()
-        entries = [line.split("\t", 2) for line in lines]
-        return self.ok(
-            [
-                {"id": commit, "date": at(int(time)), "title": title, "message": "", "authors": [{"user": "hub"}]}
-                for commit, time, title in entries
-            ]
-        )
-
-    def refs(self, name: str) -> Callable[[], None]:
-        repository = self.repository(name)
-        listed = {
-            plural: [
-                {"name": ref, "ref": f"refs/{kind}/{ref}", "targetCommit": commit}
-                for ref, commit in repository.refs(kind).items()
-            ]
-            for plural, kind in (("branches", "heads"), ("tags", "tags"))
-        }
-        return self.ok(listed | {"converts": []})
+        lines = repository.git("log", "--format=%H%x09%s", repository.resolve(revision)).decode().splitlines()
+        rest = {"date": "2026-01-02T03:04:05.000Z", "message": "", "authors": [{"user": "hub"}]}
+        return self.ok([{"id": line.split("\t")[0], "title": line.partition("\t")[2]} | rest for line in lines])
 
     def validate(self) -> Callable[[], None]:
         return self.ok({"warnings": [], "errors": []})
 
     def preupload(self, name: str, revision: str) -> Callable[[], None]:
-        self.require_writer()
-        repository = self.repository(name)
+        repository = self.writable(name)
         tree = repository.tree(repository.resolve(revision))
         files = []
-        for file in self.json()["files"]:
-            path = file["path"]
+        for path in (file["path"] for file in self.json()["files"]):
+            oid = (
+                (self.hub.lfs_info(repository, *tree[path]) or {"oid": tree[path][0]})["oid"] if path in tree else None
+            )
             mode = "lfs" if path.endswith(LFS_SUFFIXES) else "regular"
-            entry = {"path": path, "uploadMode": mode, "shouldIgnore": False}
-            if path in tree:
-                info = self.hub.lfs_info(repository, *tree[path])
-                entry["oid"] = info["oid"] if info else tree[path][0]
-            files.append(entry)
+            files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return self.ok({"files": files})
 
     def lfs_batch(self, name: str) -> Callable[[], None]:
-        self.require_writer()
-        self.repository(name)
-        objects = []
-        for entry in self.json()["objects"]:
-            upload = {"upload": {"href": f"{self.hub.storage}/{entry['oid']}"}}
-            actions = {} if entry["oid"] in self.hub.objects else {"actions": upload}
-            objects.append(entry | actions)
+        self.writable(name)
+        objects = [
+            entry
+            if entry["oid"] in self.hub.objects
+            else entry | {"actions": {"upload": {"href": f"{self.hub.storage}/{entry['oid']}"}}}
+            for entry in self.json()["objects"]
+        ]
         return self.ok({"transfer": "basic", "objects": objects})
 
     def commit(self, name: str, revision: str) -> Callable[[], None]:
-        self.require_writer()
-        repository = self.repository(name)
+        repository = self.writable(name)
         header: Json = {}
         files: dict[str, bytes] = {}
         deleted = []
@@ -373,10 +337,8 @@ class ApiHandler(Handler):
                 case "lfsFile":
                     arrived = value["oid"] in self.hub.objects or self.hub.xet_folder.exists()
                     assert arrived, "a large file was committed before it was uploaded"
-                    # A copy of a file that is there comes without its size.
-                    size = self.hub.sizes.setdefault(value["oid"], value.get("size"))
                     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{value['oid']}\n"
-                    files[value["path"]] = f"{pointer}size {size}\n".encode()
+                    files[value["path"]] = f"{pointer}size {value['size']}\n".encode()
                 case "deletedFile":
                     deleted.append(value["path"])
         with repository.lock:
@@ -386,8 +348,7 @@ class ApiHandler(Handler):
         return self.ok({"success": True, "commitOid": oid, "commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}"})
 
     def xet_token(self, name: str, revision: str) -> Callable[[], None]:
-        self.require_writer()
-        self.repository(name).resolve(revision)
+        self.writable(name).resolve(revision)
         values = {"casUrl": self.hub.xet_storage, "accessToken": "xet", "exp": 2**40}
         names = ("X-Xet-Cas-Url", "X-Xet-Access-Token", "X-Xet-Token-Expiration")
         headers = {header: str(value) for header, value in zip(names, values.values(), strict=True)}
@@ -404,13 +365,19 @@ class ApiHandler(Handler):
         repository = self.repository(name)
         tree = repository.tree(repository.resolve(revision))
         prefix = f"{below.strip('/')}/" if below else ""
-        inside = [path for path in tree if path.startswith(prefix)]
-        if prefix and not inside:
+        paths = [path for path in tree if path.startswith(prefix)]
+        if prefix and not paths:
             raise RefusalError(404, "EntryNotFound", f"no folder {below}")
         if "recursive=true" in self.path.lower():
-            return self.ok([self.entry(repository, tree, path) for path in (*folders(inside, prefix), *inside)])
-        here = sorted({prefix + path.removeprefix(prefix).split("/")[0] for path in inside})
-        return self.ok([self.entry(repository, tree, path) for path in here])
+            paths += {
+                folder
+                for path in paths
+                for folder in map(str, PurePosixPath(path).parents)
+                if folder.startswith(prefix)
+            } - {"."}
+        else:
+            paths = [*{prefix + path.removeprefix(prefix).split("/")[0] for path in paths}]
+        return self.ok([self.entry(repository, tree, path) for path in sorted(paths)])
 
     def entry(self, repository: Repository, tree: dict[str, tuple[str, int]], path: str) -> Json:
         """A file or folder as `tree` and `paths-info` tell it."""
@@ -445,24 +412,12 @@ class ApiHandler(Handler):
         return lambda: self.answer(302, b"", headers | {"Location": f"{self.hub.storage}/{lfs['oid']}"})
 
 
-def at(seconds: int) -> str:
-    """A time as the Hub writes it."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.000Z"
-
-
-def folders(paths: list[str], prefix: str) -> list[str]:
-    """The folders below `prefix` that hold these paths."""
-    parents = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
-    return sorted(parent for parent in parents if parent.startswith(prefix) and parent not in (".", ""))
-
-
 NAME = r"(?P<name>(models|datasets)/[^/]+/[^/]+)"
 PLAIN = r"(?P<name>(datasets/)?[^/]+/[^/]+)"
 ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (r"POST /api/repos/create", ApiHandler.create),
     (r"POST /api/validate-yaml", ApiHandler.validate),
     (rf"GET /api/{NAME}/auth-check/write", ApiHandler.authorize),
-    (rf"GET /api/{NAME}/refs", ApiHandler.refs),
     (rf"POST /api/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
     (rf"POST /api/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
     (rf"POST /api/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),

@@ -4,8 +4,6 @@
 preset is `one_gpu` or `cpu`, depending on the machine.
 """
 
-import gc
-import logging
 import os
 import re
 import sys
@@ -139,10 +137,7 @@ def require_devices(config: LaunchConfig) -> None:
         )
 
 
-ACCELERATE_LAUNCH = "stages.runtime.launch"
-
-AGENT_LOGGER = "torch.distributed.elastic.agent.server.api"
-BARRIER_MESSAGE = "Error waiting on exit barrier"
+ACCELERATE_LAUNCH = "accelerate.commands.launch"
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
 """What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
@@ -200,24 +195,3 @@ def environment(config: LaunchConfig) -> dict[str, str]:
         # Segments that grow: what batches of other sizes and evaluation leave free does not lie about in pieces.
         values.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     return values
-
-
-def main() -> None:
-    """Run `accelerate launch` with the arguments of this command."""
-    from accelerate.commands.launch import main as accelerate_launch
-
-    gc.enable()  # see `stages/__init__.py`
-    logging.getLogger(AGENT_LOGGER).addFilter(is_not_the_store_of_a_barrier_that_was_left)
-    accelerate_launch()
-
-
-def is_not_the_store_of_a_barrier_that_was_left(record: logging.LogRecord) -> bool:
-    """Whether a record of torchrun's agent is to be shown."""
-    from torch.distributed import DistNetworkError
-
-    gone = record.exc_info is not None and isinstance(record.exc_info[1], DistNetworkError)
-    return not (gone and record.msg.startswith(BARRIER_MESSAGE))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,10 +7,8 @@ import pytest
 
 from stages.formats.documents import read_documents
 from tests.fake_hub import Hub
-from tests.publish.test_hub import loaded
+from tests.publish.test_hub import DATA, loaded
 from tests.publish.to_hub import publish, use
-
-DATA = "me/data"
 
 
 @pytest.fixture(autouse=True)

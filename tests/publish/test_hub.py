@@ -13,7 +13,7 @@ from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import SIGNATURE, Receipt
 from stages.publish import hub as publishing
-from stages.publish.hub import publish_to_hub
+from stages.publish.hub import main, publish_to_hub
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision
 from stages.runtime.entry import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
@@ -21,8 +21,9 @@ from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.formats.revision.records import SESSION
 from tests.publish.to_hub import NAME, publish, use
 from tests.small_project import ROOT
-from tests.trained_project import write_model
+from tests.trained_project import write_model, write_sections
 
+DATA = "me/data"
 RUN = "0123456789abcdef"
 BRANCH = f"run-{RUN}"
 
@@ -182,6 +183,23 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
     assert len(titles(hub, "main")) == 2
 
 
+def check(**changes: str | None) -> None:
+    """`python -m stages.publish.hub`, before hours of training."""
+    sections = {"repository": NAME, "dataset_repository": DATA} | changes
+    write_sections(Path(), **{f"publish__{name}": value for name, value in sections.items()})
+    main()
+
+
+def test_the_check_makes_private_and_empty_repositories_and_may_do_so_again(hub: Hub) -> None:
+    check()
+    check()
+
+    assert hub.repositories.keys() == {NAME, f"datasets/{DATA}"}
+    for repository in hub.repositories.values():
+        assert repository.private
+        assert repository.commit_count("main") == 1  # the Hub's own
+
+
 @pytest.mark.parametrize(
     ("token", "message"),
     [
@@ -189,13 +207,35 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
         (READER, f"publish.repository = {NAME}, as the user of HF_TOKEN: access is refused: 403 Forbidden"),
     ],
 )
-def test_a_token_without_write_access_is_an_error(
+def test_a_token_without_write_access_is_an_error_also_if_the_repository_exists(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, token: str, message: str
 ) -> None:
+    hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
     use(hub, monkeypatch, token)
 
     with pytest.raises(UserError, match=re.escape(message)):
-        publish()
+        check()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("403", UserError, f"^publish.dataset_repository = {DATA}, as the user of HF_TOKEN: "),
+        ("503", UnavailableError, "the Hub does not answer"),
+    ],
+)
+def test_a_data_set_that_cannot_be_made_is_named_by_its_parameter(
+    hub: Hub, fault: str, error: type[UserError], message: str
+) -> None:
+    hub.faults += [Fault("POST /api/repos/create", "none"), Fault("POST /api/repos/create", fault, times=99)]
+
+    with pytest.raises(error, match=message):
+        check()
+
+
+def test_a_data_set_on_the_hub_with_a_model_in_a_folder_is_refused() -> None:
+    with pytest.raises(UserError, match="dataset_repository is on the Hub, and the model goes to a folder"):
+        check(repository=None)
 
 
 def test_nothing_private_goes_to_a_public_repository(hub: Hub) -> None:
@@ -205,15 +245,6 @@ def test_nothing_private_goes_to_a_public_repository(hub: Hub) -> None:
         publish()
 
     assert hub.requests("PUT|/commit/") == 0
-
-
-def test_a_fault_of_the_code_is_not_taken_for_one_of_the_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RecursionError("a bug")
-
-    monkeypatch.setattr(publishing, "publish_steps", fail)
-    with pytest.raises(RecursionError, match="a bug"):
-        publish()
 
 
 def test_a_hub_that_is_silent_is_given_up_after_the_requests_time_limit(

@@ -9,18 +9,6 @@ from stages.runtime.atomic import atomic_folder, atomic_write
 from tests.small_project import ROOT
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    place = tmp_path / "out"
-
-    with atomic_folder(place) as folder:
-        (folder / "deep").mkdir()
-        (folder / "deep" / "file").write_text("content")
-        assert not place.exists()
-
-    assert (place / "deep" / "file").read_text() == "content"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def write_half_and_fail(place: Path) -> None:
     with atomic_folder(place) as folder:
         (folder / "half").write_text("written")
@@ -39,15 +27,21 @@ def test_a_failure_leaves_the_previous_folder_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
+def test_a_folder_appears_whole_and_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
     left_behind = tmp_path / ".out.1.partial"
     left_behind.mkdir()
     (left_behind / "stale").write_text("half")
 
     with atomic_folder(tmp_path / "out") as folder:
-        (folder / "fresh").write_text("whole")
+        (folder / "deep").mkdir()
+        (folder / "deep/fresh").write_text("whole")
+        assert not (tmp_path / "out").exists()
 
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["out", "out/fresh"]
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
+        "out",
+        "out/deep",
+        "out/deep/fresh",
+    ]
 
 
 @pytest.mark.parametrize("old", ["folder", "file", "link"])

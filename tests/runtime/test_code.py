@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.clean import ledger, words
-from stages.collect import shards
 from stages.runtime.code import Sources, read_module
 from stages.runtime.entry import UserError
-from stages.tokenize import encode
 
 
 def write(root: Path, **files: str) -> Path:
@@ -41,44 +38,23 @@ def test_the_closure_follows_imports_of_every_form(tmp_path: Path) -> None:
     assert found == ["stages/formats/six.py", *(f"stages/toy/{name}.py" for name in names)]
 
 
-def test_a_package_counts_where_its_init_holds_code(tmp_path: Path) -> None:
-    write(tmp_path, toy____main__="import stages.formats.six", toy____init__="", formats__six="")
-    (tmp_path / "stages/formats/__init__.py").write_text("X = 1\n")
-    (tmp_path / "stages/__init__.py").write_text("from stages.base import Y\n")
-    (tmp_path / "stages/base.py").write_text("Y = 1\n")
+def test_of_packages_their_commands_named_in_strings_and_each_init_with_code_count(tmp_path: Path) -> None:
+    write(tmp_path, toy____main__="run('stages.toy.deep')", toy____init__="")
+    (tmp_path / "stages/toy/deep").mkdir()
+    (tmp_path / "stages/toy/deep/__main__.py").write_text("import stages.toy.deep.down")
+    (tmp_path / "stages/toy/deep/__init__.py").write_text("X = 1\n")
+    (tmp_path / "stages/toy/deep/down.py").write_text("")
 
-    assert Sources(tmp_path).closure_of("stages.toy") == [
-        "stages/__init__.py",
-        "stages/base.py",
-        "stages/formats/__init__.py",
-        "stages/formats/six.py",
-        "stages/toy/__main__.py",
-    ]
+    found = Sources(tmp_path).closure_of("stages.toy")
+
+    assert found == [*(f"stages/toy/{name}.py" for name in ("__main__", "deep/__init__", "deep/__main__", "deep/down"))]
 
 
 def test_modules_whose_names_are_known_only_at_run_time_are_all_of_their_package(tmp_path: Path) -> None:
-    write(tmp_path, toy____main__='for name in found:\n    import_module(f"stages.toy.parts.{name}")\n')
-    (tmp_path / "stages/toy/parts").mkdir()
-    (tmp_path / "stages/toy/parts/__init__.py").write_text("")
-    (tmp_path / "stages/toy/parts/one.py").write_text("import stages.toy.parts.two")
-    (tmp_path / "stages/toy/parts/two.py").write_text("")
+    write(tmp_path, toy____main__='for name in found:\n    import_module(f"stages.toys.{name}")\n')
+    write(tmp_path, toys____init__="", toys__one="import stages.toys.two", toys__two="")
 
-    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toy/parts/one.py", "stages/toy/parts/two.py"]
-
-
-def test_nested_packages_and_commands_named_in_strings_are_followed(tmp_path: Path) -> None:
-    write(tmp_path, toy____main__="run('stages.toy.deep')")
-    (tmp_path / "stages/toy/deep").mkdir()
-    (tmp_path / "stages/toy/deep/__main__.py").write_text("import stages.toy.deep.down")
-    (tmp_path / "stages/toy/deep/down.py").write_text("")
-
-    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toy/deep/__main__.py", "stages/toy/deep/down.py"]
-
-
-def test_the_documents_format_is_part_of_every_key_that_reads_documents() -> None:
-    for module in (ledger, words, shards, encode):
-        name = str(module.__name__)
-        assert "stages/formats/documents.py" in Sources().closure_of(name), name
+    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toys/one.py", "stages/toys/two.py"]
 
 
 def test_code_that_is_not_python_is_named_with_its_line(tmp_path: Path) -> None:

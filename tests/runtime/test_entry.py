@@ -39,10 +39,15 @@ run_stage(lambda: Path("one.txt").touch())
 
 @pytest.mark.parametrize(
     ("begin", "before"),
-    [("dvc repro", None), ("a worker", None), ("a worker", 0o777), ("parrotflow why", None), ("a flow", None)],
+    [
+        (["dvc", "repro"], None),
+        (["one.py"], 0o777),
+        (["-m", "flows.cli", "why"], None),
+        (["-m", "flows.pipeline"], None),
+    ],
 )
 def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(
-    tmp_path: Path, begin: str, before: int | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, begin: list[str], before: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = make_toy(tmp_path / "toy", STAGE)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -52,15 +57,10 @@ def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(
         (project / ".parrotflow").chmod(before)
     umask = os.umask(0)
     try:
-        match begin:
-            case "dvc repro":
-                repro(project)
-            case "a worker":
-                subprocess.run([sys.executable, "one.py"], cwd=project, check=True)
-            case "parrotflow why":
-                subprocess.run([sys.executable, "-m", "flows.cli", "why"], cwd=project, check=True)
-            case _:
-                subprocess.run([sys.executable, "-m", "flows.pipeline"], cwd=project, check=True)
+        if begin == ["dvc", "repro"]:
+            repro(project)
+        else:
+            subprocess.run([sys.executable, *begin], cwd=project, check=True)
     finally:
         os.umask(umask)
 

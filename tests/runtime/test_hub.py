@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import hf_raise_for_status
 
 from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
-from stages.runtime.hub import HubFailure, data_set_error, failure_of, snapshot
+from stages.runtime.hub import HubFailure, data_set_error, explained, failure_of, snapshot
 
 ADDRESS = "https://huggingface.co/api/models/me/base/tree/main"
 
@@ -77,6 +77,11 @@ def test_without_a_network_on_purpose_a_retry_does_not_help(tmp_path: Path, monk
 def test_a_name_that_can_be_no_repositorys_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match=r"^params.yaml: it: the request failed: .*'me--base'"):
         snapshot("params.yaml: it", "me--base", "0" * 40, ["*.json"])
+
+
+def test_a_fault_of_the_code_is_not_taken_for_one_of_the_network() -> None:
+    with pytest.raises(RecursionError, match="a bug"), explained("params.yaml: it"):
+        raise RecursionError("a bug")
 
 
 @pytest.mark.parametrize(

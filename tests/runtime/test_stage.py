@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stages.runtime import stage
 from stages.runtime.entry import InputsChangedError, RefusedError, UnavailableError, UserError
-from stages.runtime.stage import run_stage
+from stages.runtime.stage import Inputs, inputs_of, require_listed, run_stage
 from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository
-from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,27 +40,26 @@ stages:
 """
 
 MAIN = """\
-import time
 from pathlib import Path
 
-import stages.runtime.stage as stage
 import stages.toy.used
+from stages.runtime.stage import run_stage
 
 
 def main():
-    Path("began").touch()
-    while Path("wait").exists():
-        time.sleep(0.01)
+    if Path("edit").exists():
+        Path("edit").unlink()
+        Path("params.yaml").write_text(Path("params.yaml").read_text().replace("rate: 1", "rate: 2"))
     Path("out.txt").write_text("result")
 
 
-stage.run_stage(main)
+run_stage(main)
 """
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project of one stage that computes as long as the file `wait` is there."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder: a project of one stage, which edits a parameter while it runs if there is a file `edit`."""
     (tmp_path / "stages/toy").mkdir(parents=True)
     compiled = shutil.ignore_patterns("__pycache__")
     for name in ("stages/code", "stages/runtime"):
@@ -73,34 +73,24 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "params.yaml").write_text("toy: {rate: 1, deep: {name: a}}\nother: 1\n")
     (tmp_path / ".dvcignore").write_text("__pycache__\n")
     (tmp_path / "requirements.lock").write_text("")
-    record_code(tmp_path)
-    (tmp_path / "wait").touch()
-    time.sleep(0.05)  # no file is newer than the process that reads it
+    monkeypatch.chdir(tmp_path)
+    record_code()
+    time.sleep(0.05)  # a later edit has another time
     return tmp_path
 
 
-def record_code(project: Path) -> None:
+def record_code() -> None:
     """What the stage `code` does."""
-    (project / "data/code").mkdir(parents=True, exist_ok=True)
-    for path, code in stage_codes(project).items():
-        (project / path).write_text(code.text)
+    Path("data/code").mkdir(parents=True, exist_ok=True)
+    for path, code in stage_codes().items():
+        path.write_text(code.text)
 
 
-def run(project: Path, change: Callable[[], object], *command: str) -> tuple[int, str]:
-    """Run the stage, make a change once it computes, let it end; its exit code and what it said."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *(command or ["stages.toy"])],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    wait_until(lambda: (project / "began").exists() or process.poll() is not None)
-    change()
-    (project / "wait").unlink(missing_ok=True)
-    said, _ = process.communicate()
-    return process.returncode, said
+def inputs() -> Inputs:
+    """What the stage reads, as it is now."""
+    found = inputs_of("stages.toy")
+    assert found is not None
+    return found
 
 
 def replace(path: Path, before: str, after: str) -> None:
@@ -109,10 +99,17 @@ def replace(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
+def edit_and_take_back(code: Path) -> None:
+    before = code.read_text()
+    code.write_text("X = 2\n")
+    code.write_text(before)
+
+
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda p: replace(p / "params.yaml", "rate: 1", "rate: 2"), "toy.rate 1 → 2"),
     (lambda p: replace(p / "params.yaml", "name: a", "name: b"), "toy.deep.name a → b"),
     (lambda p: (p / "stages/toy/used.py").write_text("X = 2\n"), "stages/toy/used.py"),
+    (lambda p: edit_and_take_back(p / "stages/toy/used.py"), "stages/toy/used.py"),  # it may have been loaded meanwhile
     (lambda p: (p / "source.txt").write_text("2"), "source.txt"),
     (lambda p: (p / "source.txt").unlink(), "source.txt (gone)"),
     (lambda p: (p / "folder/part.txt").write_text("2"), "folder/part.txt"),
@@ -120,15 +117,31 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "named"), CHANGES, ids=[named for _, named in CHANGES])
+@pytest.mark.parametrize(("change", "named"), CHANGES)
 def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
     project: Path, change: Callable[[Path], object], named: str
 ) -> None:
-    code, said = run(project, lambda: change(project))
+    before = inputs()
+    change(project)
 
-    assert code == 65
-    assert said.startswith(f"error: toy: inputs changed while it ran: {named};")
-    assert said.count("\n") == 1
+    with pytest.raises(InputsChangedError, match=f"^toy: inputs changed while it ran: {re.escape(named)};"):
+        before.require_unchanged()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: replace(p / "params.yaml", "other: 1", "other: 2"),
+        lambda p: (p / "requirements.lock").write_text("numpy==1.0"),  # what it ran with is on record
+        lambda p: (p / "source.txt").write_text("1"),  # saved again as it was
+        lambda p: (p / "not-listed.txt").write_text("1"),
+    ],
+)
+def test_other_edits_leave_the_stage_alone(project: Path, change: Callable[[Path], object]) -> None:
+    before = inputs()
+    change(project)
+
+    before.require_unchanged()
 
 
 @pytest.mark.parametrize(
@@ -143,119 +156,71 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
 def test_a_stage_is_found_by_its_module_however_its_command_calls_python(project: Path, command: str) -> None:
     replace(project / "dvc.yaml", "cmd: python -m stages.toy", f"cmd: {command}")
 
-    code, said = run(project, lambda: (project / "source.txt").write_text("2"))
-
-    assert (code, said[:47]) == (65, "error: toy: inputs changed while it ran: source")
-
-
-def test_code_that_was_edited_and_put_back_while_the_stage_ran_may_have_been_loaded(project: Path) -> None:
-    def edit_and_take_back() -> None:
-        code = project / "stages/toy/used.py"
-        before = code.read_text()
-        code.write_text("X = 2\n")
-        code.write_text(before)
-
-    code, said = run(project, edit_and_take_back)
-
-    assert code == 65
-    assert "inputs changed while it ran: stages/toy/used.py" in said
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda p: None,
-        lambda p: replace(p / "params.yaml", "other: 1", "other: 2"),
-        lambda p: (p / "requirements.lock").write_text("numpy==1.0"),  # what it ran with is on record
-        lambda p: (p / "source.txt").write_text("1"),  # saved again as it was
-        lambda p: (p / "not-listed.txt").write_text("1"),
-    ],
-)
-def test_other_edits_leave_the_stage_alone(project: Path, change: Callable[[Path], object]) -> None:
-    assert run(project, lambda: change(project)) == (0, "")
+    assert inputs().stage == "toy"
 
 
 def test_dvc_records_nothing_and_the_next_run_computes_again(project: Path) -> None:
+    def repro() -> "subprocess.CompletedProcess[str]":
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        command = [sys.executable, "-m", "dvc", "repro", "toy"]
+        variables = os.environ | {"PYTHONPATH": str(project), "PATH": path}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
     make_repository(project)
-
-    def edit() -> None:
-        replace(project / "params.yaml", "rate: 1", "rate: 2")
-
-    code, said = run(project, edit, "dvc", "repro", "toy")
-    assert code != 0
-    assert "toy.rate 1 → 2" in said
+    Path("edit").touch()
+    refused = repro()
+    assert refused.returncode != 0
+    assert "error: toy: inputs changed while it ran: toy.rate 1 → 2;" in refused.stdout + refused.stderr
     assert "toy" not in yaml.safe_load((project / "dvc.lock").read_text())["stages"]
 
-    code, _ = run(project, lambda: None, "dvc", "repro", "toy")
-    assert code == 0
+    assert repro().returncode == 0
     recorded = yaml.safe_load((project / "dvc.lock").read_text())["stages"]["toy"]["params"]["params.yaml"]
     assert recorded["toy"]["rate"] == 2
 
 
-def started(project: Path) -> tuple[int, str]:
-    """Run the stage alone, without a change; its exit code and what it said."""
-    return run(project, lambda: None)
+def refused(message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        inputs().require_recorded_code()
 
 
 def test_code_that_is_not_as_recorded_stops_the_stage_before_it_computes(project: Path) -> None:
     (project / "stages/toy/used.py").write_text("import stages.toy.hidden\n")
     (project / "stages/toy/hidden.py").write_text("X = 1\n")
-    time.sleep(0.05)
 
-    assert started(project) == (
-        2,
-        "error: toy: data/code/toy.json does not have the code as it is now (stages/toy/hidden.py is new, "
-        "stages/toy/used.py modified): run `dvc repro`, which brings it up to date first\n",
+    refused(
+        r"^toy: data/code/toy.json does not have the code as it is now \(stages/toy/hidden.py is new, "
+        r"stages/toy/used.py modified\): run `dvc repro`, which brings it up to date first$"
     )
-    assert not (project / "out.txt").exists()
     shutil.rmtree(project / "data/code")
-    assert started(project) == (
-        2,
-        "error: toy: there is no data/code/toy.json: run `dvc repro`, which writes it first\n",
-    )
+    refused(r"^toy: there is no data/code/toy.json: run `dvc repro`, which writes it first$")
 
 
 def test_a_locked_version_that_is_not_recorded_or_not_installed_stops_it_too(project: Path) -> None:
     replace(project / "stages/toy/used.py", "X = 1", "import numpy as X")
     (project / "requirements.lock").write_text("numpy==1.0\npandas==1.0\n")
-    record_code(project)
-    time.sleep(0.05)
-    code, said = started(project)
-    assert code == 2
-    assert said.startswith("error: numpy: requirements.lock says 1.0, found ")
+    record_code()
+    refused(r"^numpy: requirements.lock says 1.0, found ")
 
     (project / "requirements.lock").write_text(f"numpy=={version('numpy')}\npandas==1.0\n")
-    assert f"(numpy 1.0 → {version('numpy')}): run `dvc repro`" in started(project)[1]
-    record_code(project)
-    assert started(project) == (0, "")
+    refused(rf"\(numpy 1.0 → {version('numpy')}\): run `dvc repro`")
+    record_code()
+    inputs().require_recorded_code()
 
 
 def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> None:
     replace(project / "dvc.yaml", ", data/code/toy.json]", "]")
 
-    code, said = started(project)
-
-    assert code == 2
-    assert said.startswith("error: toy: dvc.yaml does not list data/code/toy.json among its deps")
+    refused("^toy: dvc.yaml does not list data/code/toy.json among its deps")
 
 
-def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path) -> None:
-    told = "    from stages.runtime.stage import require_listed\n" + "".join(
-        f'    require_listed("toy.sets", Path("{name}"))\n' for name in ("folder/part.txt", "own.txt")
-    )
-    replace(project / "stages/toy/__main__.py", "def main():\n", f"def main():\n{told}")
-    record_code(project)
-    (project / "wait").unlink()
+def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "inputs_of_this_stage", inputs)
 
-    assert started(project) == (
-        2,
-        "error: params.yaml: toy.sets: own.txt is not among the deps of toy in dvc.yaml, so a change would go "
-        "unnoticed: add it there\n",
-    )
-    replace(
-        project / "dvc.yaml", "deps: [source.txt, folder, data/code", "deps: [source.txt, folder, own.txt, data/code"
-    )
-    assert started(project) == (0, "")
+    require_listed("toy.sets", Path("folder/part.txt"))
+    with pytest.raises(
+        UserError, match=r"^params.yaml: toy.sets: own.txt is not among the deps of toy in dvc.yaml, so"
+    ):
+        require_listed("toy.sets", Path("own.txt"))
 
 
 def failing(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:

@@ -35,13 +35,15 @@ def test_results_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch,
     assert (os.getpid() in {process for _, process in results}) == (workers == "1")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_error_in_a_worker_is_raised_here_as_it_was_there(monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
+@pytest.mark.parametrize(("workers", "threads_each"), [("1", 1), ("2", 1), ("2", 4)])
+def test_an_error_in_a_worker_is_raised_here_as_it_was_there(
+    monkeypatch: pytest.MonkeyPatch, workers: str, threads_each: int
+) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", workers)
     monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
 
     with pytest.raises(UserError, match="shard 3 is damaged"):
-        list(map_shards(refuse, range(8)))
+        list(map_shards(refuse, range(8), threads_each))
 
 
 def test_workers_are_kept_from_one_map_to_the_next_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,20 +79,6 @@ def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pyt
         return number
 
     assert list(map_shards(meet, range(4), threads_each=4)) == [0, 1, 2, 3]
-
-
-def test_an_error_among_overlapping_calls_is_raised_and_nothing_more_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
-
-    with pytest.raises(UserError, match="shard 3 is damaged"):
-        list(map_shards(refuse, range(8), threads_each=4))
-
-
-def test_work_that_is_done_before_others_could_start_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
-    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 60.0)
-
-    assert {process for _, process in map_shards(square, range(8))} == {os.getpid()}
 
 
 def slowly(number: int) -> int:
@@ -144,17 +132,13 @@ def test_work_of_unknown_size_says_what_is_done(clock: list[float], capsys: pyte
     assert capsys.readouterr().out == "collect: 3 documents, 2 MB, 12 s\n"
 
 
-def test_short_work_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(list(counted(range(1000), "features", "shards"))) == 1000
-
-    assert capsys.readouterr().out == ""
-
-
 def test_the_shards_that_the_cache_does_not_know_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
+    map_cached("short", ["a"], str, lambda item, folder: None)
+    assert capsys.readouterr().out == ""
     monkeypatch.setattr(workers, "LINE_SECONDS", 0.0)
 
     def write(item: str, folder: Path) -> None:

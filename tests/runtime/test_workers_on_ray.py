@@ -29,14 +29,8 @@ def cluster() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--block",
-        "--head",
-        f"--port={port}",
-        "--num-cpus=2",
-    ]
+    ray = str(Path(sys.executable).with_name("ray"))
+    command = [ray, "start", "--block", "--head", f"--port={port}", "--num-cpus=2"]
     command += ["--include-dashboard=false", "--node-ip-address=127.0.0.1", "--object-store-memory=80000000"]
     command += ["--disable-usage-stats"]
     head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

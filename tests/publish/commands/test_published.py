@@ -6,7 +6,7 @@ import pytest
 
 from stages.formats.reports import read_json, write_json
 from stages.publish.commands.published import faults, main
-from stages.runtime.entry import EXIT_REFUSED, RefusedError, UserError
+from stages.runtime.entry import RefusedError, UserError
 from tests.publish.publishing import main as publish
 from tests.trained_project import write_model, write_sections
 
@@ -78,7 +78,6 @@ def test_promote_takes_the_first_digits_and_is_past_the_gate_only_if_asked(
     with pytest.raises(RefusedError, match="has 3 bits per byte, main has 1; main was not moved; --allow-worse"):
         published("promote", three[0])
     assert MAIN.resolve().name == three[2]
-    assert RefusedError.exit_code == EXIT_REFUSED
 
     assert "bits per byte 3, main has 1: +2\n" in published("promote", three[0][:6], "--allow-worse")
     assert MAIN.resolve().name == three[0]
@@ -123,11 +122,6 @@ def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(
     assert MAIN.resolve() == target
 
 
-def test_if_nothing_is_published_one_line_says_so(project: Path, published: Terminal) -> None:
-    with pytest.raises(UserError, match="published/tiny: nothing has been published here yet"):
-        published("list")
-
-
 def test_with_a_key_a_revision_without_a_signature_is_not_as_it_should_be(
     three: list[str], published: Terminal, tmp_path: Path
 ) -> None:
@@ -137,7 +131,9 @@ def test_with_a_key_a_revision_without_a_signature_is_not_as_it_should_be(
         published("verify", three[0], "--key", str(tmp_path / "key.pub"))
 
 
-def test_what_is_on_the_hub_is_left_to_the_hub(project: Path, published: Terminal) -> None:
+def test_without_a_folder_of_revisions_one_line_says_why(project: Path, published: Terminal) -> None:
+    with pytest.raises(UserError, match="published/tiny: nothing has been published here yet"):
+        published("list")
     write_sections(project, publish__repository="me/tiny")
 
     with pytest.raises(UserError, match=r"publish.repository is me/tiny: https://huggingface.co/me/tiny shows its"):

@@ -15,6 +15,8 @@ Overrides = dict[str, Any]
 """What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Level = Annotated[str, BeforeValidator(lambda name: str(name) if type(name) in (int, float) else name)]
+"""The name of a level, which may be written as a number."""
 ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
 CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
 
@@ -31,7 +33,7 @@ def _levels(axis: Any) -> Any:
     return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
 
 
-Axis = Annotated[dict[str, Overrides], Field(min_length=1), BeforeValidator(_levels)]
+Axis = Annotated[dict[Level, Overrides], Field(min_length=1), BeforeValidator(_levels)]
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
 
 COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "message")
@@ -92,7 +94,7 @@ class Comparison(Section):
     caption: str
     axis: Name
     """Whose levels are compared, at equal levels of all other axes."""
-    baseline: str
+    baseline: Level
     """The level against which the others are compared."""
     metrics: Annotated[list[Name], Field(min_length=1)]
 
@@ -165,7 +167,7 @@ class Condition(Section):
     """A metric: its mean difference between two levels of an axis, paired by seed."""
     exponent: Name | None = None
     """One of `fits`: the exponent b of y = a x^-b."""
-    levels: dict[Name, str | Annotated[list[str], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    levels: dict[Name, Level | Annotated[list[Level], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
     """A level for each axis that has several; of a difference one axis has two, the baseline last."""
     value: Bounds | None = None
     low: Bounds | None = None

@@ -41,12 +41,14 @@ def test_a_level_or_a_seed_that_is_added_leaves_the_ids_of_the_other_cells(tmp_p
     assert {cell.name for cell in before} < {cell.name for cell in after}
 
 
-def test_a_parameter_with_its_values_is_short_for_levels(tmp_path: Path) -> None:
-    _, cells = small_experiment(tmp_path, axes={"width": {"param": "model.width", "values": [1, 2]}}, comparisons={},
-                                tables={}, figures={}, claims=[], fits={})  # fmt: skip
+def test_a_parameter_with_its_values_is_short_for_levels_which_may_be_called_by_numbers(tmp_path: Path) -> None:
+    widths = {"caption": "", "axis": "width", "baseline": 1, "metrics": ["loss"]}
+    experiment, cells = small_experiment(tmp_path, axes={"width": {"param": "model.width", "values": [1, 2]}},
+                                         comparisons={"widths": widths}, tables={}, figures={}, claims=[])  # fmt: skip
 
     assert [cell.levels["width"] for cell in cells[::3]] == ["1", "2"]
     assert cells[3].overrides["model.width"] == 2
+    assert experiment.comparisons["widths"].baseline == "1"
 
 
 @pytest.mark.parametrize(

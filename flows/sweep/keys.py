@@ -134,13 +134,16 @@ def source_hashes(targets: Sequence[str]) -> dict[str, str]:
         return dict(pair for stage in stages for pair in sources.of(stage))
 
 
-def sections_and_outs(targets: Sequence[str]) -> tuple[set[str], set[Path]]:
+def sections_and_outs(targets: Sequence[str], named_in: Path) -> tuple[set[str], set[Path]]:
     """The sections of params.yaml that the targets and the stages before them read, and the paths that they write.
 
-    Raises UserError on an unknown stage.
+    Raises UserError on an unknown stage, with the file that names it.
     """
     with open_repo() as repo:
-        stages = _wanted(repo, targets)
+        try:
+            stages = _wanted(repo, targets)
+        except DvcException as error:
+            raise UserError(f"{named_in}: targets: {error}") from None
         own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
         keys = [key for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE) for key in dep.params]
         outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
@@ -153,10 +156,7 @@ def is_computed(stage: Stage) -> bool:
 
 
 def _wanted(repo: Repo, targets: Sequence[str]) -> list[Stage]:
-    try:
-        found = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
-    except DvcException as error:
-        raise UserError(f"targets: {error}") from None
+    found = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
     return [stage for stage in dict.fromkeys(found) if is_computed(stage)]
 
 

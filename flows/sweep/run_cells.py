@@ -95,10 +95,7 @@ def grid(name: str) -> Batch:
     experiment, path = compute(name, []).data.experiment, experiment_path(name)
     cells = cells_of(name, experiment)
     check_cells(path, cells, read_params_file())
-    try:
-        sections, outs = sections_and_outs(experiment.targets)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    sections, outs = sections_and_outs(experiment.targets, path)
     curves = {source.partition(":")[0] for source in experiment.curve_sources}
     for file in map(Path, sorted(experiment.reports | curves)):
         if not outs & {file, *file.parents}:

@@ -139,10 +139,10 @@ def test_a_clone_in_which_git_converts_line_ends_is_refused(project: Path) -> No
 
 
 def test_what_a_run_reads_and_writes_is_that_of_its_targets(project: Path) -> None:
-    assert sections_and_outs(["train"]) == (
+    assert sections_and_outs(["train"], Path("toy.yaml")) == (
         {"model", "other"},
         {Path("documents.txt"), Path("tokens.txt"), Path("scores.json"), Path("curve.tsv")},
     )
     assert set(source_hashes(["tokenize"])) == {"source.txt"}
-    with pytest.raises(UserError, match=r"targets: .*trian"):
-        sections_and_outs(["trian"])
+    with pytest.raises(UserError, match=r"^toy\.yaml: targets: .*trian"):
+        sections_and_outs(["trian"], Path("toy.yaml"))

@@ -47,7 +47,7 @@ class ReproduceOptions:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of `set`, name -> value. Raises UserError where one is not NAME=VALUE."""
+        """Name -> value of each `set`. Raises UserError if one is not NAME=VALUE."""
         if wrong := [setting for setting in self.set if "=" not in setting]:
             raise UserError(f"--set {wrong[0]}: expected NAME=VALUE")
         return dict(setting.partition("=")[::2] for setting in self.set)

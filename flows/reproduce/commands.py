@@ -18,9 +18,7 @@ from stages.formats.revision.execution import is_computing
 from stages.formats.revision.provenance import GitState
 from stages.runtime.entry import (
     EXIT_TERMINATED,
-    EXIT_UNAVAILABLE,
     SECRET_NAMES,
-    UnavailableError,
     UserError,
     credential_in,
     private_state_dir,
@@ -45,7 +43,7 @@ that look secret, and what would lead git, DVC and the stages to places of the u
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
 SHOWN_LINES = 20
-"""Of what a program that failed has printed."""
+"""The last lines that are shown of a program that failed."""
 
 
 def run_python(
@@ -89,7 +87,7 @@ def run_python(
 def output(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, *, lines: int = 1
 ) -> str:
-    """What a short program prints. Raises UserError with its own last lines where it fails."""
+    """What a short program prints. Raises UserError with its last lines if it fails."""
     done = run_quietly(command, folder, environment)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
@@ -140,11 +138,6 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
     (work / MARK).touch()
     with run_lock("`parrotflow reproduce`", wait=True, folder=work):
         yield
-
-
-def failed(code: int) -> type[UserError]:
-    """The error of a program that ended with a code: where a service did not answer, that is passed on."""
-    return UnavailableError if code == EXIT_UNAVAILABLE else UserError
 
 
 def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:

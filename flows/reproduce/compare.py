@@ -96,12 +96,24 @@ def first_difference(recorded: Path, found: Path, sha256: str) -> Difference | N
         return Difference("", "readable", first_line(error))
 
 
-def json_difference(recorded: Path, found: Path) -> Difference | None:
-    """Compare by key."""
-    pairs = list(keys(json.loads(recorded.read_bytes()), json.loads(found.read_bytes())))
+def value_difference(recorded: Path, found: Path) -> Difference | None:
+    """Compare JSON by key, and a table by row and column: a row is named by its first cell, in a curve the step."""
+    pairs = list(keys(values_in(recorded), values_in(found)))
+    if not pairs:
+        return None
     rounded = all(NOT_JUDGED.search(key) or is_rounding(left, right) for key, left, right in pairs)
-    difference = of_pairs(pairs, "values")
-    return difference and replace(difference, weight="rounding" if rounded else "content")
+    key, left, right = pairs[0]
+    extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
+    return Difference(key, str(left), str(right), extent, weight="rounding" if rounded else "content")
+
+
+def values_in(file: Path) -> Any:
+    """What a JSON file or a table holds, by key."""
+    if file.suffix == ".json":
+        return json.loads(file.read_bytes())
+    delimiter = "\t" if file.suffix == ".tsv" else ","
+    head, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)
+    return {f"{head[0]} {row[0]}": dict(zip_longest(head, map(number, row))) for row in rows}
 
 
 def is_rounding(left: object, right: object) -> bool:
@@ -129,30 +141,6 @@ def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
             yield from keys(one, other, f"{prefix}[{number}]")
     elif left != right and not (left != left and right != right):  # noqa: PLR0124 - both may be NaN
         yield prefix, left, right
-
-
-def table_difference(recorded: Path, found: Path) -> Difference | None:
-    """Compare by row and column. A row is named by its first cell: in a curve, the step."""
-    delimiter = "\t" if recorded.suffix == ".tsv" else ","
-    (head, *ours), (other_head, *theirs) = (
-        list(csv.reader(path.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)) or [[]]
-        for path in (recorded, found)
-    )
-    if head != other_head:
-        return Difference("header", ", ".join(head), ", ".join(other_head))
-    rows = [(left, right) for left, right in zip_longest(ours, theirs) if left != right]
-    pairs: list[tuple[str, Any, Any]] = []
-    for left, right in rows:
-        row = f"{head[0]} {(left or right)[0]}"
-        if left is None or right is None:
-            pairs.append((row, "a row" if left else "no row", "a row" if right else "no row"))
-            continue
-        cells = zip_longest(head, left, right, fillvalue="")
-        pairs += [(f"{row}, {name}", one, other) for name, one, other in cells if one != other]
-    same_rows = all(left and right and left[0] == right[0] for left, right in rows)  # a step is a count
-    rounded = same_rows and all(is_rounding(number(one), number(other)) for _, one, other in pairs)
-    difference, extent = of_pairs(pairs, "cells"), f"{len(rows)} of {len(ours)} rows differ"
-    return difference and replace(difference, extent=extent, weight="rounding" if rounded else "content")
 
 
 def tensor_difference(recorded: Path, found: Path) -> Difference | None:
@@ -192,18 +180,10 @@ def whole(recorded: Path, found: Path) -> Difference:
     return Difference("", sizes[0], f"{sizes[1]}, others")
 
 
-def of_pairs(pairs: list[tuple[str, Any, Any]], what: str) -> Difference | None:
-    """The first of the values that differ, and their number."""
-    if not pairs:
-        return None
-    field, left, right = pairs[0]
-    return Difference(field, str(left), str(right), f"{len(pairs)} {what} differ" if len(pairs) > 1 else "")
-
-
 COMPARISONS: dict[str, Callable[[Path, Path], Difference | None]] = {
-    ".json": json_difference,
-    ".tsv": table_difference,
-    ".csv": table_difference,
+    ".json": value_difference,
+    ".tsv": value_difference,
+    ".csv": value_difference,
     ".safetensors": tensor_difference,
 }
 """By the suffix of a file's name."""

@@ -49,7 +49,7 @@ class Machine(BaseModel):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What the stages are run by."""
+    """The interpreter that runs the stages."""
 
     python: Path
     machine: Machine
@@ -82,7 +82,7 @@ def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_envir
 def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
     """The interpreter to make an environment with: of the recorded minor version of Python.
 
-    Raises UserError where there is none: the locked libraries were built for that version.
+    Raises UserError if it is not on the PATH: the locked libraries were built for that version.
     """
     minor = re.match(r"\d+\.\d+", revision.python or "")
     if minor is None or here.python.startswith(f"{minor[0]}."):
@@ -112,7 +112,7 @@ def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
 
 
 def probe(python: Path) -> Machine:
-    """Ask an interpreter. Raises UserError where it is none."""
+    """Ask an interpreter. Raises UserError if it is not one of Python."""
     if python == Path(sys.executable):
         return Machine.model_validate(probed())
     try:

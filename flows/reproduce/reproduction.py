@@ -17,14 +17,14 @@ from pydantic import BaseModel, ConfigDict
 from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out
-from flows.reproduce.commands import describe_commit, failed, only_reproduction_in, require_consent, run_python
+from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent, run_python
 from flows.reproduce.environment import Interpreter, choose_interpreter
 from flows.reproduce.execution import check_segment, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from stages.formats.revision.provenance import PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 PREPARED = "prepared.json"
 
@@ -141,7 +141,7 @@ def prepare(
             "--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
-    say("data", describe_data(revision, restored))
+    say("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
     return interpreter, restored
 
 
@@ -154,9 +154,8 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
     command = ["-m", "dvc", "repro", "--allow-missing", *stages]
     code = run_python(interpreter.python, command, checkout, environment, for_children=True)
     if code:
-        raise failed(code)(
-            f"the stages did not all run (exit code {code}, see above); the same command continues there"
-        )
+        error = UnavailableError if code == EXIT_UNAVAILABLE else UserError
+        raise error(f"the stages did not all run (exit code {code}, see above); the same command continues there")
 
 
 def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:
@@ -168,11 +167,3 @@ def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> 
     session = revision.execution.sessions[0]
     size = f"processes: {session.processes}, threads of each: {session.threads_per_process}"
     return f"{session.device}, {size}, {session.precision}, as recorded; here {here}"
-
-
-def describe_data(revision: RecordedRevision, restored: list[str]) -> str:
-    """What is pulled, and what is computed."""
-    computed = [stage for stage in revision.data_stages if stage not in restored]
-    pairs = (("restored", restored), ("computed", computed))
-    parts = [f"{what}: {', '.join(stages)}" for what, stages in pairs if stages]
-    return "; ".join(parts) or "nothing comes before the training"

@@ -125,7 +125,7 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
 
 
 def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
-    """What differs of a stage's code in the checkout; if one of the two does not say, its file of code is named."""
+    """The changes of a stage's code in the checkout; only the file of code if one of the two cannot be read."""
     recorded, found = code_in(revision.folder / record_path(path)), code_in(checkout / path)
     return [f"{path}: modified"] if recorded is None or found is None else recorded.changes_to(found)
 
@@ -138,7 +138,7 @@ FETCHED = "revision"
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
 
 OF_THE_HUB = (".gitattributes", ".cache", ".git")
-"""What the Hub, its client and a clone have next to the files of a revision."""
+"""Names that the Hub, its client and a clone put next to the files of a revision."""
 
 
 def work_folder(asked: str, given: Path | None) -> Path:

@@ -21,12 +21,6 @@ def packed(archive: Path, *names: str, content: bytes = b"") -> Path:
     return archive
 
 
-def test_files_are_unpacked(tmp_path: Path) -> None:
-    unpack(packed(tmp_path / "source.tar.gz", "stages/a.py", content=b"w"), tmp_path / "out", "source.tar.gz")
-
-    assert (tmp_path / "out/stages/a.py").read_bytes() == b"w"
-
-
 def test_an_archive_that_would_become_far_larger_is_not_unpacked(tmp_path: Path) -> None:
     archive = packed(tmp_path / "source.tar.gz", "weights.bin", content=bytes(MANY_ZEROS))
     assert archive.stat().st_size < 200_000
@@ -86,4 +80,4 @@ def test_more_files_than_a_revision_can_have_are_not_unpacked(tmp_path: Path, mo
     with pytest.raises(UserError, match="has more than 3 files"):
         unpack(tmp_path / "many.tar.gz", tmp_path / "out", "many.tar.gz")
 
-    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert len(list((tmp_path / "out").iterdir())) == 3, "what came before is unpacked"

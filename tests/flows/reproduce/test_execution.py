@@ -7,7 +7,7 @@ import pytest
 
 from flows.reproduce.environment import Machine
 from flows.reproduce.execution import limits_for, settings_for
-from stages.formats.revision.execution import Session, differing_facts
+from stages.formats.revision.execution import Session
 from tests.formats.revision.records import SESSION
 
 AVX2 = ["avx2"]
@@ -62,20 +62,6 @@ def test_a_processor_with_more_instructions_is_limited_to_the_recorded_ones(
     recorded: list[str], capability: str, here: list[str], limits: dict[str, str]
 ) -> None:
     assert limits_for(session(cpu_flags=recorded, cpu_capability=capability), machine(here)) == limits
-
-
-def test_facts_that_differ_are_named_with_both_values() -> None:
-    here = session(
-        cpu_flags=AVX2, cpu_capability="AVX2", threads_per_process=4, environment={}, versions={"python": "3.12.0"}
-    )
-
-    assert [str(fact) for fact in differing_facts(session(), here)] == [
-        "cpu_capability: recorded AVX512, here AVX2",
-        "cpu_flags: recorded avx512_bf16 avx512_f avx512_vnni, here none",
-        "environment.OMP_WAIT_POLICY: recorded passive, here none",
-        "threads_per_process: recorded 2, here 4",
-        "versions.python: recorded 3.11.7, here 3.12.0",
-    ]
 
 
 def test_gpus_that_are_not_here_are_a_note_and_not_launched(tmp_path: Path) -> None:

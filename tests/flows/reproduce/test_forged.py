@@ -1,9 +1,7 @@
 """Revisions that were forged, or made to do harm: what is refused before any of their code runs."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +9,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.checkout import configure_dvc, pull
-from flows.reproduce.commands import MARK, only_reproduction_in, output, require_consent
+from flows.reproduce.commands import MARK, only_reproduction_in, require_consent
 from flows.reproduce.compare import ComparedStage, Difference
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
@@ -152,18 +150,11 @@ def test_a_record_cannot_answer_the_question_whose_code_it_is(
     assert said.endswith(f"machine: {origin!a}, commit {'a' * 40}; not signed.")
 
 
-def test_modules_of_the_archive_are_not_run_while_it_is_prepared(checkout: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
-    (checkout / "dvc.py").write_text("raise SystemExit(9)")
-
-    configure_dvc(checkout)
-    pull(checkout, ["no-such-stage"], ())
-
-
-def test_what_is_pulled_from_the_recorded_remote_is_verified_and_a_failure_is_said(
+def test_what_is_pulled_is_verified_a_failure_is_said_and_no_module_of_the_archive_runs(
     tmp_path: Path, checkout: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    (checkout / "dvc.py").write_text("raise SystemExit(9)")
     (checkout / ".dvc").mkdir()
     (checkout / ".dvc" / "config").write_text(
         f"[core]\n    remote = store\n['remote \"store\"']\n    url = {tmp_path / 'store'}\n"
@@ -175,13 +166,3 @@ def test_what_is_pulled_from_the_recorded_remote_is_verified_and_a_failure_is_sa
         assert repo.config["remote"]["store"]["url"] == str(tmp_path / "store")
     pull(checkout, ["no-such-stage"], ())
     assert "note: dvc pull from store: ERROR" in capsys.readouterr().out
-
-
-def test_short_programs_get_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY"):
-        monkeypatch.setenv(name, "mine-alone")
-
-    said = output([sys.executable, "-c", "import os; print(dict(os.environ))"], tmp_path)
-
-    assert os.environ["HF_TOKEN"] not in said
-    assert "'GIT_TERMINAL_PROMPT': '0'" in said

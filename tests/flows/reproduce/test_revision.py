@@ -45,11 +45,13 @@ def test_a_folder_of_published_models_means_its_main(revision: Path) -> None:
     assert local_folder(str(revision.parent)) == revision
 
 
-def test_an_archive_is_left_to_the_user_to_unpack(revision: Path) -> None:
+def test_an_archive_is_left_to_the_user_and_anything_else_is_named(revision: Path) -> None:
     Path("revision.tar.gz").touch()
 
     with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"):
         local_folder("revision.tar.gz")
+    with pytest.raises(UserError, match="no folder, and no owner/name@revision"):
+        local_folder("nothing here")
 
 
 def test_a_tag_on_the_hub_is_downloaded_into_the_work_folder_once(revision: Path, tmp_path: Path) -> None:
@@ -66,11 +68,6 @@ def test_a_tag_on_the_hub_is_downloaded_into_the_work_folder_once(revision: Path
 
     fetched = folder_bytes(tmp_path / "work" / FETCHED)
     assert {path: fetched[path] for path in fetched if not path.startswith(OF_THE_HUB)} == folder_bytes(revision)
-
-
-def test_what_is_nothing_of_these_is_said() -> None:
-    with pytest.raises(UserError, match="no folder, and no owner/name@revision"):
-        local_folder("nothing here")
 
 
 @pytest.mark.parametrize("by_option", [True, False])

@@ -20,7 +20,7 @@ from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git
 from tests.flows.toy import repro
-from tests.small_project import ROOT, folder_bytes
+from tests.small_project import ROOT
 
 SECRET = "PLANTED-9f27c1"
 
@@ -151,18 +151,6 @@ def test_what_a_download_and_a_clone_have_next_to_a_revision_is_ignored(revision
     require_intact("main", revision)
 
 
-def test_the_cache_of_the_hubs_client_holds_a_revision_too(revision: Path, tmp_path: Path) -> None:
-    published = folder_bytes(revision)
-    blobs, snapshot = tmp_path / "models--me--tiny/blobs", tmp_path / "models--me--tiny/snapshots/abc"
-    blobs.mkdir(parents=True)
-    for number, (path, content) in enumerate({**published, ".gitattributes": b"of the Hub"}.items()):
-        (blobs / str(number)).write_bytes(content)
-        (snapshot / path).parent.mkdir(parents=True, exist_ok=True)
-        (snapshot / path).symlink_to(os.path.relpath(blobs / str(number), (snapshot / path).parent))
-
-    require_intact("main", snapshot)
-
-
 def test_where_main_was_edited_on_the_hub_the_tag_of_the_revision_is_named(revision: Path) -> None:
     (revision / "NOTES.md").write_text("by hand")
     name = json.loads((revision / PROVENANCE).read_text())["revision"]
@@ -195,7 +183,6 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     ("pyproject", "needed"),
     [
         ("", {"numpy", "tiny"}),
-        ("[project]\n", {"numpy", "tiny"}),
         ("[project.optional-dependencies]\nd = ['tiny']\n", {"numpy"}),
         ("[project]\ndependencies = ['tiny']\noptional-dependencies.d = ['tiny']\n", {"numpy", "tiny"}),
     ],

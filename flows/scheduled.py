@@ -26,6 +26,7 @@ from flows.checkout import (
     dvc,
     has_remote,
     require_names,
+    require_values,
     source_address,
 )
 from flows.dvc_repo import push_results
@@ -70,6 +71,7 @@ async def scheduled(
     address, folder = source_address("."), checkout_folder()
     try:
         require_names(branch, kept, *wanted)
+        require_values(*(overrides or ()))
         checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
             as_task("checkout", checkout.bring_up_to_date, retry_delays_seconds)(folder, address, branch, kept)

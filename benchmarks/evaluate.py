@@ -16,7 +16,6 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 import argparse
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,13 +33,10 @@ from benchmarks.corpora.python_source import write_python_corpus
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.training import DEFAULT, MINI, default_section, mini_section
 from stages.evaluate.harness.scoring import open_language_model
-from stages.evaluate.likelihood.documents import ScoringPlan, Window, WindowSizes, document_windows, stored_tokens
+from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, Window, WindowSizes, document_windows, encoded
 from stages.evaluate.likelihood.score import score_batches, windows_at_once
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.formats.documents import read_documents, shard_paths
-from stages.formats.tokens import TokenStore
-from stages.tokenize.encode import Encoding, read_vocabulary, write_store
-from stages.tokenize.parity import choose_engine
+from stages.formats.documents import read_documents
 from stages.tokenizer.train import save_trained, train_on_documents
 
 CONTEXT, VOCABULARY = 256, 4096
@@ -78,8 +74,8 @@ def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[M
     values: dict[str, float] = {}
     peers = {batch: f"lm-eval {version('lm_eval')}, batch size {batch}" for batch in PEER_BATCHES}
     sides = {
-        "ours": timed(values, "ours", lambda: score_windows(ours, encoded())),
-        "stage": timed(values, "stage", lambda: score_as_the_stage(ours, encoded())),
+        "ours": timed(values, "ours", lambda: score_windows(ours, read_tokens())),
+        "stage": timed(values, "stage", lambda: score_as_the_stage(ours, read_tokens())),
     }
     sides |= {name: timed(values, name, partial(score_by_lm_eval, lm, batch)) for batch, name in peers.items()}
     sides["ours"]()  # the first pass warms up
@@ -128,16 +124,10 @@ def timed(values: dict[str, float], name: str, score: Callable[[], float]) -> Ca
     return run
 
 
-def encoded() -> TokenStore:
-    """The documents as the stage `tokenize` encodes them, no cache."""
-    for old in (".parrotflow", "store"):
-        shutil.rmtree(old, ignore_errors=True)
-    Path("store").mkdir()
-    shards = shard_paths(Path("documents"))
-    vocabulary = read_vocabulary(Path("tokenizer"))
-    engine = choose_engine("fastokens", vocabulary.tokenizer_json, shards, 1_000_000)
-    write_store(shards, Encoding(vocabulary, engine), Path("store"))
-    return TokenStore(Path("store"))
+def read_tokens() -> Tokens:
+    """The documents as the stage encodes them."""
+    tokenizer = open_tokenizer(Path("model"))
+    return encoded((document.text for document in read_documents(Path("documents"))), tokenizer, tokenizer.eos_token_id)
 
 
 class LmEvalWindows(ScoringPlan):
@@ -151,15 +141,15 @@ class LmEvalWindows(ScoringPlan):
             yield Window(number, max(0, last.stop - CONTEXT), last.scored_from, last.stop)
 
 
-def score_windows(model: PreTrainedModel, store: TokenStore) -> float:
+def score_windows(model: PreTrainedModel, tokens: Tokens) -> float:
     """The nats of lm-eval's windows, by our scorer."""
-    plan = LmEvalWindows(stored_tokens(store), SAME_WINDOWS, windows_at_once(SAME_WINDOWS))
+    plan = LmEvalWindows(tokens, SAME_WINDOWS, windows_at_once(SAME_WINDOWS))
     return float(score_batches(model, plan).documents.sum())
 
 
-def score_as_the_stage(model: PreTrainedModel, store: TokenStore) -> float:
+def score_as_the_stage(model: PreTrainedModel, tokens: Tokens) -> float:
     """The nats of the stage's own windows."""
-    plan = ScoringPlan(stored_tokens(store), STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
+    plan = ScoringPlan(tokens, STAGE_WINDOWS, windows_at_once(STAGE_WINDOWS))
     return float(score_batches(model, plan).documents.sum())
 
 

@@ -112,14 +112,6 @@ def test_a_model_that_is_missing_or_damaged_is_named(project: Path) -> None:
         main()
 
 
-def test_a_model_of_another_vocabulary_is_refused(project: Path) -> None:
-    manifest = project / "data/tokens/validation/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"vocab_size": 300', '"vocab_size": 301'))
-
-    with pytest.raises(UserError, match="model has a vocabulary of 300 tokens, data/tokens/validation of 301"):
-        main()
-
-
 def test_a_model_that_has_diverged_is_reported(project: Path) -> None:
     weights_file = project / "model/model.safetensors"
     weights = load_file(weights_file)
@@ -134,11 +126,6 @@ def test_a_model_that_has_diverged_is_reported(project: Path) -> None:
 def run_sample(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["sample", *arguments])
     sample()
-
-
-def test_a_folder_without_a_model_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"^elsewhere: holds no model \(model\.safetensors and config\.json\)$"):
-        run_sample(monkeypatch, "x", "--model", "elsewhere")
 
 
 def test_a_prompt_in_another_encoding_or_a_length_that_cannot_be_is_refused(
@@ -215,10 +202,9 @@ def test_code_in_a_model_folder_is_never_executed(project: Path, file: str, key:
         assert result.stderr.startswith("error: model: transformers cannot load this ")
 
 
-@pytest.mark.parametrize("module", ["stages.evaluate.__main__", "stages.evaluate.commands.sample"])
-def test_threads_sleep_while_they_wait_so_that_other_work_on_the_cores_does_not_stop_them(module: str) -> None:
+def test_threads_sleep_while_they_wait_so_that_other_work_on_the_cores_does_not_stop_them() -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", f"import {module}, torch; torch.ones(1)"],
+        [sys.executable, "-c", "import stages.evaluate.__main__, torch; torch.ones(1)"],
         env={"PYTHONPATH": str(ROOT), "OMP_DISPLAY_ENV": "VERBOSE"},
         capture_output=True,
         text=True,

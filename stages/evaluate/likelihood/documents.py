@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from stages.formats.documents import Document, document_id, read_documents, require_documents
 from stages.formats.reports import parse_json
 from stages.formats.rows import COMPRESSED, ending, looks_like_rows
-from stages.formats.tokens import VALIDATION, Positions, TokenIds, TokenStore
+from stages.formats.tokens import VALIDATION, Positions, TokenIds
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.stage import require_listed
 
@@ -162,11 +162,6 @@ class Tokens:
     def starts(self) -> Positions:
         """Position of each document's first token; shape (documents,)."""
         return np.cumsum(self.lengths) - self.lengths
-
-
-def stored_tokens(store: TokenStore) -> Tokens:
-    """The documents of a token store."""
-    return Tokens(store.read(0, store.manifest.tokens), store.document_lengths, store.manifest.eos_id)
 
 
 def encoded(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: int) -> Tokens:

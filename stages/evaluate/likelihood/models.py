@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, WindowSizes, encoded, stored_tokens
+from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, WindowSizes, encoded
 from stages.evaluate.model import note_untrained_positions, open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
-from stages.formats.model_folder import MODEL, TOKENIZER_FILES, weights_sha256
-from stages.formats.tokens import TOKENS, VALIDATION, TokenStore
+from stages.formats.model_folder import MODEL, TOKENIZER_FILES
 from stages.runtime.entry import UserError
 from stages.runtime.hub import model_folder
 from stages.runtime.stage import require_listed
-
-HELD_OUT_TOKENS = TOKENS / VALIDATION
 
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES, "vocab.*", "merges.txt"]
 FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
@@ -35,16 +32,9 @@ class ScoredModel:
     revision: str | None = None
     """Its commit on the Hub; None for a folder."""
 
-    @property
-    def sha256(self) -> str:
-        """Of the weights."""
-        return weights_sha256(self.folder)
-
     def tokens(self, held_out: HeldOutSet) -> Tokens:
         """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""
         held_out.require_text()
-        if self.folder == MODEL and held_out.name == VALIDATION:
-            return self._stored(held_out)
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; of others, what they know as a beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
@@ -52,17 +42,6 @@ class ScoredModel:
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
             raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
         return tokens
-
-    def _stored(self, held_out: HeldOutSet) -> Tokens:
-        store = TokenStore(HELD_OUT_TOKENS)
-        if self.vocabulary < store.manifest.vocab_size:
-            raise UserError(
-                f"{MODEL} has a vocabulary of {self.vocabulary} tokens, {HELD_OUT_TOKENS} of "
-                f"{store.manifest.vocab_size}: they were made with different tokenizers; run `dvc repro`"
-            )
-        if [info["id"] for info in store.document_infos()] != held_out.facts["id"].tolist():
-            raise UserError(f"{HELD_OUT_TOKENS}: holds other documents than {held_out.path}; run `dvc repro`")
-        return stored_tokens(store)
 
 
 def trained_model(params: EvaluateParams) -> ScoredModel:

@@ -26,6 +26,7 @@ from stages.formats.evaluation.report import (
     ModelReceipt,
     SetReceipt,
 )
+from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import releases, significant
 from stages.formats.tokens import VALIDATION
 
@@ -186,10 +187,7 @@ def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
 
 
 def evaluation_receipt(
-    scored: Sequence[ScoredSet],
-    models: Sequence[ScoredModel],
-    bootstrap: Bootstrap,
-    notes: Sequence[str],
+    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, notes: Sequence[str]
 ) -> EvaluationReceipt:
     """Of each set as the trained model has scored it, and of all models, the trained one first.
 
@@ -206,7 +204,7 @@ def evaluation_receipt(
     }
     receipts = {
         model.name: ModelReceipt(
-            weights_sha256=model.sha256,
+            weights_sha256=weights_sha256(model.folder),
             revision=model.revision,
             context_length=model.sizes.context_length,
             stride=model.sizes.stride,

@@ -34,19 +34,10 @@ GPU_TOKENS = 2**15
 """That a GPU reads at once. Not measured."""
 
 CPU_TOKENS = 1024
-"""That a CPU reads at once. What a layer computes for more of them leaves the cache, and its memory is handed out by
-the kernel again and again.
-"""
+"""That a CPU reads at once. What a layer computes for more of them leaves the cache."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
-
-ROWS_PER_WIDTH = 1
-"""Positions whose logits a CPU computes at once, by the head's width. Those of a whole batch are its largest tensor: a
-part needs a small share of that memory, and no more time (2 cores, 16 windows of 256, 4,096 tokens in the vocabulary:
-1.0 s in parts, 1.1 s whole, on a busy machine). With as many rows as the head is wide, reading the head again costs no
-more than writing the logits.
-"""
 
 GPU_LOGITS, GPU_LEAST_ROWS = 2**28, 1024
 """Logits that a GPU computes at once, 1 GiB, and positions at least, for its matrix units. Not measured."""
@@ -196,7 +187,9 @@ class Scorer:
             return cross_entropy(logits.float(), expected, reduction="none")
         hidden = self.model.base_model(input_ids=inputs, use_cache=False)[0][:, -kept:][scored]
         head = self.model.get_output_embeddings()
-        rows = ROWS_PER_WIDTH * hidden.shape[1]
+        # The logits of a batch are its largest tensor. In parts of as many rows as the head is wide they need little
+        # memory, and reading the head again costs no more than writing them.
+        rows = hidden.shape[1]
         if hidden.device.type != "cpu":
             rows = max(GPU_LEAST_ROWS, GPU_LOGITS // head.weight.shape[0])
         parts = zip(torch.split(hidden, rows), torch.split(expected, rows), strict=True)

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import open_language_model, score
-from stages.evaluate.likelihood.documents import Window, document_windows, stored_tokens
+from stages.evaluate.likelihood.documents import Tokens, Window, document_windows
 from stages.evaluate.likelihood.score import Scorer
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
@@ -44,7 +44,8 @@ def lm_eval_windows(document: int, length: int) -> list[Window]:
 
 
 def nats_of(model: PreTrainedModel, store: TokenStore, windows: list[Window]) -> float:
-    tokens, scorer = stored_tokens(store), Scorer(model)
+    tokens = Tokens(store.read(0, store.manifest.tokens), store.document_lengths, store.manifest.eos_id)
+    scorer = Scorer(model)
     return sum(float(scorer.token_losses(tokens, [window]).sum()) for window in windows)
 
 

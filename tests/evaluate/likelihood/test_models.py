@@ -1,11 +1,6 @@
 """Models to compare with: each reads the same documents by its own tokenizer."""
 
-import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +10,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from stages.evaluate.__main__ import main
-from stages.evaluate.likelihood.documents import WindowSizes
-from stages.evaluate.likelihood.models import ScoredModel
+from stages.evaluate.likelihood.documents import WindowSizes, validation_split
+from stages.evaluate.likelihood.models import ScoredModel, baseline_models
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import require_finite
-from stages.formats.documents import read_documents, read_table
+from stages.formats.documents import CLEAN, read_documents, read_table
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
+from stages.formats.tokens import VALIDATION
+from stages.runtime import hub
 from stages.runtime.entry import UserError
-from stages.tokenize.__main__ import main as tokenize
-from tests.fake_hub import Hub, Repository
-from tests.small_project import ROOT
 from tests.trained_project import write_sections
 
 
@@ -86,12 +80,9 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It drops each "1", so it needs fewer bits: "x1" and "x" are one text to it."""
-    file = project / "data/tokenizer/tokenizer.json"
-    losing = read_json(file) | {"normalizer": {"type": "Replace", "pattern": {"String": "1"}, "content": ""}}
-    for copy in (file, project / "model/tokenizer.json"):
-        write_json(copy, losing)
-    shutil.rmtree(project / "data/tokens")
-    tokenize()
+    file = project / "model/tokenizer.json"
+    losing = {"normalizer": {"type": "Replace", "pattern": {"String": "1"}, "content": ""}}
+    write_json(file, read_json(file) | losing)
 
     report = evaluated(project)
 
@@ -116,10 +107,7 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
             {"evaluate__baselines": ["data"]},
             "evaluate.baselines: data: holds no *.safetensors; pickled weights are not loaded, as they can run code",
         ),
-        (
-            {"evaluate__baselines": ["model"]},
-            "evaluate.baselines: model: the report uses this name; write ./model",
-        ),
+        ({"evaluate__baselines": ["model"]}, "evaluate.baselines: model: the report uses this name; write ./model"),
         ({"evaluate__baselines": ["model/", "model/"]}, "evaluate.baselines: model/ is there twice"),
     ],
 )
@@ -129,45 +117,32 @@ def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes
     assert str(caught.value) == f"params.yaml: {message}"
 
 
+def test_a_model_that_does_not_know_an_id_of_its_tokenizer_is_refused(project: Path) -> None:
+    with pytest.raises(UserError, match=r"^model: its tokenizer gives the id \d+, the model knows 5$"):
+        ScoredModel("model", Path("model"), WindowSizes(8, 6), 5).tokens(validation_split(CLEAN / VALIDATION))
+
+
 def test_a_baseline_whose_loss_is_not_finite_is_refused_by_its_own_parameter() -> None:
     remedy = "remove it from evaluate.baselines"
     with pytest.raises(UserError, match=f"^base: the loss of 1 of 2 .* is not a finite number: {remedy}$"):
         require_finite(np.array([1.0, np.nan]), ScoredModel("base", Path("base"), WindowSizes(8, 6), 300))
 
 
-OPEN = """
-import json, sys
-from stages.evaluate.likelihood.models import ScoredModel, baseline_models
-from stages.evaluate.likelihood.documents import WindowSizes
-from stages.runtime.entry import UserError
-from pathlib import Path
-trained = ScoredModel("model", Path("model"), WindowSizes(32, 24), 300)
-for name in sys.argv[1:]:
-    try:
-        [model] = baseline_models([name], trained)
-        print(json.dumps([model.revision, model.sha256]))
-    except UserError as error:
-        print(json.dumps([error.exit_code, str(error)]))
-"""
+def test_a_baseline_of_the_hub_is_a_commit_and_nothing_that_moves(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = ScoredModel("model", Path("model"), WindowSizes(32, 24), 300)
+    fetched = []
 
+    def snapshot(_: str, repository: str, commit: str, *__: Any, **___: Any) -> Path:
+        fetched.append((repository, commit))
+        return project / "model"
 
-def test_a_baseline_of_the_hub_is_a_commit_and_nothing_that_moves(project: Path, tmp_path: Path) -> None:
-    with Hub(tmp_path / "hub") as hub:
-        repository = hub.repositories["me/base"] = Repository(tmp_path / "hub/me/base", private=False)
-        files = {path.name: path.read_bytes() for path in (project / "model").iterdir()}
-        commit = repository.commit("main", files, [], "first")
-        names = [f"me/base@{commit}", "me/base@main", f"me/none@{commit}"]
-        environment = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", OPEN, *names],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    monkeypatch.setattr(hub, "snapshot", snapshot)
 
-    by_commit, branch, none = map(json.loads, done.stdout.splitlines())
-    assert by_commit == [commit, weights_sha256(project / "model")]
-    assert branch[0] == none[0] == 2
-    assert branch[1].startswith("params.yaml: evaluate.baselines: me/base@main: no such folder; a model of the Hub is")
-    assert none[1].startswith(f"params.yaml: evaluate.baselines: me/none@{commit}: not found, or your HF_TOKEN has no")
+    (model,) = baseline_models([f"me/base@{'a' * 40}"], trained)
+
+    assert fetched == [("me/base", "a" * 40)]
+    assert (model.revision, model.folder) == ("a" * 40, project / "model")
+    with pytest.raises(UserError, match="baselines: me/base@main: no such folder; a model of the Hub is named"):
+        baseline_models(["me/base@main"], trained)

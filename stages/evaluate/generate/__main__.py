@@ -10,12 +10,7 @@ from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, read_documents, require_documents
-from stages.formats.evaluation.generation import (
-    LOOKS,
-    SAMPLES_HTML,
-    write_completions,
-    write_samples,
-)
+from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.reports import write_metrics
@@ -33,11 +28,7 @@ def main() -> None:
     store = TokenStore(TOKENS / TRAIN)
     sets = texts.open_sets(params.problems.sets)
     headers = choose_headers(
-        read_documents(held_out),
-        params.language,
-        params.headers.count,
-        params.headers.header_bytes,
-        params.seed,
+        read_documents(held_out), params.language, params.headers.count, params.headers.header_bytes, params.seed
     )
 
     tokenizer = open_tokenizer(MODEL)
@@ -57,7 +48,7 @@ def main() -> None:
     looks = look_at([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, looks, cut)
     write_samples(samples)
-    write_problems(problem for one in sets for problem in one.problems)
+    write_problems(problem for _, problems in sets for problem in problems)
     write_completions(completions)
     atomic_write(SAMPLES_HTML, html_page(report, looks))
     atomic_write(LOOKS, looks_csv(looks))

@@ -8,7 +8,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import groupby
 from math import exp
 from pathlib import Path
 from statistics import fmean, median
@@ -20,15 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.params import GenerateParams, Sampling
-from stages.evaluate.generate.texts import OpenSet, Text
-from stages.formats.evaluation.generation import (
-    Generation,
-    Looks,
-    ProblemSetReceipt,
-    Receipts,
-    Sample,
-    SampleCounts,
-)
+from stages.evaluate.generate.texts import Problems, Text
+from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.pages import filled_template
@@ -38,8 +31,8 @@ from stages.formats.tokens import TokenStore
 SHADES = (0.5, 0.1, 0.01, 0.001)
 """Probabilities: a token has as many shades as it is less likely than of these."""
 
-SHADED_TOKENS = 200_000
-"""Of a page, at most: each is an element of some 40 bytes."""
+SHOWN_TEXTS = 1000
+"""Of each part of the page, at most: each token is an element, and a browser has to show it."""
 
 
 class ShadedToken(NamedTuple):
@@ -65,11 +58,6 @@ def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
         if piece:
             likelihood = 0.0
     return found, text.text[kept:]
-
-
-def texts_to_shade(texts: Sequence[Text]) -> int:
-    """How many of the texts, the first ones, have no more than `SHADED_TOKENS` together."""
-    return sum(tokens <= SHADED_TOKENS for tokens in accumulate(len(text.written.pieces) for text in texts))
 
 
 TEMPLATE = Path(__file__).with_name("samples.html.jinja")
@@ -192,11 +180,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def generation(
-    params: GenerateParams,
-    sets: Sequence[OpenSet],
-    samples: Sequence[Sample],
-    looks: Sequence[Look],
-    prompts_cut: int,
+    params: GenerateParams, sets: Problems, samples: Sequence[Sample], looks: Sequence[Look], prompts_cut: int
 ) -> Generation:
     """The report. `prompts_cut` is how many prompts were longer than the model reads."""
     return Generation(
@@ -211,8 +195,8 @@ def generation(
         receipts=Receipts(
             weights_sha256=weights_sha256(MODEL),
             problem_sets={
-                problems_sha256(one.problems): ProblemSetReceipt(name=one.name, problems=len(one.problems))
-                for one in sets
+                problems_sha256(problems): ProblemSetReceipt(name=one.path, problems=len(problems))
+                for one, problems in sets
             },
             seed=params.seed,
             width=params.width,
@@ -232,20 +216,13 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
     problems = [look for look in looks if look.text.kind == "problem"]
     languages = {look.text.language for look in headers}
     prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
-    shaded = texts_to_shade([look.text for look in looks])
-    with_shades = {(look.text.kind, look.text.name, look.text.sample) for look in looks[:shaded]}
-
-    def in_shades(text: Text) -> tuple[list[ShadedToken], str]:
-        return shaded_tokens(text) if (text.kind, text.name, text.sample) in with_shades else ([], text.text)
-
     return filled_template(
         TEMPLATE,
         {"percent": "{:.0%}".format, "nats": "{:.3f}".format},
         report=report,
         shades=SHADES,
-        shaded=shaded,
-        texts=len(looks),
-        in_shades=in_shades,
+        shown_texts=SHOWN_TEXTS,
+        shaded_tokens=shaded_tokens,
         by_prompt=by_prompt,
         parts=[
             (f"Held-out {' and '.join(prompts)}", report.headers, headers),
@@ -255,11 +232,8 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
 
 
 def by_prompt(looks: Iterable[Look]) -> list[list[Look]]:
-    """The samples of each prompt together, in the order in which the prompts come."""
-    groups: dict[tuple[str, str], list[Look]] = {}
-    for look in looks:
-        groups.setdefault((look.text.name, look.text.prompt), []).append(look)
-    return list(groups.values())
+    """The samples of each prompt together: they follow one another."""
+    return [list(group) for _, group in groupby(looks, lambda look: (look.text.name, look.text.prompt))]
 
 
 def looks_csv(looks: Iterable[Look]) -> str:

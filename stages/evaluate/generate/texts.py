@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
@@ -18,26 +18,15 @@ from stages.formats.evaluation.generation import Completion, Ended, Sample
 from stages.formats.evaluation.problems import Problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
 
-
-@dataclass(frozen=True, slots=True)
-class OpenSet:
-    """A set and its problems."""
-
-    name: str
-    """The file."""
-    stop: tuple[str, ...] | None
-    """None: that of the problems' language."""
-    problems: list[Problem]
+Problems: TypeAlias = list[tuple[ProblemSet, list[Problem]]]
+"""Each set with its problems."""
 
 
-def open_sets(sets: Sequence[ProblemSet]) -> list[OpenSet]:
-    """Read all of them. Raises UserError where one cannot be read, or two problems have one task_id."""
-    opened = [
-        OpenSet(one.path, None if one.stop is None else tuple(one.stop), read_problems(Path(one.path), one.language))
-        for one in sets
-    ]
+def open_sets(sets: Sequence[ProblemSet]) -> Problems:
+    """Read all of them. Raises UserError if one cannot be read, or two problems have one task_id."""
+    opened = [(one, read_problems(Path(one.path), one.language)) for one in sets]
     if opened:
-        require_unique([problem for one in opened for problem in one.problems], "generate.problems.sets")
+        require_unique([problem for _, problems in opened for problem in problems], "generate.problems.sets")
     return opened
 
 
@@ -77,12 +66,12 @@ def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[G
 
 
 def problem_requests(
-    sets: Sequence[OpenSet], params: GenerateParams, tokenizer: PreTrainedTokenizerFast
+    sets: Problems, params: GenerateParams, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[tuple[Problem, int]], list[GenerationRequest]]:
     """`generate.problems.samples` samples of each problem, by their numbers, and the request for each."""
     asked, requests, sampling = [], [], params.problems
-    for one in sets:
-        for problem in one.problems:
+    for one, problems in sets:
+        for problem in problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
             stop = stop_at(one.stop if one.stop is not None else LANGUAGES[problem.language].stops[problem.kind])
             end = after(problem.prompt[len(prompt) :], stop)

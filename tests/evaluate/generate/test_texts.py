@@ -1,18 +1,22 @@
 """Which texts are asked for, from headers and from sets of problems, and what is kept of them."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams, ProblemSet, Sampling
-from stages.evaluate.generate.texts import OpenSet, completion, header_sample, open_sets, problem_requests
-from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
-from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.generate.texts import (
+    completion,
+    header_sample,
+    open_sets,
+    problem_requests,
+    prompt_to_read,
+)
+from stages.evaluate.generator import Generated, GenerationRequest, prompt_tokens
+from stages.evaluate.model import open_tokenizer
 from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
@@ -53,7 +57,7 @@ def problem(prompt: str) -> Problem:
 def ask(one: Problem, tokenizer: PreTrainedTokenizerFast) -> tuple[tuple[Problem, int], GenerationRequest]:
     """The first sample of a problem, with the stop strings of its language."""
     params = GenerateParams.model_validate(sections("generate")["generate"])
-    asked, requests = problem_requests([OpenSet("set", None, [one])], params, tokenizer)
+    asked, requests = problem_requests([(params.problems.sets[0], [one])], params, tokenizer)
     assert {request.prompt for request in requests} == {requests[0].prompt}
     return asked[0], requests[0]
 
@@ -84,39 +88,23 @@ def test_the_model_writes_the_white_space_at_a_prompts_end_and_the_completion_fo
         assert request.end(f"{written}\ndef g") == len(written)
 
 
-FUNCTION = 'def f():\n    """Return"""\n    total = 1\n    return total\n\n\ndef g():\n'
+FUNCTION = 'def f():\n    """Return"""\n    total = 1\n    return total\n'
 PROMPT = FUNCTION[: FUNCTION.index("    total = 1")]
 
 
-@pytest.mark.parametrize(("pattern", "boundary"), [("gpt2", '"""|\n    total'), ("gpt4", '"""\n|    total')])
-def test_a_model_completes_a_prompt_that_ends_with_a_newline_whichever_token_holds_the_newline(
-    project: Path, pattern: str, boundary: str
-) -> None:
-    before, behind = boundary.split("|")
+@pytest.mark.parametrize(("pattern", "read"), [("gpt2", PROMPT.rstrip()), ("gpt4", PROMPT)])
+def test_what_is_read_of_a_prompt_ends_where_a_token_of_the_function_does(pattern: str, read: str) -> None:
+    """A newline is in one token with the indent after it, or with the quotation mark before it."""
     bpe = train([[FUNCTION, PROMPT * 9]], 300, pattern)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
-    tokens = [tokenizer.decode([id]) for id in range(len(tokenizer))]
-    assert ("\n   " in tokens, '"""\n' in tokens) == (pattern == "gpt2", pattern == "gpt4")
-    asked, request = ask(problem(PROMPT), tokenizer)
-    assert request.prompt.endswith(before)
-    assert FUNCTION.removeprefix(request.prompt).startswith(behind)
-    model = open_model(project / "model")
-    learn(model, tokenizer, FUNCTION)
 
-    greedily = replace(request, sampling=Sampling(temperature=0, top_p=1, max_new_tokens=30))
-    (written,) = generate(model, tokenizer, [greedily], width=48)
+    assert prompt_to_read(PROMPT, tokenizer) == read
 
-    assert PROMPT + completion(asked, request, written).completion == FUNCTION[: FUNCTION.index("\ndef g")]
-
-
-def learn(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
-    """Train the model until it writes this text and nothing else."""
-    ids = torch.tensor([prompt_tokens(tokenizer, text)])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for _ in range(150):
-        optimizer.zero_grad()
-        model(ids, labels=ids).loss.backward()
-        optimizer.step()
+    ids = prompt_tokens(tokenizer, read)
+    assert prompt_tokens(tokenizer, FUNCTION)[: len(ids)] == ids
+    other = PROMPT if pattern == "gpt2" else PROMPT.rstrip()
+    ids = prompt_tokens(tokenizer, other)
+    assert prompt_tokens(tokenizer, FUNCTION)[: len(ids)] != ids
 
 
 def test_two_sets_with_one_task_id_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +116,6 @@ def test_two_sets_with_one_task_id_are_refused(tmp_path: Path, monkeypatch: pyte
     for problems in (one, other):
         Path(problems.path).write_text(json.dumps(row) + "\n")
 
-    assert [opened.stop for opened in (*open_sets([one]), *open_sets([other]))] == [None, ("\nx",)]
+    assert [len(problems) for _, problems in (*open_sets([one]), *open_sets([other]))] == [1, 1]
     with pytest.raises(UserError, match="task_id `A/0` occurs more than once"):
         open_sets([one, other])

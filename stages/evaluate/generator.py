@@ -19,14 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.model import position_limit
-from stages.evaluate.rows import (
-    BatchedRows,
-    End,
-    draw,
-    log_probabilities,
-    require_rows,
-    stop_at,
-)
+from stages.evaluate.rows import BatchedRows, End, draw, log_probabilities, require_rows, stop_at
 from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
@@ -114,10 +107,7 @@ class _Work:
 
 @torch.inference_mode()
 def _work(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    requests: Sequence[GenerationRequest],
-    width: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
 ) -> _Work:
     limit = position_limit(model.config) or math.inf
     known_ids = max(tokenizer.get_vocab().values()) + 1  # more than there are tokens, where ids are left out

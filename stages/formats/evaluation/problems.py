@@ -92,15 +92,8 @@ def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
 
 
 def _humaneval(row: Mapping[str, Any], language: str) -> Problem:
-    return Problem(
-        task_id=row["task_id"],
-        prompt=row["prompt"],
-        test=row["test"],
-        entry_point=row["entry_point"],
-        solution=row["canonical_solution"],
-        kind="humaneval",
-        language=language,
-    )
+    same = {name: row[name] for name in ("task_id", "prompt", "entry_point", "test")}
+    return Problem(**same, solution=row["canonical_solution"], kind="humaneval", language=language)
 
 
 def _mbpp(row: Mapping[str, Any], language: str) -> Problem:

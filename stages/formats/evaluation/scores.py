@@ -18,15 +18,7 @@ SCORE_REPORT = Path("reports/score.json")
 HARNESS_REPORT = Path("reports/harness.json")
 HARNESS_SAMPLES = Path("data/harness.jsonl")
 
-SampleResult: TypeAlias = Literal[
-    "passed",
-    "assertion",
-    "exception",
-    "syntax",
-    "timeout",
-    "memory",
-    "died",
-]
+SampleResult: TypeAlias = Literal["passed", "assertion", "exception", "syntax", "timeout", "memory", "died"]
 """assertion: an AssertionError. exception: any other. syntax: no valid Python. timeout: wall-clock or processor time.
 memory: more than allowed. died: its process ended before the program did, or was killed."""
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 from stages.card.__main__ import main
@@ -16,7 +15,6 @@ from stages.formats.evaluation.generation import (
 )
 from stages.formats.evaluation.problems import problems_sha256, read_written_problems
 from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
-from stages.runtime.entry import UserError
 from tests.trained_project import write_sections
 
 CARD = Path("data/card/README.md")
@@ -145,24 +143,12 @@ def test_problems_that_nothing_could_pass_are_named(project: Path) -> None:
     assert said in section()
 
 
-def test_an_interval_without_width_is_explained(project: Path) -> None:
+def test_an_interval_without_width_is_explained_and_a_single_problem_has_none(project: Path) -> None:
+    without_width = "An interval without width means that all problems had the same result"
     write_scored("HumanEval", value=0.0, interval=(0.0, 0.0))
+    assert without_width in section()
 
-    assert "An interval without width means that all problems had the same result" in section()
-
-
-def test_a_set_of_one_problem_has_no_interval(project: Path) -> None:
     write_scored("HumanEval", interval=None)
-
     assert "| HumanEval | pass\\@1 | 0.25 |  | 164 | 20 |" in section()
-    assert "An interval without width" not in section()
+    assert without_width not in section()
     assert entries()[0].metric_name == "pass@1 (20 samples of each problem, temperature 0.8, top-p 0.95)"
-
-
-@pytest.mark.parametrize("damage", ["missing", "empty"])
-def test_without_a_score_report_there_is_no_card(project: Path, damage: str) -> None:
-    report = Path("reports/score.json")
-    report.unlink() if damage == "missing" else report.write_text("{}")
-
-    with pytest.raises(UserError, match=r"reports/score\.json: .*run `dvc repro"):
-        main()

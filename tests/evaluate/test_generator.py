@@ -1,11 +1,12 @@
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    AutoTokenizer,
     BertConfig,
     BertLMHeadModel,
     BloomConfig,
@@ -26,7 +27,7 @@ from transformers import (
 )
 
 from stages.evaluate.generate.params import Sampling
-from stages.evaluate.generator import GenerationRequest, generate, prompt_tokens, stream
+from stages.evaluate.generator import GenerationRequest, _Row, _stream_after, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import DECIMALS, after, stop_at
 from stages.runtime.entry import UserError
@@ -146,30 +147,6 @@ def test_a_model_that_cannot_be_continued_in_batches_is_refused_with_what_to_do(
         list(generate(other.eval(), tokenizer, requests(3), width=4))
 
 
-class Spelled:
-    """Stands for a model that writes given tokens, whatever it read: the text's end is under test, not the model."""
-
-    def __init__(self, ids: list[int], size: int) -> None:
-        self.ids, self.size = ids, size
-
-    def rows(self, _: PreTrainedModel, width: int, __: int) -> "Spelled":
-        self.logits = torch.zeros(width, self.size)
-        self.at = [0] * width
-        return self
-
-    def read(self, row: int, _: list[int]) -> None:
-        self.at[row] = 0
-        self._set(row)
-
-    def step(self, tokens: dict[int, int]) -> None:
-        for row in tokens:
-            self.at[row] += 1
-            self._set(row)
-
-    def _set(self, row: int) -> None:
-        self.logits[row] = torch.nn.functional.one_hot(torch.tensor(self.ids[self.at[row]]), self.size)
-
-
 @pytest.mark.parametrize(
     ("text", "eos", "expected", "ended"),
     [
@@ -184,27 +161,18 @@ class Spelled:
     ],
 )
 def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
-    project: Path,
-    tokenizer: PreTrainedTokenizerFast,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    eos: bool,
-    expected: str,
-    ended: str,
+    tokenizer: PreTrainedTokenizerFast, text: str, eos: bool, expected: str, ended: str
 ) -> None:
+    request = GenerationRequest("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
+    work = SimpleNamespace(tokenizer=tokenizer, end_id=tokenizer.eos_token_id)
     characters = [encode(tokenizer, character) for character in text]
-    spellings = [encode(tokenizer, text), list(itertools.chain.from_iterable(characters))]
-    for ids in spellings:
-        model = open_model(project / "model")
-        written = Spelled([*ids, *([tokenizer.eos_token_id] if eos else [])], len(tokenizer))
-        monkeypatch.setattr("stages.evaluate.generator.BatchedRows", written.rows)
-        monkeypatch.setattr("stages.evaluate.generator.require_rows", lambda *_: None)
-        request = GenerationRequest("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
-        (one,) = generate(model, tokenizer, [request], width=1)
+    for ids in (encode(tokenizer, text), list(itertools.chain.from_iterable(characters))):
+        row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), work))
+        taken = (row.take(token, 0.0, work) for token in [*ids, *([work.end_id] if eos else [])])
 
-        assert one.ended == ended
+        assert next(filter(None, taken)) == ended
         if ended != "length":
-            assert one.text == expected
+            assert row.text == expected
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -290,15 +258,6 @@ def test_a_model_that_reads_what_it_is_to_predict_is_refused(project: Path, tmp_
 
     with pytest.raises(UserError, match="bert: no causal language model: what it says of a token depends on the"):
         open_model(tmp_path / "bert")
-
-
-def test_a_prompt_is_read_as_transformers_reads_it_by_the_models_tokenizer(
-    project: Path, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    for prompt in ("def add(a, b):", "x", "import os\n\n\ndef path"):
-        ids = AutoTokenizer.from_pretrained(project / "model")(prompt).input_ids
-        assert ids == prompt_tokens(tokenizer, prompt)
-        assert ids[0] == tokenizer.eos_token_id
 
 
 def test_transformers_pipeline_continues_prompts_in_a_batch_as_we_do(

@@ -3,8 +3,6 @@
 import gzip
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,6 @@ from stages.formats.evaluation.problems import (
     write_problems,
 )
 from stages.runtime.entry import UserError
-from tests.small_project import ROOT
-
-OWN = ROOT / "evaluation/problems/python.jsonl"
 
 HUMANEVAL = {
     "task_id": "HumanEval/0",
@@ -57,18 +52,6 @@ def write_rows(path: Path, *rows: object) -> Path:
     return path
 
 
-def program(problem: Problem, completion: str) -> str:
-    if problem.kind == "humaneval":
-        return f"{problem.prompt}{completion}\n{problem.test}\ncheck({problem.entry_point})\n"
-    return f"{completion}\n{problem.test}\n"
-
-
-def passes(*texts: str) -> bool:
-    # Each program in a namespace of its own, all in one process.
-    code = f"for text in {list(texts)!r}: exec(text, {{}})"
-    return subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=False).returncode == 0
-
-
 @pytest.mark.parametrize("name", ["set.jsonl", "set.jsonl.gz"])
 def test_a_file_in_humanevals_format_is_read(tmp_path: Path, name: str) -> None:
     (problem,) = read_problems(write_rows(tmp_path / name, HUMANEVAL))
@@ -82,7 +65,6 @@ def test_a_file_in_humanevals_format_is_read(tmp_path: Path, name: str) -> None:
         kind="humaneval",
         language="python",
     )
-    assert passes(program(problem, problem.solution))
 
 
 def test_both_files_of_mbpp_are_read_and_the_prompt_is_a_docstring_with_the_first_test(tmp_path: Path) -> None:
@@ -92,17 +74,7 @@ def test_both_files_of_mbpp_are_read_and_the_prompt_is_a_docstring_with_the_firs
     for problem in problems:
         assert problem.prompt == '"""\nWrite a function that returns one.\nassert one() == 1\n"""\n'
         assert problem.kind == "mbpp"
-        assert "assert False" not in problem.test
-        assert passes(program(problem, problem.solution))
-        assert not passes(program(problem, "def one():\n    return 2\n"))
-
-
-def test_every_canonical_solution_of_our_own_set_passes_its_test_and_an_empty_one_does_not() -> None:
-    problems = read_problems(OWN)
-
-    assert [problem.task_id for problem in problems] == [f"parrotflow/{number}" for number in range(12)]
-    assert passes(*(program(problem, problem.solution) for problem in problems))
-    assert not any(passes(program(problem, "    return None\n")) for problem in problems)
+        assert problem.test == "\n".join(["import math", *MBPP["test_list"]])
 
 
 @pytest.mark.parametrize(

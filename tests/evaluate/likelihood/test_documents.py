@@ -139,14 +139,6 @@ def test_each_token_is_scored_once_with_the_context_that_the_stride_promises(
         assert window.start == 0 or window.context >= context_length - stride
 
 
-def test_a_longer_document_moves_on_by_the_stride() -> None:
-    assert list(document_windows(0, 13, 8, 4)) == [
-        Window(0, 0, 0, 8),
-        Window(0, 4, 8, 12),
-        Window(0, 8, 12, 13),
-    ]
-
-
 @given(lengths=st.lists(st.integers(1, 50)), tokens=st.integers(1, 200), most=st.integers(1, 7))
 def test_batches_hold_every_window_once_the_longest_first(lengths: list[int], tokens: int, most: int) -> None:
     windows = [Window(number, 0, 0, length) for number, length in enumerate(lengths)]

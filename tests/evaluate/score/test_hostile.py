@@ -38,8 +38,6 @@ READS = {
     "a file of the project": f"open({str(ROOT / 'params.yaml')!r}).read()",
     "the users of the system": "open('/etc/passwd').read()",
     "processes": "os.listdir('/proc')",
-    "its own memory": "open('/proc/self/mem', 'rb')",
-    "the kernel's settings": "os.listdir('/sys')",
     "devices": "open('/dev/sda', 'rb')",
 }
 
@@ -47,12 +45,6 @@ READS = {
 @pytest.mark.parametrize("attempt", READS.values(), ids=READS)
 def test_it_cannot_read(run: Run, attempt: str) -> None:
     assert run(function(f'{attempt}\nreturn "escaped"'), ESCAPED) == Outcome("exception", "FileNotFoundError")
-
-
-def test_it_cannot_read_a_file_that_anybody_may_read(run: Run, folder: Path) -> None:
-    (folder / "secret").write_text("escaped")
-
-    assert run(function(f"return open({str(folder / 'secret')!r}).read()"), ESCAPED).exception == "FileNotFoundError"
 
 
 def test_it_sees_no_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +83,6 @@ def test_what_it_writes_to_its_tmp_is_gone_for_the_next(run: Run) -> None:
 REFUSED_BY_THE_KERNEL = {
     "a shell": 'subprocess.run("true", shell=True)',
     "a fork": "os.fork()",
-    "a fork bomb": "while True:\n    os.fork()",
-    "a network socket": "socket.create_connection(('127.0.0.1', 22))",
-    "a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "to become root": "os.setuid(0)",
     "a changed root": "os.chroot('/tmp')",
     "more memory than allowed": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (10**12, 10**12))\n",
@@ -106,10 +95,6 @@ def test_it_cannot_have(run: Run, attempt: str) -> None:
 
     assert outcome.result == "exception"
     assert outcome.exception in ("PermissionError", "ValueError", "OSError")
-
-
-def test_a_shell_command_does_nothing(run: Run) -> None:
-    assert run(function('return "escaped" if os.system("true") == 0 else "kept in"'), ESCAPED) == Outcome("assertion")
 
 
 def test_it_cannot_reach_a_socket_of_this_machine(run: Run) -> None:
@@ -136,13 +121,10 @@ return allowed
     assert run(function(body), "def check(candidate):\n    assert candidate() == []\n") == Outcome("passed")
 
 
-NEWEST = {"statmount": 457, "listmount": 458, "open_tree_attr": 467, "file_setattr": 469, "listns": 470}
-
-
 def test_system_calls_of_newer_kernels_are_those_of_an_older_one(run: Run) -> None:
     body = f"""
 libc = ctypes.CDLL(None, use_errno=True)
-for number in {[*NEWEST.values(), *range(NEWER, NEWER + 100)]!r}:
+for number in range({NEWER}, {NEWER + 100}):
     ctypes.set_errno(0)
     if libc.syscall(number, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != errno.ENOSYS:
         return number
@@ -199,18 +181,15 @@ def test_it_cannot_signal(run: Run, attempt: str) -> None:
 
 EXHAUSTS = {
     "memory at once": ("x = bytearray(10**10)", "memory"),
-    "memory bit by bit": ("x = [0]\nwhile True:\n    x += x", "memory"),
     "threads": ("while True:\n    threading.Thread(target=time.sleep, args=(60,)).start()", "exception"),
     "a large file": ("open('x', 'wb').write(bytes(10**8))", "exception"),
     "many files": ("for n in range(10**7):\n    open(str(n), 'w').close()", "timeout"),
     "the disk": ("for n in range(99):\n    open(str(n), 'wb').write(bytes(10**6))", "exception"),
-    "descriptors": ("x = []\nwhile True:\n    x.append(os.dup(1))", "exception"),
     "memory in pipes": ("x = []\nwhile True:\n    x.append(os.pipe())", "exception"),
     "the output": ("while True:\n    print('x' * 10**6)", "timeout"),
     "the processor": ("while True:\n    pass", "timeout"),
     "the clock": ("time.sleep(60)", "timeout"),
     "the stack": ("return f()", "exception"),
-    "standard input": ("input()", "exception"),
 }
 
 
@@ -233,53 +212,18 @@ FORGES = {
     "exit code 0": ("os._exit(0)", "died"),
     "SystemExit": ("sys.exit(0)", "exception"),
     "an AssertionError of its own": ("raise type('E', (AssertionError,), {})", "assertion"),
-    "a class that claims to be no exception": (
-        "class M(type):\n    __instancecheck__ = __subclasscheck__ = lambda *_: False\n"
-        "class E(BaseException, metaclass=M):\n    __class__ = int\nraise E",
-        "exception",
-    ),
-    "an exception that cannot be shown": (
-        "class E(BaseException):\n    __str__ = __repr__ = __eq__ = __getattribute__ = None\nraise E",
-        "exception",
-    ),
-    "an exception whose name is long": ("raise type('x' * 10**6, (Exception,), {})", "exception"),
     "an exception whose name is a result": ("raise type('passed', (Exception,), {})", "exception"),
     "an exception whose name is no text": (
         "class M(type):\n    __name__ = property(lambda _: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E",
         "died",
     ),
-    "a kill of itself": ("os.kill(os.getpid(), signal.SIGKILL)\nos.abort()", "died"),
     "a kill of its group": ("os.kill(0, signal.SIGKILL)\nreturn 0", "died"),
-    "a stop of itself": ("os.kill(os.getpid(), signal.SIGSTOP)\nreturn 0", "timeout"),
     "another program": ("os.execv(sys.executable, [sys.executable, '-c', ''])", "died"),
-    "a crash": ("ctypes.string_at(0)", "died"),
-    "atexit": ("import atexit\natexit.register(print, 'passed')\nsys.exit()", "exception"),
-    "a handler of a signal": (
-        "signal.signal(14, lambda *_: sys.exit(0))\nsignal.alarm(1)\nf(time.sleep(9))",
-        "exception",
-    ),
-    "a thread that ends the process": (
-        "threading.Thread(target=os._exit, args=(0,)).start()\ntime.sleep(9)",
-        "died",
-    ),
-    "a thread that is left over": (
-        "def work():\n    while True: pass\nthreading.Thread(target=work).start()\nreturn 0",
-        "assertion",
-    ),
-    "a result on every descriptor": (
-        f"def tell():\n{TELL.format(b'passed')}\ntell()\nreturn 0",
-        "died",
-    ),
-    "a failure on every descriptor": (
-        f"def tell():\n{TELL.format(b'memory')}\ntell()\nos._exit(0)",
-        "memory",
-    ),
-    "a verdict that is too long": (
-        f"def tell():\n{TELL.format(b'x' * 70_000)}\ntell()\nreturn 0",
-        "timeout",
-    ),
+    "a thread that ends the process": ("threading.Thread(target=os._exit, args=(0,)).start()\ntime.sleep(9)", "died"),
+    "a result on every descriptor": (f"def tell():\n{TELL.format(b'passed')}\ntell()\nreturn 0", "died"),
+    "a failure on every descriptor": (f"def tell():\n{TELL.format(b'memory')}\ntell()\nos._exit(0)", "memory"),
+    "a verdict that is too long": (f"def tell():\n{TELL.format(b'x' * 70_000)}\ntell()\nreturn 0", "timeout"),
     "closed descriptors and the right answer": ("os.closerange(0, 64)\nreturn 2 * values[0]", "died"),
-    "printing": ("print('passed', flush=True)\nsys.exit(0)", "exception"),
     "changing what runs it": (
         """import __main__ as inside
 inside.failure_of = inside.main = lambda *_: ""
@@ -306,9 +250,6 @@ def test_it_does_not_pass_by(run: Run, attempt: str, result: str) -> None:
 
 AT_IMPORT = {
     "its own check": ("def check(candidate): pass\ndef f(x): pass", "assertion"),
-    "its own call": ("def f(x): pass\ndef check(candidate): pass\ncheck(f)", "assertion"),
-    "printing": ("import sys\nsys.modules['builtins'].print = None\nprint('passed')", "exception"),
-    "a number as function": ("f = 4", "exception"),
     "no Python": ("def f(x) return", "syntax"),
     "a text that swallows the tests": ('def f(x): pass\n"""', "syntax"),
     "a null character": ("def f(x): pass\n\0", "syntax"),
@@ -319,10 +260,6 @@ AT_IMPORT = {
 @pytest.mark.parametrize(("code", "result"), AT_IMPORT.values(), ids=AT_IMPORT)
 def test_its_module_does_not_pass_by(run: Run, code: str, result: str) -> None:
     assert run(code, DOUBLES).result == result
-
-
-def test_a_program_that_python_cannot_compile_does_not_pass(run: Run) -> None:
-    assert run(f"f = {'-' * 100_000}1", DOUBLES).result in ("memory", "exception", "syntax")
 
 
 def test_a_test_that_expects_an_exception_does_not_take_a_dead_process_for_one(run: Run) -> None:

@@ -19,7 +19,7 @@ from stages.formats.evaluation.generation import (
 )
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
-from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.runtime.entry import UserError
 from tests.small_project import ROOT, write_project
 from tests.waiting import wait_until, wait_until_ended
 
@@ -135,65 +135,6 @@ def test_problems_in_a_language_that_cannot_be_run_are_counted_and_refused_only_
     write_params(run_generated_code=True)
     with pytest.raises(UserError, match="parrotflow/0: programs in text cannot be run"):
         main()
-
-
-@pytest.mark.needs_bwrap
-def test_problems_whose_task_id_names_no_set_are_one_set(project: Path) -> None:
-    renamed = [problem.model_copy(update={"task_id": f"sum_{n}"}) for n, problem in enumerate(PROBLEMS)]
-    write_problems(renamed)
-    write_completions(sample for problem in renamed for sample in samples(problem))
-
-    main()
-
-    (name,) = report()["sets"]
-    assert (name, report()["sets"][name]["problems"]) == ("problems", 3)
-    assert report()["sets"][name]["pass_at_k"]["1"]["value"] == pytest.approx(1 / 3, abs=1e-5)
-
-
-@pytest.mark.needs_bwrap
-@pytest.mark.parametrize("refused", ["namespaces and mounts", "mounts"])
-def test_a_container_that_forbids_isolation_ends_the_stage_with_one_message(project: Path, refused: str) -> None:
-    code = UNDER_A_FILTER.format(namespaces=refused != "mounts")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == EXIT_USER_ERROR
-    (message,) = done.stderr.splitlines()
-    assert message.startswith(
-        "error: score.run_generated_code = true, but generated code cannot be isolated here: bwrap:"
-    )
-    assert ("namespace" if refused != "mounts" else "Failed to make / slave") in message
-    assert "docs/how-to/evaluation.md says how in a container" in message
-    assert not VERDICTS.exists()
-    assert not SCORE_REPORT.exists()
-
-
-UNDER_A_FILTER = """
-import ctypes, errno, runpy, struct
-from stages.evaluate.score import seccomp
-
-def numbers(*names):
-    return [seccomp.numbers(seccomp.DENIED)[name] for name in names]
-
-# What Docker's default profile refuses to a container without CAP_SYS_ADMIN (moby/profiles, seccomp/default_linux.go).
-program = [(seccomp.LOAD, 0, 0, seccomp.NUMBER)]
-refuse = (seccomp.RETURN, 0, 0, seccomp.FAIL | errno.EPERM)
-for number in numbers("mount", *(["umount2", "unshare", "setns", "pivot_root"] if {namespaces} else [])):
-    program += [(seccomp.EQUAL, 0, 1, number), refuse]
-if {namespaces}:
-    program += [(seccomp.EQUAL, 0, 1, seccomp.CLONE3), (seccomp.RETURN, 0, 0, seccomp.FAIL | errno.ENOSYS)]
-    clone = seccomp.numbers(seccomp.ARGUMENTS)["clone"]
-    program += [(seccomp.EQUAL, 0, 3, clone), (seccomp.LOAD, 0, 0, seccomp.FIRST_ARGUMENT)]
-    program += [(seccomp.ANY_BIT, 0, 1, 0x7E020000), refuse]
-program.append((seccomp.RETURN, 0, 0, seccomp.ALLOW))
-content = b"".join(struct.pack("=HBBI", *one) for one in program)
-code = ctypes.create_string_buffer(content, len(content))
-header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
-for option, value, pointer in ((38, 1, 0), (22, 2, ctypes.addressof(header))):  # no new privileges; seccomp
-    assert not ctypes.PyDLL(None).prctl(option, *map(ctypes.c_ulong, (value, pointer, 0, 0)))
-runpy.run_module("stages.evaluate.score", run_name="__main__")
-"""
 
 
 @pytest.mark.needs_bwrap

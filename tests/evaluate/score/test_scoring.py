@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stages.evaluate import bootstrap
 from stages.evaluate.bootstrap import interval_95, resampled_sums
-from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k
+from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k, set_name
 from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
 
 
@@ -52,8 +52,9 @@ def test_a_single_problem_has_no_interval() -> None:
     assert mean_pass_at_k([(4, 1)], 1, resamples=100, seed=0) == PassAtK(value=0.25, interval_95=None)
 
 
-def test_a_set_in_which_all_passes_has_no_spread() -> None:
-    assert mean_pass_at_k([(3, 3), (2, 2)], 2, resamples=100, seed=0).interval_95 == (1.0, 1.0)
+def test_the_set_of_a_problem_is_named_by_its_task_id() -> None:
+    assert set_name("HumanEval/0") == "HumanEval"
+    assert set_name("two_sum") == "problems"
 
 
 def test_runs_are_compared_by_the_smallest_k_and_by_sets_only_where_there_are_several() -> None:

@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -222,8 +221,3 @@ def bound_the_end(seconds: float, exit_code: int) -> threading.Timer:
     timer.daemon = True
     timer.start()
     return timer
-
-
-if __name__ == "__main__":
-    # Prefect reads its settings when it is imported, so the command comes first.
-    os.execv(sys.executable, [sys.executable, "-m", "flows.cli", "run"])

@@ -2,16 +2,14 @@
 
 import fcntl
 import os
-import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +73,6 @@ def environment_of(home: Path, **variables: str) -> dict[str, str]:
 def operated(home: Path, **variables: str) -> Iterator[Operated]:
     """Start a server on a free port; on another one where somebody else took that port meanwhile."""
     own = environment_of(home, **variables)
-    give_empty_database(home / "prefect")
     for _ in range(3):
         port = free_port()
         address = f"http://127.0.0.1:{port}/api"
@@ -94,7 +91,6 @@ def shared(folder: Path, home: Path) -> Iterator[Operated]:
 
     The first one starts the process that keeps the server, which ends once no test process holds the lock `users`.
     """
-    global empty_database
     folder.mkdir(parents=True, exist_ok=True)
     address = folder / "address"
     with (folder / "users").open("a") as users:
@@ -104,34 +100,16 @@ def shared(folder: Path, home: Path) -> Iterator[Operated]:
                 command = [sys.executable, "-m", "tests.flows.operated", str(folder)]
                 keeper = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
                 wait_until(lambda: address.exists() or keeper.poll() is not None)
-        empty_database = folder / "empty.db"
         where = address.read_text(encoding="utf-8")
         yield Operated(where, environment_of(home) | {"PREFECT_API_URL": where})
 
 
 def keep(folder: Path) -> None:
-    """Keep a server for as long as a test process needs it. Its database, still empty, and its address are left here.
-
-    Prefect takes seconds to make a database.
-    """
+    """Keep a server for as long as a test process needs it. Its address is left here."""
     with operated(folder) as server, (folder / "users").open("a") as users:
-        made, copy = (sqlite3.connect(path) for path in (folder / "prefect/prefect.db", folder / "empty.db"))
-        with closing(made), closing(copy):
-            made.backup(copy)
         (folder / "address.partial").write_text(server.address, encoding="utf-8")
         (folder / "address.partial").rename(folder / "address")
         fcntl.flock(users, fcntl.LOCK_EX)
-
-
-empty_database: Path | None = None
-"""What a new server finds in its home, once there is a shared one."""
-
-
-def give_empty_database(prefect_home: Path) -> None:
-    """Let a server that starts there find a database, if there is an empty one."""
-    if empty_database is not None and not (prefect_home / "prefect.db").exists():
-        prefect_home.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(empty_database, prefect_home / "prefect.db")
 
 
 @contextmanager

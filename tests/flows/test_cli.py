@@ -49,14 +49,6 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-@pytest.mark.parametrize(("command", "option"), [(["sample"], "--max-new-tokens"), (["data", "trace"], "--step")])
-def test_the_help_of_a_stages_command_is_its_own(command: list[str], option: str) -> None:
-    done = parrotflow(*command, "--help")
-
-    assert done.returncode == 0, done.stderr
-    assert option in done.stdout
-
-
 def test_options_are_passed_on_and_the_exit_code_comes_back() -> None:
     done = parrotflow("data", "trace", "--step", "x")
 

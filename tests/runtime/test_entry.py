@@ -43,7 +43,6 @@ run_stage(lambda: Path("one.txt").touch())
         (["dvc", "repro"], None),
         (["one.py"], 0o777),
         (["-m", "flows.cli", "why"], None),
-        (["-m", "flows.pipeline"], None),
     ],
 )
 def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(

@@ -8,17 +8,9 @@ import pytest
 from PIL import Image
 
 from flows.plan.graph import Plan, PlannedStage
-from flows.plan.settings import Policy, Show
+from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
-from flows.run.report import changed_curves, outcome_page, read_series, shown_metrics
-
-
-def test_a_metric_of_zero_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("score.json").write_text('{"pass_at_1": 0}')
-    show = Show(metrics={"pass@1": "score.json:pass_at_1", "absent": "score.json:none"})
-
-    assert shown_metrics([PlannedStage("score", "clean", (), (), Policy(show=show))]) == {"pass@1": 0}
+from flows.run.report import changed_curves, outcome_page, read_series
 
 
 def test_a_page_says_what_ran_and_the_curves_of_a_run_are_one_picture(

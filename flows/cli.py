@@ -10,12 +10,12 @@ import sys
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
+import stages
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
@@ -103,7 +103,7 @@ def why(
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
-    for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
+    for warning in section_warnings([stage.name for stage in plan.to_do]):
         console.print(f"warning: {warning}", style="yellow", markup=False)
     if not plan.to_do:
         console.print("\nEverything is up to date.")
@@ -138,8 +138,8 @@ def params(*words: str, yes: bool = False) -> None:
     if not words:
         console.print(compose.describe(compose.groups()).replace("; ", "\n"))
         return
-    before = PARAMS_FILE.read_text(encoding="utf-8")
     after, of_dial = compose.composed_with_dial(words)
+    before = PARAMS_FILE.read_text(encoding="utf-8")
     lines = compose.difference(before, after)
     for line in lines:
         console.print(line, markup=False, style={"+": "green", "-": "red", "@": "cyan"}.get(line[0]))
@@ -152,17 +152,12 @@ def params(*words: str, yes: bool = False) -> None:
         console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
-    if not yes and not confirmed():
+    if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):
         console.print("params.yaml is left as it was.")
         return
     line_end = "\r\n" if b"\r\n" in PARAMS_FILE.read_bytes() else "\n"
     atomic_write(PARAMS_FILE, after.replace("\n", line_end))
     console.print("params.yaml is written; `parrotflow why` says what would run.")
-
-
-def confirmed() -> bool:
-    """Ask in the terminal; without one the answer is no."""
-    return sys.stdin.isatty() and input("write params.yaml? [y/N] ").strip().lower() in ("y", "yes")
 
 
 @app.command
@@ -183,12 +178,12 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
 
 @app.command
 def table(name: str, *, check: bool = False) -> None:
-    """Make an experiment's tables and figures from the runs that there are, and check its claims.
+    """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
     Parameters
     ----------
     name
-        Of a file in experiments/, or its path.
+        A file in experiments/ without its suffix, or a path.
     check
         Write nothing: compare each number of the stored runs with the runs now. Exits with 1 if one differs by more
         than the interval stored with it.
@@ -221,7 +216,7 @@ def sweep(
     Parameters
     ----------
     name
-        Of a file in experiments/, or its path.
+        A file in experiments/ without its suffix, or a path.
     retry
         Also run the cells that failed.
     at_once
@@ -324,7 +319,7 @@ def ui(*, port: int = 4200) -> None:
     Parameters
     ----------
     port
-        Of the pages, on loopback.
+        Where the UI listens on loopback.
     """
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
@@ -362,7 +357,7 @@ def add_stage_commands() -> None:
     A module may say `COMMAND = "GROUP NAME"` to be found elsewhere than under its own name. It parses its options and
     prints its help by itself.
     """
-    for path in sorted(path for root in stage_folders() for path in Path(root).glob("*/commands/[!_]*.py")):
+    for path in sorted(path for root in stages.__path__ for path in Path(root).glob("*/commands/[!_]*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assigned = (line for line in tree.body if isinstance(line, ast.Assign))
         named = {ast.unparse(line.targets[0]): ast.unparse(line.value) for line in assigned}
@@ -371,12 +366,6 @@ def add_stage_commands() -> None:
         summary = (ast.get_docstring(tree) or name).splitlines()[0]
         parent = data if group == ["data"] else app
         parent.command(partial(run_module, module), name=name, help=summary, help_flags=[], version_flags=[])
-
-
-def stage_folders() -> list[str]:
-    """Where the package of stages is."""
-    found = find_spec("stages")
-    return list(found.submodule_search_locations or ()) if found else []
 
 
 def run_module(

@@ -39,9 +39,6 @@ from stages.runtime.entry import UnavailableError, UserError, first_line
 LOCK_FILE = "dvc.lock"
 DVC_TMP = Path(".dvc/tmp")
 
-SQLITE_ERRORS = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}
-"""SQLite's code -> the system's."""
-
 
 def _found() -> Repo:
     try:
@@ -63,11 +60,10 @@ def open_repo() -> Iterator[Repo]:
         with _found() as repo:
             yield repo
     except sqlite3.OperationalError as error:
-        # DVC's table of hashes is SQLite's, which has errors of its own.
-        number = SQLITE_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-        if number is None:
+        # DVC's table of hashes is SQLite's, which has a code of its own for a full disk.
+        if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
             raise
-        raise OSError(number, os.strerror(number), os.environ.get("DVC_SITE_CACHE_DIR")) from error
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.environ.get("DVC_SITE_CACHE_DIR")) from error
     except TypeError as error:
         if not str(error).startswith("Unsupported value of type"):
             raise
@@ -85,7 +81,7 @@ def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[Pip
 
 
 def is_restorable(stage: PipelineStage) -> bool:
-    """Whether DVC restores results of this stage at all; not where it has no dependencies."""
+    """Whether DVC restores results of this stage at all; it does not if the stage has no dependencies."""
     try:
         return bool(_can_hash(stage))
     except FileNotFoundError:
@@ -93,7 +89,7 @@ def is_restorable(stage: PipelineStage) -> bool:
 
 
 def run_cache_entry(stage: PipelineStage) -> Stage | None:
-    """What the run-cache holds for the inputs as they are now; None where nothing is known for them."""
+    """The run-cache's entry for the present inputs; None if it has none."""
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     if not all(dep.exists for dep in files) or not is_restorable(stage):
         return None
@@ -106,7 +102,7 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 
 
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
-    """Run git; what it prints. Raises `error` where it fails; without `check` that gives an empty text."""
+    """Run git and return what it prints. If it fails, raise `error`, or return an empty text without `check`."""
     command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -134,7 +130,7 @@ def has_commit(commit: str, folder: Path = Path()) -> bool:
 
 
 def remedy(error: DvcException) -> str:
-    """What to do where DVC cannot read a dvc.lock; empty where its error is about anything else."""
+    """What to do if DVC cannot read a dvc.lock; empty for any other error."""
     path = Path(getattr(error, "path", ""))
     if path.name != LOCK_FILE:
         return ""

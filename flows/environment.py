@@ -12,7 +12,6 @@ shows those that are set, and a misspelt one, which would otherwise be ignored.
 import getpass
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
@@ -154,7 +153,7 @@ OF_LIBRARIES = {
         "a Prefect server of yours, which then shows every run; unset, `parrotflow ui` shows them",
     ),
 }
-"""Those of libraries that matter here: name -> (default, meaning)."""
+"""Variables of libraries that matter here: name -> (default, meaning)."""
 
 SET_BY_STAGES = {
     "PARROTFLOW_LAUNCH_SETTINGS",
@@ -163,16 +162,3 @@ SET_BY_STAGES = {
     "PARROTFLOW_SUPERVISION",
 }
 """How processes of one stage tell each other what to do; nobody else sets them."""
-
-
-def are_set(environment: Mapping[str, str]) -> dict[str, str]:
-    """Of the variables those that are set, with their meaning."""
-    return {name: meaning for name, (_, meaning) in VARIABLES.items() if name in environment}
-
-
-def misspelt(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """Names that begin like ours and are none, each with the one that it resembles."""
-    import difflib
-
-    unknown = [name for name in environment if name.startswith(PREFIX) and name not in {*VARIABLES, *SET_BY_STAGES}]
-    return {name: next(iter(difflib.get_close_matches(name, VARIABLES, 1)), None) for name in sorted(unknown)}

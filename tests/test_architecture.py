@@ -105,7 +105,7 @@ def test_nothing_in_the_runtime_computes_since_hashes_of_code_leave_it_out() -> 
 def test_flows_know_of_a_stage_only_its_params() -> None:
     for path in modules("flows"):
         for name in imports(path):
-            if name.startswith("stages"):
+            if name.startswith("stages."):
                 assert name.startswith(("stages.formats", "stages.runtime")) or name.endswith(".params"), (
                     f"{path} imports {name}"
                 )

@@ -24,13 +24,11 @@ from stages.runtime.section import differences
 from stages.runtime.stage_code import (
     FOLDER,
     WRITER,
-    code_path,
     file_changes,
     library_changes,
     modules_of,
     read_stage_code,
     stage_codes,
-    stage_modules,
 )
 
 ReasonKind = Literal[
@@ -107,8 +105,6 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
                     continue
                 if is_record:
                     yield from _changed_code(dep)
-                elif status == "deleted" and dep.protocol != "local":
-                    yield Reason(kind, path, new="does not answer, or is gone")
                 else:
                     yield Reason(kind, path, new=status)
 
@@ -137,7 +133,7 @@ def _changed_outs(stage: Stage) -> Iterator[Reason]:
 
 
 def _output_state(out: Output) -> str:
-    """What is wrong with an output, in words; nothing where it is as recorded."""
+    """What is wrong with an output, in words; empty if it is as recorded."""
     status = next(iter((out.status() or {}).values()), "")
     if status == "not in cache":
         return "is not in DVC's cache" if out.exists else MISSING
@@ -224,15 +220,3 @@ def record_codes(stages: Iterable[Stage]) -> set[Path]:
 def writes_code(stage: Stage) -> bool:
     """Whether a stage is the one that records the code of the others."""
     return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd)
-
-
-def unnoticed_code(name: str, command: object, deps: Iterable[str], root: Path = Path()) -> str:
-    """What to do about a stage of ours that does not depend on its file of code; empty where it does."""
-    known = stage_modules(root)
-    paths = [code_path(module).as_posix() for module in modules_of(command) if module in known]
-    path = next((path for path in paths if path not in deps), None)
-    return (
-        f"{name}: {path} is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
-        if path
-        else ""
-    )

@@ -11,10 +11,8 @@ The plan is a prediction; DVC decides when the stage's turn comes.
 import difflib
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from dvc.exceptions import DvcException
@@ -22,7 +20,7 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
 from flows.dvc_repo import in_order_of_repro, is_restorable, open_repo, remedy, run_cache_entry
-from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, unnoticed_code, writes_code
+from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
 from stages.runtime.entry import STATE_DIR, UserError
@@ -34,7 +32,7 @@ SECONDS = STATE_DIR / "seconds.json"
 """How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
 
 MOST_FILES_NAMED = 3
-"""Of changed code, in the one line that says why a stage runs; `--json` lists all of them."""
+"""Changed code files in the line that says why a stage runs; `--json` lists all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,6 @@ class PlannedStage:
     """How it is run."""
     seconds: float | None = None
     """How long it took when it ran last on this machine; None where that is not known."""
-    warning: str = ""
-    """That a change of its code would go unnoticed, and what to do."""
 
     @property
     def why(self) -> str:
@@ -79,13 +75,8 @@ class Plan:
         return [stage for stage in self.stages if stage.state != "clean"]
 
     @property
-    def warnings(self) -> list[str]:
-        """What a person should know before a run: stages whose code can change unnoticed."""
-        return [stage.warning for stage in self.stages if stage.warning]
-
-    @property
     def seconds(self) -> float:
-        """What the stages that are to run are expected to take together, as far as that is known."""
+        """How long the stages that may run took the last time, together; unknown times count as 0."""
         return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
 
     def to_dict(self) -> list[dict[str, Any]]:
@@ -182,19 +173,9 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             state,
             tuple(reasons),
             tuple(upstream),
-            _policy(stage),
+            read_policy(stage.addressing, getattr(stage, "meta", None)),
             seconds.get(stage.addressing),
-            _warning(stage) if folders else "",
         )
-
-
-def _policy(stage: Stage) -> Policy:
-    return read_policy(stage.addressing, getattr(stage, "meta", None))
-
-
-def _warning(stage: PipelineStage) -> str:
-    deps = [os.path.relpath(dep.fs_path, stage.wdir) for dep in stage.deps if dep.protocol == "local"]
-    return unnoticed_code(stage.addressing, stage.cmd, deps, Path(stage.wdir))
 
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:

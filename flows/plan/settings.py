@@ -5,7 +5,7 @@ The latter is `meta: {flow: ...}` in dvc.yaml, which DVC leaves out of its hash:
 train:
   meta:
     flow:
-      timeout_seconds: 86400
+      retries: 2
       resources: [accelerator]
 """
 
@@ -62,7 +62,7 @@ def check_params(path: Path = PARAMS_FILE) -> None:
         refuse_credentials(variable, os.environ.get(variable, ""))
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path)
-    _require_texts_as_keys(values, str(path))
+    require_texts_as_keys(values, str(path))
     others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
     faults = [f"{path}: {name}: no stage of {DVC_FILE.name} has such a section" for name in sorted(others)]
     for name, model in models.items():
@@ -79,17 +79,17 @@ def check_params(path: Path = PARAMS_FILE) -> None:
         raise UserError("\n".join(faults))
 
 
-def _require_texts_as_keys(values: Mapping[Any, Any], place: str) -> None:
+def require_texts_as_keys(values: Mapping[Any, Any], place: str) -> None:
     """Raise UserError at a key that YAML takes for a number, a date or nothing: values are named and sorted by keys."""
     for key, value in values.items():
         if not isinstance(key, str):
             raise UserError(f"{place}: the key {key} is no text in YAML; write it in quotes")
         if isinstance(value, Mapping):
-            _require_texts_as_keys(value, f"{place}: {key}")
+            require_texts_as_keys(value, f"{place}: {key}")
 
 
 def section_warnings(to_do: Collection[str], path: Path = PARAMS_FILE) -> list[str]:
-    """What stages that are to run would refuse only at their end. The sections were checked before."""
+    """Warnings about values that stages would refuse only at their end. The sections were checked before."""
     models = {name: model for name, model in section_models().items() if name in to_do}
     values = read_params_file(path) if models else {}
     return [
@@ -118,7 +118,7 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
 
 
 class FlowSetting(BaseModel):
-    """What dvc.yaml says of a stage; a key that there is not is refused."""
+    """A setting in dvc.yaml; an unknown key is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -127,7 +127,7 @@ class CurveFigure(FlowSetting):
     """A figure of curves that a stage writes while it works."""
 
     title: str
-    """Of the figure."""
+    """The figure's title."""
     y: str = ""
     """What the vertical axis shows, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
@@ -135,7 +135,7 @@ class CurveFigure(FlowSetting):
 
 
 class Show(FlowSetting):
-    """What a run shows of a stage, once it is up to date. Where a file or a key does not exist, nothing is shown."""
+    """What a run shows of a stage that is up to date. A file or key that does not exist is left out."""
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
@@ -158,10 +158,8 @@ class Program(FlowSetting):
 
 
 class Policy(FlowSetting):
-    """Timeout, retries, resources and pages of one stage."""
+    """Retries, resources, check and pages of one stage."""
 
-    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Then the stage and all that it started are ended, and it has failed."""
     retries: Annotated[int, Field(ge=0)] = 0
     """After transient failures (a network, a service); no other failure is tried again."""
     retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0

@@ -19,14 +19,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from copy import deepcopy
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, get_origin
 
 import yaml
-from hydra import compose, initialize, initialize_config_dir
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
@@ -34,7 +32,8 @@ from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from flows.plan.settings import check_params, section_models
+import stages
+from flows.plan.settings import check_params, require_texts_as_keys, section_models
 from stages.runtime.entry import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
@@ -49,8 +48,10 @@ TEXT_OF_BASE = "\ue000{"
 
 
 def groups(conf: Path = CONF) -> dict[str, list[str]]:
-    """The groups and their choices."""
-    folders = sorted(path for path in conf.iterdir() if path.is_dir()) if conf.is_dir() else []
+    """The groups and their choices. Raises UserError where there are none."""
+    if not conf.is_dir():
+        raise UserError(f"{conf}/: not found, which has the presets; run this from the project's root")
+    folders = sorted(path for path in conf.iterdir() if path.is_dir())
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 
@@ -143,7 +144,7 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
 
 def describe(known: dict[str, list[str]]) -> str:
     """The groups with their choices, and the dial, in one line."""
-    listed = [f"{group}: {', '.join(choices)}" for group, choices in known.items()] or ["conf/ has no groups"]
+    listed = [f"{group}: {', '.join(choices)}" for group, choices in known.items()]
     return "; ".join([*listed, "compute: TFLOP such as 20, or a time such as 10min"])
 
 
@@ -170,7 +171,7 @@ def ask(command: str, text: str, *arguments: str) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        for folder in (find_spec("stages") or ModuleSpec("stages", None)).submodule_search_locations or ():
+        for folder in stages.__path__:
             for path in Path(folder).glob(command):
                 module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
                 line = [sys.executable, "-m", module, file.name, *arguments]
@@ -193,19 +194,14 @@ def with_text(values: Any, old: str, new: str) -> Any:
 
 def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
     # Text of params.yaml is text: only presets and words may interpolate.
+    require_texts_as_keys(base, str(PARAMS_FILE))
     try:
         node = OmegaConf.create(with_text(base, "${", TEXT_OF_BASE))
     except OmegaConfBaseException as error:
-        raise UserError(f"{PARAMS_FILE}: {first_line(error)}; write it in quotes") from None
+        raise UserError(f"{PARAMS_FILE}: {error.full_key}: {first_line(error)}; write it in quotes") from None
     ConfigStore.instance().store(name="base", node=node)
-    # A project without conf/ has no groups, and its parameters can be set all the same.
-    found = (
-        initialize_config_dir(str(conf.absolute()), version_base=None)
-        if conf.is_dir()
-        else initialize(version_base=None)
-    )
     try:
-        with found:
+        with initialize_config_dir(str(conf.absolute()), version_base=None):
             config = compose("base", overrides=list(overrides))
         values = OmegaConf.to_container(config, resolve=True)
     except OverrideParseException as error:
@@ -257,7 +253,7 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) -> tuple[str, list[str]]:
-    """params.yaml's text after the words, and what the dial says, a line each; none where no word is `compute=`.
+    """params.yaml's text after the words, and the dial's lines; no lines without a word `compute=`.
 
     Raises UserError as `composed_text`, and where the dial refuses the compute.
     """

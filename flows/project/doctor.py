@@ -1,5 +1,6 @@
 """`parrotflow doctor`: whether this machine is ready, and what to do about each fault."""
 
+import difflib
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from typing import Literal
 import psutil
 
 from flows.dvc_repo import drop_damaged, is_torn
-from flows.environment import are_set, misspelt
+from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
 from flows.plan.settings import check_params, section_models
 from stages.runtime.code import installed
 from stages.runtime.entry import STATE_DIR, UserError, first_line
@@ -33,11 +34,11 @@ class Finding:
     what: str
     found: str
     remedy: str = ""
-    """What to do; empty where nothing has to be done."""
+    """What to do; empty if there is nothing to do."""
 
 
 def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
-    """Check everything that a run depends on. Secrets are looked for, never shown."""
+    """Check everything that a run depends on."""
     yield packages()
     yield parameters()
     yield git()
@@ -51,11 +52,10 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield launcher()
     yield variables()
     yield sandbox()
-    yield credentials()
 
 
 def packages() -> Finding:
-    """What is installed is what requirements.lock pins."""
+    """The installed versions are those that requirements.lock pins."""
     if not REQUIREMENTS_LOCK.exists():
         return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
     pins = pinned(here=True).values()
@@ -173,11 +173,12 @@ def launcher() -> Finding:
 
 def variables() -> Finding:
     """The variables PARROTFLOW_* that are set; one that is misspelt would be ignored."""
-    if wrong := misspelt(os.environ):
-        name, like = next(iter(wrong.items()))
-        remedy = f"set {like} instead" if like else "the reference (`make docs`) lists all that there are; unset it"
-        return Finding("note", "variables", f"{name} is none that is read", remedy)
-    found = [f"{name} ({meaning})" for name, meaning in are_set(os.environ).items()]
+    known = {*VARIABLES, *SET_BY_STAGES}
+    if unknown := sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
+        like = difflib.get_close_matches(unknown[0], VARIABLES, 1)
+        remedy = f"set {like[0]} instead" if like else "unset it; the reference (`make docs`) lists all variables"
+        return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
+    found = [f"{name} ({meaning})" for name, (_, meaning) in VARIABLES.items() if name in os.environ]
     return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
 
 
@@ -192,13 +193,6 @@ def sandbox() -> Finding:
         remedy = 'docs/how-to/evaluation.md, "In a container", says what must be allowed to run generated code'
         return Finding("note", "sandbox", f"bubblewrap cannot isolate here ({reason})", remedy)
     return Finding("ok", "sandbox", "bubblewrap")
-
-
-def credentials() -> Finding:
-    """A Hub token in the environment; only publishing to the Hub needs one."""
-    if os.environ.get("HF_TOKEN"):
-        return Finding("ok", "credentials", "HF_TOKEN is set (not shown)")
-    return Finding("note", "credentials", "no HF_TOKEN", "set it to publish to the Hub; a local folder needs none")
 
 
 def _output(*command: str) -> str:

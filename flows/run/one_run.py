@@ -88,8 +88,7 @@ class Run:
 
         wanted = {"--force": self.options.force, "--pull": self.options.pull}
         options = [option for option, is_wanted in wanted.items() if is_wanted]
-        seconds = stage.policy.timeout_seconds
-        outcome = await run_stage(stage.name, self._environment, take, options=options, timeout_seconds=seconds)
+        outcome = await run_stage(stage.name, self._environment, take, options=options)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
@@ -128,7 +127,7 @@ def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Ite
 def planned_run(options: RunOptions) -> Run:
     """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
     plan = make_plan(options.targets, force=options.force)
-    for warning in [*plan.warnings, *section_warnings([stage.name for stage in plan.to_do])]:
+    for warning in section_warnings([stage.name for stage in plan.to_do]):
         print(f"warning: {warning}", flush=True)
     run = Run(plan, options, Terminal(plan))
     if not plan.to_do:

@@ -1,4 +1,4 @@
-"""What a run is asked, and how its stages and it end: values that everything else passes on."""
+"""The options of a run, and how it and its stages end."""
 
 import signal
 from dataclasses import KW_ONLY, dataclass
@@ -45,9 +45,9 @@ class StageOutcome:
     input; stopped: with the run, or given up early."""
     seconds: float = 0.0
     message: str = ""
-    """Of a failure: the stage's own error message."""
+    """The stage's own error message if it failed."""
     exit_code: int = 0
-    """Of the stage's command; negative for a signal."""
+    """The exit code of the stage's command; negative for a signal."""
 
     @property
     def good(self) -> bool:
@@ -70,7 +70,7 @@ class RunResult:
 
     @property
     def exit_code(self) -> int:
-        """Of the command whose run this is."""
+        """The exit code of the command that ran it."""
         return {"Failed": 1, "Cancelled": EXIT_CONTINUE}.get(self.state, 0)
 
 

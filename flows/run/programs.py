@@ -67,20 +67,6 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def start(program: "Program", to_do: Iterable[str]) -> "subprocess.Popen[str]":
-    """Start a program in a process group of its own; `to_do`: the stages of a plan that are not up to date."""
-    return subprocess.Popen(
-        shlex.split(program.command),
-        env={name: value for name, value in os.environ.items() if name != SERVER_KEY} | {STAGES_TO_DO: " ".join(to_do)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-
-
 def last_error(lines: Sequence[str]) -> str:
     """A program's last line `error: ...` with the lines after it, else its last line."""
     errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
@@ -128,7 +114,16 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
 
 def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
     """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
-    process = start(program, to_do)
+    process = subprocess.Popen(
+        shlex.split(program.command),
+        env={name: value for name, value in os.environ.items() if name != SERVER_KEY} | {STAGES_TO_DO: " ".join(to_do)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         output, _ = process.communicate(timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired:

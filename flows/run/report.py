@@ -53,14 +53,13 @@ def filled_in(template: str, form: Callable[[str], str] = str) -> str:
     return "" if missing else text
 
 
-def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list[tuple["PlannedStage", str, str]]:
-    """Each stage of the plan with what became of it and the seconds it took."""
-    rows: list[tuple[PlannedStage, str, str]] = []
+def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str, str, str]]:
+    """Each stage of the plan: its name, what became of it, the seconds it took, and why it was begun."""
     for stage in plan:
-        outcome = outcomes.get(stage.name)
-        result = outcome.result if outcome else ("cached" if stage.state == "clean" else "not started")
-        rows.append((stage, result, f"{outcome.seconds:.1f}" if outcome else ""))
-    return rows
+        if outcome := outcomes.get(stage.name):
+            yield stage.name, outcome.result, f"{outcome.seconds:.1f}", stage.why
+        else:
+            yield stage.name, "cached" if stage.state == "clean" else "not started", "", ""
 
 
 def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
@@ -76,8 +75,8 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
     """The Markdown page of a run: what ran, what was cached and why; the metrics; what failed."""
     lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
-    for stage, result, seconds in outcome_rows(plan, outcomes):
-        lines.append(f"| {_cell(stage.name)} | {result} | {seconds} | {_cell(stage.why)} |")
+    for row in outcome_rows(plan, outcomes):
+        lines.append(f"| {' | '.join(map(_cell, row))} |")
     if metrics := shown_metrics(up_to_date(plan, outcomes)):
         lines += ["", "| metric | value |", "|---|--:|"]
         lines += [f"| {_cell(name)} | {value} |" for name, value in metrics.items()]

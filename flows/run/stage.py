@@ -127,7 +127,6 @@ async def run_stage(
     on_lines: Callable[[list[str]], None],
     *,
     options: Sequence[str] = (),
-    timeout_seconds: float | None = None,
 ) -> StageOutcome:
     """Run a stage to its end, with these options of `dvc repro`; `on_lines` gets the lines that its command prints.
 
@@ -142,7 +141,7 @@ async def run_stage(
         on_lines(lines)
 
     output, report, process = _started(["--wait-for-lock", "repro", "--single-item", name, *options], environment)
-    stopped, late = await _to_the_end(process, output, LineSplitter(take), timeout_seconds)
+    stopped = await _to_the_end(process, output, LineSplitter(take))
     try:
         code, messages = report.recv() if report.poll() else (-signal.SIGKILL, [])
     except EOFError:
@@ -153,9 +152,6 @@ async def run_stage(
         return outcome
     if stopped:
         return StageOutcome(name, "stopped", outcome.seconds)
-    if late:
-        message = f"took longer than timeout_seconds = {timeout_seconds:g} (meta.flow in dvc.yaml) and was ended"
-        return StageOutcome(name, "failed", outcome.seconds, message)
     if outcome.exit_code in KILLED:
         message = describe_kill(memory_kills() > kills_before)
         return StageOutcome(name, "failed", outcome.seconds, message, outcome.exit_code)
@@ -179,10 +175,8 @@ def _started(
     return output, report, process
 
 
-async def _to_the_end(
-    process: ForkServerProcess, output: Connection, lines: "LineSplitter", timeout_seconds: float | None
-) -> tuple[bool, bool]:
-    """Read what a stage prints until it has ended; whether it was stopped, and whether it took too long.
+async def _to_the_end(process: ForkServerProcess, output: Connection, lines: "LineSplitter") -> bool:
+    """Read what a stage prints until it has ended; whether it was stopped.
 
     A background process of the command may keep the output open for ever, so its end is not waited for.
     """
@@ -201,15 +195,11 @@ async def _to_the_end(
 
     loop.add_reader(descriptor, read)
     loop.add_reader(process.sentinel, end)
-    stopped = late = False
+    stopped = False
     try:
-        async with asyncio.timeout(timeout_seconds):
-            await ended.wait()
-    except TimeoutError:
-        late = True
+        await ended.wait()
     except asyncio.CancelledError:
         stopped = True
-    if stopped or late:
         await _end(process, ended)
     loop.remove_reader(descriptor)
     loop.remove_reader(process.sentinel)
@@ -220,7 +210,7 @@ async def _to_the_end(
     output.close()
     if ended.is_set():
         process.join()
-    return stopped, late
+    return stopped
 
 
 async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
@@ -258,7 +248,7 @@ class LineSplitter:
     _shown: float = field(default_factory=time.monotonic)
 
     def feed(self, chunk: bytes) -> None:
-        """Take some bytes; none at all mean the end."""
+        """Take some bytes; an empty chunk is the end."""
         *whole, rest = (self.rest + chunk).split(b"\n")
         renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
         self.rest = rest[renewed:]  # older states would be split again with every chunk
@@ -272,7 +262,7 @@ class LineSplitter:
 
 
 def memory_kills() -> int:
-    """How many processes Linux has killed for lack of memory so far; 0 where it does not count them."""
+    """How many processes Linux has killed for lack of memory so far; 0 if it does not count them."""
     if not VMSTAT.exists():
         return 0
     lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
@@ -296,7 +286,7 @@ def exit_code_in(message: str) -> int | None:
 
 
 def read_outcome(name: str, code: int, messages: Sequence[str], lines: Sequence[str], seconds: float) -> StageOutcome:
-    """What became of a stage, by DVC's exit code and messages; of a failure the stage's own last error, else DVC's."""
+    """A stage's outcome from DVC's exit code and messages. A failure has the stage's own last error, else DVC's."""
     if code:
         failure = messages[-1] if messages else ""
         of_command, own = exit_code_in(failure), last_error(lines)

@@ -138,9 +138,9 @@ class Terminal:
             done = "Everything is up to date."
         else:
             table = columns("stage", "result", "seconds", "why")
-            for stage, result, seconds in outcome_rows(self.plan, outcomes):
+            for name, result, seconds, why in outcome_rows(self.plan, outcomes):
                 style = RESULT_STYLE.get(result, "dim")
-                table.add_row(escape(stage.name), f"[{style}]{result}[/]", seconds, escape(stage.why))
+                table.add_row(escape(name), f"[{style}]{result}[/]", seconds, escape(why))
             self.console.print()
             self.console.print(table)
             done = f"{time.perf_counter() - self.began:.0f} s in total."

@@ -17,7 +17,6 @@ from flows.dvc_repo import (
     DVC_TMP,
     LOCK_FILE,
     drop_damaged,
-    is_torn,
     low_space,
     open_repo,
     push_results,
@@ -99,14 +98,13 @@ def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def torn(folder: Path) -> Path:
-    project = toy(folder, ONE)
+def test_a_torn_table_is_named_by_the_doctor_and_removed_by_a_run_so_that_dvc_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = toy(tmp_path / "toy", ONE)
     (project / DVC_TMP / "rwlock").write_text('{"write": {"/a"')
-    return project
-
-
-def test_a_torn_table_is_removed_with_a_word_and_dvc_works_again(tmp_path: Path) -> None:
-    project = torn(tmp_path / "toy")
+    monkeypatch.chdir(project)
+    assert "rm .dvc/tmp/rwlock" in doctor.dvc().remedy
     with pytest.raises(subprocess.CalledProcessError):
         repro(project)
 
@@ -115,24 +113,6 @@ def test_a_torn_table_is_removed_with_a_word_and_dvc_works_again(tmp_path: Path)
     assert done.returncode == 0, done.stdout
     assert "nothing is lost" in done.stdout
     assert "up to date" in repro(project)
-
-
-def test_the_doctor_names_a_torn_table_and_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(torn(tmp_path / "toy"))
-
-    found = doctor.dvc()
-
-    assert found.level == "fault"
-    assert "rm .dvc/tmp/rwlock" in found.remedy
-
-
-def test_a_whole_table_stays(tmp_path: Path) -> None:
-    table = toy(tmp_path / "toy", ONE) / DVC_TMP / "rwlock"
-    table.write_text("{}")
-
-    assert not is_torn(table)
-    assert repair_after_kill(tmp_path / "toy") == []
-    assert table.exists()
 
 
 CACHE = Path(".dvc/cache/files/md5")

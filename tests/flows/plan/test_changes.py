@@ -110,15 +110,6 @@ def test_dvc_commit_declares_a_stage_up_to_date_after_an_edit_without_effect(pro
     assert states() == {}
 
 
-def test_a_stage_that_does_not_depend_on_its_code_is_a_warning(project: Path) -> None:
-    assert make_plan().warnings == []
-    (project / "dvc.yaml").write_text(DVC_YAML.replace("deps: [made.txt, data/code/use.json]", "deps: [made.txt]"))
-
-    assert make_plan().warnings == [
-        "use: data/code/use.json is not among its deps, so a change of its code goes unnoticed: add it in dvc.yaml"
-    ]
-
-
 LISTED = "stages: {list: {cmd: ls corpus > out.txt, deps: [corpus], outs: [out.txt]}}\n"
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.plan import settings
-from flows.plan.settings import check_params
+from flows.plan.settings import Policy, check_params, read_policy
 from stages.runtime.entry import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -115,3 +115,9 @@ def test_a_password_in_a_url_is_refused_before_anything_runs(tmp_path: Path, mon
         check_params()
 
     assert not [said for said in (in_params, in_a_variable, in_the_pipeline) if "s3cr3t" in str(said.value)]
+
+
+def test_a_policy_with_an_unknown_key_is_refused_by_stage_and_key() -> None:
+    with pytest.raises(UserError, match=r"dvc.yaml: train.meta.flow.timeout: Extra inputs are not permitted"):
+        read_policy("train", {"flow": {"timeout": 3}})
+    assert read_policy("train", {"owner": "me"}) == Policy()

@@ -98,6 +98,13 @@ def test_an_output_that_the_command_does_not_write_is_named_in_dvcs_words(script
     assert "output 'out.txt' does not exist" in outcome.message
 
 
+def test_a_stage_that_was_killed_says_so(script: Script) -> None:
+    outcome, _ = script("kill -9 $$")
+
+    assert outcome.result == "failed"
+    assert outcome.message == "was killed (SIGKILL) from outside; the same command continues"
+
+
 def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
     outcome, lines = script("sleep 1000 &\necho $!\ntouch out.txt\n")
 
@@ -174,24 +181,16 @@ def test_a_stage_ends_with_a_run_that_is_killed_saves_and_blocks_nobody(
     assert (folder / "saved.txt").read_text() == "saved"
 
 
-def test_a_line_that_renews_itself_counts_with_its_last_state() -> None:
-    lines: list[str] = []
-    split = LineSplitter(lines.extend)
-    for chunk in (b"10 %\r50", b" %\r100 %", b"\nhalf", b""):
-        split.feed(chunk)
-
-    assert lines == ["100 %", "half"]
-
-
 def test_a_progress_bar_is_shown_before_its_line_ends_and_only_its_newest_state_is_kept() -> None:
     lines: list[str] = []
     split = LineSplitter(lines.extend, every_seconds=0)
     for number in range(3):
         split.feed(b"%d of 3\r" % number)
         assert len(split.rest) <= len(b"0 of 3\r")
-    split.feed(b"3 of 3\n")
+    for chunk in (b"3 of 3\n", b"10 %\r50", b" %\r100 %\nhalf", b""):
+        split.feed(chunk)
 
-    assert lines[-2:] == ["2 of 3", "3 of 3"]
+    assert lines[-5:] == ["2 of 3", "3 of 3", "50", "100 %", "half"]
 
 
 def test_the_lines_of_one_chunk_come_together() -> None:

@@ -6,13 +6,13 @@ few examples of what was dropped, cut short, for the page about the corpus. They
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
 import pandas as pd
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from stages.formats.documents import read_table
-from stages.runtime.atomic import atomic_write
+from stages.formats.reports import Report
 from stages.runtime.entry import UserError
 
 LEDGER = Path("data/clean/ledger")
@@ -30,9 +30,6 @@ def read_ledger(columns: Sequence[str] | None = None) -> pd.DataFrame:
         raise UserError(f"{LEDGER}: no ledger; run `dvc repro clean`")
     ledger: pd.DataFrame = pd.concat([read_table(shard, columns).to_pandas() for shard in shards], ignore_index=True)
     return ledger
-
-
-PREVIEW = Path("data/clean/preview.json")
 
 
 class Dropped(BaseModel, frozen=True, extra="forbid"):
@@ -58,21 +55,11 @@ class DroppedBy(BaseModel, frozen=True, extra="forbid"):
     examples: list[Dropped]
 
 
-class Preview(BaseModel, frozen=True, extra="forbid"):
+class Preview(Report):
     """What `clean` shows of its work."""
+
+    path: ClassVar[Path] = Path("data/clean/preview.json")
+    stage: ClassVar[str] = "clean"
 
     dropped: list[DroppedBy]
     """The verdict with the most documents first."""
-
-    def write(self) -> None:
-        """Write it; equal values, equal bytes."""
-        atomic_write(PREVIEW, self.model_dump_json(indent=1) + "\n")
-
-    @classmethod
-    def read(cls) -> Self:
-        """Read it. Raises UserError where it is missing or damaged."""
-        try:
-            return cls.model_validate_json(PREVIEW.read_bytes())
-        except (OSError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{PREVIEW}: cannot be read ({reason}); run `dvc repro clean`") from None

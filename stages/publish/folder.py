@@ -1,9 +1,8 @@
 """Publishes to a folder: `NAME/revisions/REVISION` is kept for good, the link `NAME/main` leads to the current one.
 
-Files are read-only. A file that the revision `main` leads to has too is stored once, as a hard link.
+Files are read-only, and each revision has its own: damage to one is damage to no other.
 """
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -15,13 +14,10 @@ from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance, Receipt
 from stages.formats.revision.verify import verify_files
 from stages.publish.revision import Gate, Revision, attested
-from stages.runtime.atomic import atomic_folder, file_sha256, flush_to_disk
+from stages.runtime.atomic import atomic_folder, flush_to_disk
 from stages.runtime.entry import UserError
 
 READ_ONLY = 0o444
-
-NO_LINK = {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
-"""The file system has no hard links, no more of this file, or none to there: a copy takes more room, no less."""
 
 COPIED_AT_ONCE = 1 << 22
 """Bytes."""
@@ -41,7 +37,7 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
             require_intact(kept)
             attested(kept / PROVENANCE)
         else:
-            store(revision, kept, location / MAIN)
+            store(revision, kept)
         link(location / MAIN, Path(REVISIONS) / revision.name)
     return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)
 
@@ -78,33 +74,16 @@ def require_intact(kept: Path) -> None:
         raise UserError(f"{kept}: {faults[0]}; delete that folder and run `dvc repro -f -s publish`")
 
 
-def store(revision: Revision, target: Path, main: Path) -> None:
-    """Make the folder `target`, all or nothing; a file that `main` has too is linked, not copied."""
+def store(revision: Revision, target: Path) -> None:
+    """Make the folder `target`, all or nothing."""
     with atomic_folder(target) as folder:
         index = Provenance.read(revision.files[PROVENANCE])
-        stored = Provenance.find(main / PROVENANCE)
         for path, file in revision.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            digest = index.files.get(path)
-            if digest and stored and stored.files.get(path) == digest and linked(main / path, folder / path, digest):
-                continue
             copied = copy(file, folder / path)
-            if digest not in (None, copied):
+            if index.files.get(path, copied) != copied:
                 raise UserError(f"{file}: changed while it was published: run the same command again")
             (folder / path).chmod(READ_ONLY)
-
-
-def linked(stored: Path, target: Path, digest: str) -> bool:
-    """Whether `target` is now another name of a stored file, which was read to be sure that it has that sha256."""
-    if not stored.is_file() or file_sha256(stored) != digest:
-        return False
-    try:
-        os.link(stored, target)
-    except OSError as error:
-        if error.errno not in NO_LINK:
-            raise
-        return False
-    return True
 
 
 def copy(source: Path, target: Path) -> str:

@@ -52,6 +52,13 @@ that was taken back may have been loaded meanwhile by a worker that started then
 
 NAMED_CHANGES = 5
 
+REMEDIES = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space")
+    | dict.fromkeys((errno.EFBIG, errno.EIO), "look at the disk and at the limits of this shell (`ulimit -a`)")
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct permissions and owner (`ls -ld`)")
+)
+"""What a user can do about a write that the system refuses, by its errno."""
+
 FileState = tuple[object, ...]
 
 
@@ -149,20 +156,12 @@ def run_stage(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
-        where = f" while writing {error.filename}" if error.filename else ""
-        intact = f"{where}; `dvc checkout` restores the last result"
-        if error.errno in (errno.EFBIG, errno.EIO):
-            remedy = "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again"
-            fail(f"{os.strerror(error.errno)}{intact}: {remedy}", EXIT_USER_ERROR)
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
-            remedy = "correct its permissions or its owner (`ls -ld`), then run the same command again"
-            fail(
-                f"{error.filename}: {os.strerror(error.errno)}; `dvc checkout` restores the last result: {remedy}",
-                EXIT_USER_ERROR,
-            )
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in REMEDIES:
             raise
-        fail(f"no space left on the disk{intact}: free some space and run the same command again", EXIT_DISK_FULL)
+        where = f" while writing {error.filename}" if error.filename else ""
+        said = f"{os.strerror(error.errno)}{where}; `dvc checkout` restores the last result: {REMEDIES[error.errno]}"
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fail(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
 
 
 def require_listed(parameter: str, path: Path) -> None:

@@ -180,7 +180,7 @@ def test_a_disk_that_fills_up_ends_with_a_clear_error_and_the_previous_result_in
 
     before, after = run.stdout.split("left with 28")
     assert run.stderr.startswith("error: no space left on the disk")
-    assert "`dvc checkout` restores the last result: free some space and run the same command again" in run.stderr
+    assert "`dvc checkout` restores the last result: free some space, and run the same command again" in run.stderr
     hashes = [line for line in before.splitlines() if "data/documents" in line]
     assert hashes
     assert after.split("\n")[1:-1] == [*hashes, "documents", "left_out.csv"]

@@ -252,40 +252,22 @@ def test_a_name_in_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "message"),
+    ("numbers", "code", "remedy"),
     [
-        (
-            errno.ENOSPC,
-            28,
-            "no space left on the disk while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
-            "free some space and run the same command again",
-        ),
-        *(
-            (
-                number,
-                2,
-                f"data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
-                "correct its permissions or its owner (`ls -ld`), then run the same command again",
-            )
-            for number in (errno.EACCES, errno.EPERM, errno.EROFS)
-        ),
-        *(
-            (
-                number,
-                2,
-                f"{os.strerror(number)} while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
-                "look at the disk and at the limits of this shell (`ulimit -a`), then run the same command again",
-            )
-            for number in (errno.EFBIG, errno.EIO)
-        ),
+        ((errno.ENOSPC, errno.EDQUOT), 28, "free some space"),
+        ((errno.EACCES, errno.EPERM, errno.EROFS), 2, "correct permissions and owner (`ls -ld`)"),
+        ((errno.EFBIG, errno.EIO), 2, "look at the disk and at the limits of this shell (`ulimit -a`)"),
     ],
 )
 def test_what_the_system_refuses_is_named_with_what_to_do(
-    capsys: pytest.CaptureFixture[str], number: int, code: int, message: str
+    capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], code: int, remedy: str
 ) -> None:
-    error = OSError(number, os.strerror(number), "data/tokens/b0.bin")
-
-    assert failing(error, capsys) == (code, f"error: {message}\n")
+    for number in numbers:
+        assert failing(OSError(number, os.strerror(number), "data/tokens/b0.bin"), capsys) == (
+            code,
+            f"error: {os.strerror(number)} while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
+            f"{remedy}, and run the same command again\n",
+        )
 
 
 def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +275,7 @@ def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: 
         run_stage(lambda: Path("/dev/full").write_bytes(b"x") and None)
 
     assert left.value.code == 28
-    assert capsys.readouterr().err.startswith("error: no space left on the disk; `dvc checkout` restores")
+    assert capsys.readouterr().err.startswith("error: No space left on device; `dvc checkout` restores")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:

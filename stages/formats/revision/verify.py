@@ -48,6 +48,8 @@ PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-\S+ \S+")
 ARMOR = re.compile(rb"[!-~ \n]*")
 """The characters of a signature. ssh-keygen ignores other white space, in which a changed byte would be unnoticed."""
 
+NOT_VALID = "the signature is not valid: "
+
 SIGNER = "signer"
 """The name of every key that is trusted."""
 
@@ -118,26 +120,15 @@ class SignatureCheck:
 
     state: Literal["unsigned", "unchecked", "valid", "invalid"]
     """`unchecked`: there is a signature, and no public key to check it with."""
-    reason: str = ""
-    """Why it is invalid, or was not checked."""
-    signer: str = ""
-    """The fingerprint of the key."""
+    said: str
+    """In words, with the fingerprint of the key or the reason."""
 
     def is_acceptable(self, key: Path | None) -> bool:
-        """True if the signature satisfies the caller: valid when a key is given, not invalid when none is."""
+        """Whether the signature satisfies the caller: valid when a key is given, not invalid when none is."""
         return self.state == "valid" or (trusted_key(key) is None and self.state != "invalid")
 
     def __str__(self) -> str:
-        """In words."""
-        match self.state:
-            case "unsigned":
-                return "not signed"
-            case "unchecked":
-                return f"signature not checked: {self.reason}"
-            case "valid":
-                return f"signed by {self.signer}"
-            case "invalid":
-                return f"the signature is not valid: {self.reason}"
+        return self.said
 
 
 def sign(index: Path, key: Path) -> Path:
@@ -173,23 +164,22 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     if key is not None and not key.is_file():
         raise UserError(f"{key}: no such file; name a public key, e.g. key.pub")
     if not signature.is_file() or not content.is_file():
-        return SignatureCheck("unsigned")
+        return SignatureCheck("unsigned", "not signed")
     if key is None and shutil.which("ssh-keygen") is None:
-        return SignatureCheck("unchecked", "ssh-keygen is not installed")
+        return SignatureCheck("unchecked", "signature not checked: ssh-keygen is not installed")
     common = ("-n", NAMESPACE, "-s", str(signature))
     intact = ssh_keygen("check-novalidate", *common, reads=content)
     if intact.returncode or not ARMOR.fullmatch(signature.read_bytes()):
-        return SignatureCheck("invalid", f"{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
+        return SignatureCheck("invalid", f"{NOT_VALID}{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
     fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
     if key is None:
-        return SignatureCheck(
-            "unchecked", f"made with the key {fingerprint}; name the publisher's public key with --key"
-        )
+        said = f"signature not checked: made with the key {fingerprint}; name the publisher's public key with --key"
+        return SignatureCheck("unchecked", said)
     with allowed_signers(key) as allowed:
         done = ssh_keygen("verify", "-f", str(allowed), "-I", SIGNER, *common, reads=content)
     if done.returncode == 0:
-        return SignatureCheck("valid", signer=fingerprint)
-    return SignatureCheck("invalid", f"made with the key {fingerprint}, which is not in {key}")
+        return SignatureCheck("valid", f"signed by {fingerprint}")
+    return SignatureCheck("invalid", f"{NOT_VALID}made with the key {fingerprint}, which is not in {key}")
 
 
 def trusted_key(key: Path | None) -> Path | None:

@@ -96,11 +96,13 @@ def test_a_revision_without_a_signature_is_unsigned_and_refused_where_a_key_is_n
 def test_whoever_writes_a_revision_anew_cannot_sign_it(signed: Path, key: Path, tmp_path: Path) -> None:
     (signed / "model.safetensors").write_bytes(b"other weights")
     write_index(signed)
-    assert verify_signature(signed, public(key)).reason.startswith(f"{PROVENANCE} is not what was signed")
+    assert verify_signature(signed, public(key)).said.startswith(
+        f"the signature is not valid: {PROVENANCE} is not what was signed"
+    )
     assert verify_signature(signed).state == "invalid"
 
     sign(signed / PROVENANCE, make_key(tmp_path, "forger"))
-    assert verify_signature(signed, public(key)).reason.endswith(f"which is not in {public(key)}")
+    assert verify_signature(signed, public(key)).said.endswith(f"which is not in {public(key)}")
 
 
 def test_a_signature_that_was_made_for_something_else_is_not_valid(revision: Path, key: Path) -> None:

@@ -28,6 +28,7 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 
 SHARED_BY_ALL = (
     "__init__",
+    "formats/reports",
     "runtime/atomic",
     "runtime/code",
     "runtime/entry",
@@ -35,7 +36,7 @@ SHARED_BY_ALL = (
     "runtime/stage",
     "runtime/stage_code",
 )
-"""Writing whole files, failing clearly, code, inputs, versions: what no stage can do without."""
+"""Reports, whole files, clear failures, code, inputs, versions: what no stage can do without."""
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
 """A line of a lock: a version of one library, perhaps on some platforms only."""

@@ -13,19 +13,9 @@ from tests.formats.revision.records import write_index
 pytestmark = pytest.mark.needs_ssh_keygen
 
 
-def make_key(folder: Path, name: str = "key", *options: str, passphrase: str = "") -> Path:
+def make_key(folder: Path, name: str = "key", kind: str = "ed25519", passphrase: str = "") -> Path:
     """The file of a private key; the public one is next to it."""
-    command = [
-        "ssh-keygen",
-        "-q",
-        *(options or ("-t", "ed25519")),
-        "-N",
-        passphrase,
-        "-C",
-        "",
-        "-f",
-        str(folder / name),
-    ]
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "", "-f", str(folder / name)]
     subprocess.run(command, check=True, capture_output=True)
     return folder / name
 
@@ -58,7 +48,7 @@ def test_a_signature_is_verified_with_the_public_key(signed: Path, key: Path, mo
 
 
 def test_any_key_of_a_file_with_several_verifies(signed: Path, key: Path, tmp_path: Path) -> None:
-    other = public(make_key(tmp_path, "other")).read_text()
+    other = public(make_key(tmp_path, "other", "ecdsa")).read_text()
     (tmp_path / "team.pub").write_text(f"{other}\n# the second machine\n{public(key).read_text()}")
     assert verify_signature(signed, tmp_path / "team.pub").state == "valid"
     (tmp_path / "team.pub").write_text(other * 2)
@@ -71,15 +61,6 @@ def test_openssh_itself_verifies_it(signed: Path, key: Path, tmp_path: Path) -> 
     names = ["-f", tmp_path / "allowed", "-I", "me@example.com", "-n", "parrotflow"]
     command = ["ssh-keygen", "-Y", "verify", *names, "-s", signed / SIGNATURE]
     subprocess.run(command, input=(signed / PROVENANCE).read_bytes(), check=True)
-
-
-@pytest.mark.parametrize("options", [("-t", "ecdsa"), ("-t", "rsa", "-b", "2048")])
-def test_keys_of_other_kinds_work_too(revision: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    key = make_key(tmp_path, "other", *options)
-
-    sign(revision / PROVENANCE, key)
-
-    assert verify_signature(revision, public(key)).state == "valid"
 
 
 def test_nobody_is_asked_for_a_passphrase(revision: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.execution import Execution
 from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     PROVENANCE,
@@ -20,7 +19,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.formats.revision.verify import verify_files
 from stages.runtime.entry import UserError
-from tests.formats.revision.records import execution, write_index
+from tests.formats.revision.records import write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -126,13 +125,6 @@ def test_a_name_follows_from_content_and_not_from_order_nor_from_what_is_observe
     assert revision_name(dict(reversed(named.items()))) == name
     assert revision_name(named | {PROVENANCE: SHA256, record_path("dvc.lock"): SHA256}) == name
     assert revision_name(named | {"another file": "0" * 64}) != name
-
-
-def test_execution_facts_are_read_as_they_were_written(tmp_path: Path) -> None:
-    execution(SHA256).write(tmp_path / "execution.json")
-
-    assert Execution.find(tmp_path / "execution.json") == execution(SHA256)
-    assert Execution.find(tmp_path / "none.json") is None
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import WordKind, word_list
 from stages.formats.documents import read_shard
-from stages.formats.reports import json_object, read_lines
-from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, looks_like_rows
+from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, json_object, looks_like_rows, read_lines
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.entry import UserError

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 from stages.collect.find import FoundFile, one_line
 from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem
 from stages.formats.documents import without_query
-from stages.formats.reports import json_object
-from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of
+from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of, json_object
 from stages.runtime.entry import UserError, visible, without_credentials
 from stages.runtime.section import Section
 

@@ -1,10 +1,16 @@
-"""Rows of tables and of JSON lines: which files hold them, and the value of a field."""
+"""Rows that people write, as tables or JSON lines: which files hold them, how they are read, what a field holds."""
 
+import gzip
+import json
 import re
+import zlib
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from stages.formats.reports import parse_json
+from stages.formats.reports import Model, parse
+from stages.runtime.entry import UserError
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 """Endings of the compressions that are read."""
@@ -35,6 +41,53 @@ def looks_like_rows(content: bytes) -> bool:
     first, _, rest = content.lstrip().partition(b"\n")
     one, other = (as_json(line) for line in (first, rest.lstrip().partition(b"\n")[0]))
     return isinstance(one, dict) and isinstance(other, dict) and bool(one) and one.keys() == other.keys()
+
+
+def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:
+    """A file with a line of JSON for each value. Raises UserError that names the first line that is wrong."""
+    return [parse(line, model, f"{path}: line {number}", remedy) for number, line in read_lines(path, f"; {remedy}")]
+
+
+def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
+    """The lines of a file, also gzipped (`.gz`), that are not blank, with their numbers from 1.
+
+    Raises UserError, which ends with `remedy`, if it cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except UnicodeError:
+        advice = "convert it, or unpack it if it is compressed (only .gz is read)"
+        raise UserError(f"{path}: is not UTF-8 text: {advice}{remedy}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UserError(f"{path}: cannot be read ({reason}){remedy}") from None
+    # Not splitlines(): only a newline ends a line of JSON, and a text may hold other separators as they are.
+    return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def json_object(line: str | bytes, where: str) -> dict[str, Any]:
+    """The object in a line that people wrote. Raises UserError that begins with `where` if it is none."""
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not valid JSON ({error}); correct or remove it") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{where} is not a JSON object but {type(row).__name__}; correct or remove it")
+    return row
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON that people wrote. Raises ValueError also where a key is there twice: only one of its values would count."""
+    return json.loads(text, object_pairs_hook=_keys_once)
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key `{repeated}` is there twice")
+    return values
 
 
 def as_json(content: bytes) -> Any:

@@ -15,7 +15,8 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report, read_json, read_rows, write_json, write_lines
+from stages.formats.reports import Report, read_json, write_json, write_lines
+from stages.formats.rows import read_rows
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
-from stages.formats.reports import first_fault, json_object, read_lines, read_rows, write_lines
+from stages.formats.reports import first_fault, write_lines
+from stages.formats.rows import json_object, read_lines, read_rows
 from stages.runtime.entry import UserError
 
 PROBLEMS = Path("data/problems.jsonl")

@@ -107,19 +107,6 @@ def test_a_publication_is_made_again_after_it_was_deleted_and_anew_after_a_score
     assert state() != "clean"
 
 
-def test_an_old_commit_that_is_checked_out_is_published_again(pipeline: Path) -> None:
-    for description in ("AAA", "BBB"):
-        describe(description)
-        reproduce()
-        subprocess.run(["git", "commit", "-qam", description], check=True)
-    subprocess.run(["git", "checkout", "-q", "HEAD^"], check=True)
-    dvc("checkout")
-
-    reproduce()
-
-    require_agreement("AAA")
-
-
 def test_an_experiment_publishes_nothing_until_it_is_applied(pipeline: Path) -> None:
     describe("AAA")
     reproduce()

@@ -69,7 +69,9 @@ def test_a_private_repository_gets_one_commit_and_a_tag_and_a_second_publication
     assert hub.requests("PUT|/commit/") == before
 
 
-def test_main_follows_what_is_published_also_back_to_an_earlier_revision(hub: Hub) -> None:
+def test_main_follows_what_is_published_also_back_to_an_earlier_revision_and_keeps_files_of_others(hub: Hub) -> None:
+    hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
+    hub.repositories[NAME].commit("main", {"README.md": b"# mine", "paper.pdf": b"pdf"}, [], "by hand")
     receipts = []
     for seed in (0, 1, 0):
         write_model(Path(), seed=seed)
@@ -80,18 +82,10 @@ def test_main_follows_what_is_published_also_back_to_an_earlier_revision(hub: Hu
         assert set(receipts[-1].sha256) <= hub.repositories[NAME].tree("main").keys()
         assert ("vocabulary.txt" in hub.repositories[NAME].tree("main")) == bool(seed)
 
-    assert titles(hub, "main") == [f"Publish {receipt.revision}" for receipt in receipts]
+    assert titles(hub, "main") == ["by hand", *(f"Publish {receipt.revision}" for receipt in receipts)]
+    assert "paper.pdf" in hub.repositories[NAME].tree("main")
     assert receipts[0].revision == receipts[2].revision
     assert hub.repositories[NAME].refs("tags") == {str(receipt.revision): receipt.commit for receipt in receipts[:2]}
-
-
-def test_files_of_others_on_main_stay(hub: Hub) -> None:
-    hub.repositories[NAME] = Repository(hub.folder / NAME, private=True)
-    hub.repositories[NAME].commit("main", {"README.md": b"# mine", "paper.pdf": b"pdf"}, [], "by hand")
-
-    publish()
-
-    assert "paper.pdf" in hub.repositories[NAME].tree("main")
 
 
 def test_each_exported_step_is_a_commit_on_the_branch_of_its_run_with_a_tag(hub: Hub) -> None:

@@ -1,4 +1,4 @@
-"""What the model card's template is filled with, beyond what reports say themselves: formats, and rows of tables."""
+"""Formats and table rows with which the model card's template is filled, besides the reports themselves."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ ARCHITECTURE = {
     "input and output embeddings shared": ("tie_word_embeddings",),
     "dtype of the weights": ("dtype", "torch_dtype"),
 }
-"""What a reader looks for -> its names in the configurations of transformers."""
+"""Property that a reader looks for -> its names in the configurations of transformers."""
 
 
 def filled_card(
@@ -116,7 +116,7 @@ def first_words(line: str) -> str:
 
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
-    """What the configuration says of them; what it leaves to the architecture's default is left out."""
+    """The sizes that the configuration states; those left to the architecture's default are missing."""
     yield "parameters", shown(inputs.training["parameters"])
     for title, names in ARCHITECTURE.items():
         value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
@@ -134,7 +134,7 @@ def pass_at_k(report: ScoreReport) -> list[tuple[str, SetScore, int, PassAtK]]:
 
 
 def without_width(scores: Iterable[tuple[str, SetScore, int, PassAtK]]) -> bool:
-    """Whether an interval has no width."""
+    """True if an interval has no width."""
     return any(one.interval_95 and one.interval_95[0] == one.interval_95[1] for *_, one in scores)
 
 
@@ -145,12 +145,12 @@ def problems_from(found: SetScore, generation: Generation) -> str:
 
 
 def problem_set_name(name: str, problems: int) -> str:
-    """What the card calls a set of code problems."""
+    """The name of a set of code problems in the card."""
     return f"{name} ({problems:,} problems)"
 
 
 def is_published(name: str, found: SetScore) -> bool:
-    """Whether these are a benchmark's problems, by name and number."""
+    """True if these are a benchmark's problems, by name and number."""
     return found.problems in PUBLISHED.get(name, ())
 
 
@@ -164,13 +164,13 @@ def unpublished(report: ScoreReport) -> str:
 
 
 def drawn(generation: Generation) -> str:
-    """From which distribution the samples were drawn."""
+    """The distribution from which the samples were drawn."""
     sampling = generation.receipts.sampling["problems"]
     return f"temperature {sampling['temperature']:g}, top-p {sampling['top_p']:g}"
 
 
 def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
-    """A row for each metric of each task and group: of how many documents is empty for a group."""
+    """One row per metric of each task or group; the document count is blank for groups."""
     for name, metrics in sorted(report.harness.items()):
         task = report.tasks.get(name)
         counts = ("", "")
@@ -192,7 +192,7 @@ def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | 
 
 
 def verdict(sample: Sample) -> str:
-    """What can be said of a completion without running it."""
+    """Describe a completion without running it."""
     notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
     if not sample.body.strip():
         notes.append("the model wrote nothing")

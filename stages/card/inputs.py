@@ -1,4 +1,4 @@
-"""What the card is written from: the model, its evaluation and what it was trained on, all results of stages."""
+"""The results of stages that the card is written from: the model, its evaluation and its training data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ class CardInputs:
 
 
 def read_inputs() -> CardInputs:
-    """Read all of it. Raises UserError that names what is missing."""
+    """Read all inputs. Raises UserError that names a missing one."""
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")

@@ -54,7 +54,7 @@ class Generated:
     pieces: list[str]
     """What each token added to the text, and to the stop string: empty until a character is whole."""
     log_probabilities: list[float]
-    """Of each token (`sampling.log_probabilities`)."""
+    """The log-probability of each token, under the model itself (`rows.log_probabilities`)."""
 
 
 def generate(
@@ -82,7 +82,7 @@ def stream(
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
-    """What the model reads: the end-of-sequence id, which begins every document, then the prompt."""
+    """The ids that the model reads: the end-of-sequence id, which begins every document, then the prompt."""
     return [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
 
 
@@ -92,7 +92,7 @@ class _Work:
 
     tokenizer: PreTrainedTokenizerFast
     end_id: int
-    """Of the token that ends a text."""
+    """The id of the token that ends a text."""
     known_ids: int
     """One more than the tokenizer's highest id: further ones pad some models' embeddings and are never drawn."""
     requests: Sequence[GenerationRequest]

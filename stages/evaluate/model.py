@@ -22,13 +22,13 @@ from stages.runtime.cache import cache_key
 from stages.runtime.entry import UserError, first_line
 
 ROUNDING = 1e-4
-"""Of the largest logit: two rows of a batch may differ by it without a reason."""
+"""Share of the largest logit by which two equal rows of a batch may differ through rounding."""
 
 logging.disable_progress_bar()  # reading a local file is quick
 
 
 def open_config(folder: Path) -> PreTrainedConfig:
-    """What a model folder says of its model, without the weights. Code in the folder is never executed.
+    """Open the configuration of a model folder, without the weights. Code in the folder is never executed.
 
     Raises UserError if the folder holds no model that transformers knows.
     """

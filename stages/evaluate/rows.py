@@ -19,10 +19,10 @@ from stages.evaluate.bootstrap import Floats
 from stages.runtime.entry import UserError
 
 CANDIDATES = 256
-"""How many of the most likely tokens are summed at first. Only rows where they do not reach top_p sum all tokens."""
+"""Most likely tokens that are summed first. Only rows in which they do not reach top_p sum all tokens."""
 
 COLDEST = 1e-6
-"""Of temperatures below it the logits' quotients would exceed float32; they take the most likely token, as 0 does."""
+"""Below this temperature the divided logits would exceed float32, so the most likely token is taken, as at 0."""
 
 
 def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
@@ -95,7 +95,7 @@ def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[n
 
 
 DECIMALS = 3
-"""Of a log-probability. Further ones are float32's rounding in all but the likeliest tokens."""
+"""Decimals of a log-probability. Further ones are float32's rounding in all but the likeliest tokens."""
 
 
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
@@ -141,7 +141,7 @@ def _can_be_batched(model: PreTrainedModel) -> bool:
 
 
 def attention_window(model: PreTrainedModel) -> float:
-    """How many positions every layer sees; infinite where all layers see all positions.
+    """The number of positions that every layer sees; infinite if all layers see all positions.
 
     A mask that is given to the model replaces its layers' own windows, so rows must not be longer than these.
     """
@@ -159,7 +159,7 @@ class BatchedRows:
     def __init__(self, model: PreTrainedModel, width: int, length: int) -> None:
         self.model, self.width, self.length = model, width, length
         self.positions = torch.zeros(width, dtype=torch.int64, device=model.device)
-        """Of the next token."""
+        """Positions of the next tokens."""
         self.mask = torch.full((width, 1, 1, length), MASKED, device=model.device)
         """Added to the attention's scores."""
         self.mask[..., 0] = 0  # so that the softmax of an idle row is defined

@@ -37,16 +37,16 @@ class Header:
     source: str
     path: str
     line: int
-    """Of the header, counted from 1."""
+    """The line of the header, counted from 1."""
     before: str
     """Whole lines before the header, at most `header_bytes` bytes."""
     signature: str
-    """What is to be completed. It does not end with white space: the tokenizer merges a newline and the indent after
+    """The text to complete. It does not end with white space: the tokenizer merges a newline and the indent after
     it into one token, and ending the prompt between them splits that token."""
 
     @property
     def prompt(self) -> str:
-        """What the model reads."""
+        """The text that the model reads."""
         return self.before + self.signature
 
     @property
@@ -153,7 +153,7 @@ def _end(indent: int, text: str) -> int | None:
 
 
 def _is_open(code: str) -> bool:
-    """Whether code ends within brackets or a string of several lines."""
+    """True if code ends within brackets or a string of several lines."""
     try:
         for _ in tokenize.generate_tokens(io.StringIO(code).readline):
             pass
@@ -171,7 +171,7 @@ def indentation(line: str) -> int:
 
 
 def parses_as_python(text: str) -> bool:
-    """Whether a text parses; one that is indented, within a block."""
+    """True if a text parses; an indented one is parsed within a block."""
     return _tree(_in_a_block(text)) is not None
 
 
@@ -224,7 +224,7 @@ def paragraph_end(_: Header) -> End:
 
 
 def blank_line(text: str) -> int | None:
-    """Where the first blank line begins, with the end of the line before it; None without one."""
+    """The index of the first blank line, including the newline before it; None without one."""
     found = BLANK_LINE.search(text)
     return found.start() if found else None
 
@@ -238,7 +238,7 @@ def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What the stage needs to know about a language."""
+    """Everything that the stage needs to know about a language."""
 
     headers: Find
     header_end: Callable[[Header], End]

@@ -1,4 +1,4 @@
-"""What the model wrote, measured without running it: does it parse, does it repeat itself or the training data.
+"""Measures what the model wrote without running it: does it parse, does it repeat itself or the training data.
 
 The report, with the settings that the texts were generated with; a row for each text; and all of it on one page, where
 each token is shaded by how likely it was.
@@ -32,7 +32,7 @@ SHADES = (0.5, 0.1, 0.01, 0.001)
 """Probabilities: a token has as many shades as it is less likely than of these."""
 
 SHOWN_TEXTS = 1000
-"""Of each part of the page, at most: each token is an element, and a browser has to show it."""
+"""Most texts in a part of the page: each token is an element that a browser has to show."""
 
 
 class ShadedToken(NamedTuple):
@@ -42,7 +42,7 @@ class ShadedToken(NamedTuple):
     shade: int
     """0, the likeliest, to 4."""
     log_probability: float
-    """Of a character that several tokens make up, that of all of them."""
+    """If several tokens make up a character, the sum over all of them."""
 
 
 def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
@@ -68,7 +68,7 @@ NGRAM = 4
 Integers = npt.NDArray[np.int64]
 
 TOKENS_AT_ONCE = 2**22
-"""How much of the store is in memory; at most 32 bytes each."""
+"""Tokens of the store held in memory; at most 32 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Look:
 
     text: Text
     tokens: int
-    """Of the text, tokenized again."""
+    """Tokens of the text, tokenized again."""
     parses: bool | None
     """Whether the whole parses; None for a language without a grammar."""
     repeated: float
@@ -103,7 +103,7 @@ def look_at(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: To
 
 
 def repeated_share(ids: Sequence[int]) -> float:
-    """Of a text's 4-grams of tokens, the share that occurred before in it; 0 where it has none."""
+    """The share of a text's 4-grams of tokens that occurred in it before; 0 if it has none."""
     ngrams = [tuple(ids[start : start + NGRAM]) for start in range(len(ids) - NGRAM + 1)]
     return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 

@@ -1,4 +1,4 @@
-"""What the model is asked to write, completions of held-out headers and of problems; and what is kept of its texts."""
+"""Requests for completions of held-out headers and of problems, and the texts kept from the results."""
 
 import hashlib
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ class Text:
     """Source, path and line; or the task_id."""
     sample: int
     prompt: str
-    """What the model read."""
+    """The text that the model read."""
     text: str
-    """What it wrote."""
+    """The text that it wrote."""
     whole: str
     """The function: the last lines of the prompt, or all of it, and the text."""
     written: Generated
-    """Of which `text` is what was kept."""
+    """The generated text; `text` is the part that was kept."""
     skipped: int
     """Characters of it before `text`: white space of the prompt that the model wrote itself."""
     language: str
@@ -100,7 +100,7 @@ def own_seed(seed: int, name: str) -> int:
 
 
 def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest]) -> int:
-    """How many of the requests have a prompt of more tokens than the model reads."""
+    """The number of requests whose prompt has more tokens than the model reads."""
     limit = position_limit(open_config(MODEL))
     prompts = {request.prompt for request in requests}
     long = {prompt for prompt in prompts if limit is not None and len(prompt_tokens(tokenizer, prompt)) > limit}

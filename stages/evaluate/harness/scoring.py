@@ -29,7 +29,7 @@ TASK_FILES = Path("evaluation/tasks")
 """The project's own task files, with the data and the Python files that they name."""
 
 LIBRARIES = (*MODEL_LIBRARIES, "datasets", "lm_eval")
-"""What an answer is computed with."""
+"""The libraries that an answer depends on."""
 
 REQUESTS_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
 DEFAULT_BATCH = {"cpu": 4, "cuda": 16}
@@ -53,7 +53,7 @@ class Scored:
     lm: HFLM
     weights_sha256: str
     results: list[dict[str, Any]]
-    """What `simple_evaluate` returned for each name of `harness.tasks`."""
+    """The return value of `simple_evaluate` for each name of `harness.tasks`."""
 
 
 def score(folder: Path, params: HarnessParams) -> Scored:

@@ -155,7 +155,7 @@ class Tokens:
     lengths: Positions
     """Tokens of each document, its closing id counted; shape (documents,)."""
     first_id: int
-    """What the model reads before a document."""
+    """The id that the model reads before a document."""
 
     @cached_property
     def starts(self) -> Positions:
@@ -212,7 +212,7 @@ class WindowSizes:
 
     context_length: int
     stride: int
-    """By which a window advances."""
+    """Tokens by which a window advances."""
 
     @property
     def buckets(self) -> Positions:
@@ -284,14 +284,14 @@ class ScoringPlan:
         return batches(self.windows(), self.batch_size * self.sizes.context_length, SHORT_WINDOWS * self.batch_size)
 
     def windows(self) -> Iterator[Window]:
-        """Those of all documents."""
+        """The windows of all documents."""
         lengths = enumerate(self.tokens.lengths.tolist())
         cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
         return chain.from_iterable(cut)
 
 
 def scored_per_bucket(plan: ScoringPlan) -> Positions:
-    """How many tokens are scored in each bucket of positions; shape (buckets,)."""
+    """Count the scored tokens of each bucket of positions; shape (buckets,)."""
     changes = np.zeros(plan.sizes.context_length + 1, dtype=np.int64)
     for window in plan.windows():
         changes[window.context] += 1

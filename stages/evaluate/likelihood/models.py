@@ -30,7 +30,7 @@ class ScoredModel:
     sizes: WindowSizes
     vocabulary: int
     revision: str | None = None
-    """Its commit on the Hub; None for a folder."""
+    """The commit on the Hub; None for a folder."""
 
     def tokens(self, held_out: HeldOutSet) -> Tokens:
         """A set's documents in ids of the model's own tokenizer. Raises UserError where they do not fit the model."""

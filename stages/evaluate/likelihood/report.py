@@ -36,7 +36,7 @@ GZIP = 31
 METRICS = ("loss", "perplexity", "bits_per_byte")
 
 DOCUMENT_LOSSES = Path("data/document_losses.parquet")
-"""What every number of the report can be recomputed from: a row for each set, model and document, in that order."""
+"""One row per set, model and document, in that order. Every number of the report can be recomputed from it."""
 
 DOCUMENT_LOSS = pa.schema(
     [
@@ -60,9 +60,9 @@ class Bootstrap:
     seed: int
 
     def intervals(self, columns: Floats) -> dict[str, Interval | None]:
-        """Of the loss, perplexity and bits per byte of these documents (their nats, tokens and bytes).
+        """The intervals of loss, perplexity and bits per byte, given these documents' nats, tokens and bytes.
 
-        None of a single document, which cannot vary.
+        They are None for a single document, which cannot vary.
         """
         if len(columns) < 2:
             return dict.fromkeys(METRICS)
@@ -70,7 +70,7 @@ class Bootstrap:
         return {name: interval_95(values) for name, values in drawn.items()}
 
     def interval(self, columns: Floats) -> Interval | None:
-        """Of the bits per byte alone."""
+        """The interval of bits per byte."""
         return self.intervals(columns)["bits_per_byte"]
 
 
@@ -153,7 +153,7 @@ def metrics(columns: Floats) -> dict[str, Any]:
 
 
 def bits_per_byte(columns: Floats) -> float:
-    """Of all documents together, rounded."""
+    """Bits per byte of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
 
@@ -189,7 +189,7 @@ def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
 def evaluation_receipt(
     scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, notes: Sequence[str]
 ) -> EvaluationReceipt:
-    """Of each set as the trained model has scored it, and of all models, the trained one first.
+    """The receipt of each set as the trained model scored it, and of all models, the trained one first.
 
     `notes` are said with the convention.
     """

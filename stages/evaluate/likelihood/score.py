@@ -31,10 +31,10 @@ from stages.runtime.entry import UserError, whole_number
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 
 GPU_TOKENS = 2**15
-"""That a GPU reads at once. Not measured."""
+"""Tokens that a GPU reads at once. Not measured."""
 
 CPU_TOKENS = 1024
-"""That a CPU reads at once. What a layer computes for more of them leaves the cache."""
+"""Tokens that a CPU reads at once. The activations of more of them do not fit into its cache."""
 
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
@@ -76,7 +76,7 @@ class Losses:
     documents: Floats
     """Shape (documents,)."""
     positions: Floats
-    """Of all windows together, by bucket of positions; shape (buckets,)."""
+    """Sums over all windows, by bucket of positions; shape (buckets,)."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> lis
 
 
 def windows_at_once(sizes: WindowSizes) -> int:
-    """How many full windows are scored at once, unless the environment says it."""
+    """Full windows scored at once, unless the environment sets the number."""
     tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_TOKENS
     return whole_number(WINDOWS_VARIABLE, max(1, tokens // sizes.context_length))
 
@@ -178,7 +178,7 @@ class Scorer:
         return losses
 
     def _losses(self, inputs: torch.Tensor, expected: torch.Tensor, scored: torch.Tensor) -> torch.Tensor:
-        """Those of the scored positions alone, in order; `expected` and `scored` are (windows, last positions)."""
+        """The losses of the scored positions, in order; `expected` and `scored` are (windows, last positions)."""
         # Padding follows the text, where a causal model cannot attend to it: no mask is needed.
         inputs, expected = inputs.to(self.model.device), expected.to(self.model.device)[scored]
         kept = scored.shape[1]

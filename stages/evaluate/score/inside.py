@@ -1,4 +1,4 @@
-"""What runs inside the sandbox, all of it in this file, from the standard library alone: one program, once.
+"""Runs one program, once, inside the sandbox. All of it is in this file, from the standard library alone.
 
 A program is the one that its benchmark defines, candidate and tests in one. It has passed if all of it has run: a nonce
 is written after the program's last line, so a program that ends earlier never passes.
@@ -15,7 +15,7 @@ import sys
 FILE_BYTES = 16_000_000
 OPEN_FILES = 64
 MOST_THREADS = 64
-"""Of a program, as it can start no process. The kernel does not count those of root."""
+"""Threads of a program, which can start no process. The kernel does not count those of root."""
 MAX_VERDICT_BYTES = 1000
 
 

@@ -36,13 +36,13 @@ NOBODY = "65534"
 TMP_BYTES = 16_000_000
 
 LIBRARIES = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
-"""Where systems keep the C libraries and their loader."""
+"""Folders in which systems keep the C libraries and their loader."""
 
 RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert double(2) == 4\n"
 """Judged before all others: the libraries that a candidate imports can be read."""
 
 FAILURES: tuple[SampleResult, ...] = ("assertion", "exception", "syntax", "memory")
-"""What inside.py says of a program that has not passed."""
+"""Results that inside.py reports of a program that has not passed."""
 
 
 def require_isolation(limits: Limits) -> None:
@@ -112,7 +112,7 @@ def end(sandbox: "subprocess.Popen[bytes]") -> None:
 
 
 def outcome_of(written: str, nonce: str) -> Outcome | None:
-    """What inside.py has written: the nonce, or a failure; None for anything else."""
+    """Read what inside.py wrote: the nonce, or a failure; None for anything else."""
     if written == nonce:
         return Outcome("passed")
     result, _, name = written.partition(" ")

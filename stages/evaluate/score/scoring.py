@@ -84,7 +84,7 @@ def solutions(problems: Sequence[Problem]) -> list[Completion]:
 
 
 def failures(verdicts: Iterable[SampleVerdict]) -> dict[str, str]:
-    """Why a problem cannot be passed on this machine, by task_id, given the verdicts on all solutions.
+    """The reason why a problem cannot be passed on this machine, by task_id, given the verdicts on all solutions.
 
     Tests that import a library that is not installed, for instance, fail every completion.
     """

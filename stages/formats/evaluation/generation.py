@@ -1,4 +1,4 @@
-"""What a model wrote: completions of held-out headers and of code problems, and the report on both.
+"""Completions of held-out headers and of code problems that a model wrote, and the report on both.
 
 generate writes all of it; score runs the completions of problems, publish shows the samples and the report.
 
@@ -20,7 +20,7 @@ from stages.formats.rows import read_rows
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
-"""Of each sample: whether it parses, what it repeats, what it shares with the training data."""
+"""A row per sample: whether it parses, repeats itself, and shares text with the training data."""
 SAMPLES = Path("data/samples.json")
 SAMPLES_HTML = Path("data/samples.html")
 COMPLETIONS = Path("data/completions.jsonl")
@@ -31,21 +31,21 @@ Ended: TypeAlias = Literal["eos", "stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the model wrote for the header of a held-out function or paragraph."""
+    """A completion of the header of a held-out function or paragraph."""
 
     source: str
     """The package, repository or data set of the held-out document."""
     path: str
-    """Of the document in its source."""
+    """The path of the document in its source."""
     line: int
-    """Of the header, counted from 1."""
+    """The line of the header, counted from 1."""
     prompt: str
-    """What the model read: lines of the file, then the signature."""
+    """The text that the model read: lines of the file, then the signature."""
     signature: str
     body: str
-    """What the model wrote, in whole lines; begins with the end of the signature's line."""
+    """The text that the model wrote, in whole lines; begins with the end of the signature's line."""
     seed: int
-    """Of this sample alone."""
+    """The seed of this sample alone."""
     finished: bool
     """The model continued to what follows the function or ended the document; otherwise its tokens were used up."""
     parses: bool | None
@@ -73,11 +73,11 @@ class Completion(BaseModel, frozen=True, extra="forbid", strict=True):
     task_id: str
     """The problem's."""
     sample: int
-    """Which of the problem's samples, counted from 0."""
+    """The number of the sample among the problem's, counted from 0."""
     seed: int
-    """Of this sample alone."""
+    """The seed of this sample alone."""
     completion: str
-    """What the model wrote after the prompt, up to the stop string."""
+    """The text that the model wrote after the prompt, up to the stop string."""
     ended: Ended
 
     @property
@@ -103,13 +103,13 @@ def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
 
 
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):
-    """How many completions of held-out headers parse."""
+    """Counts of the completions of held-out headers."""
 
     functions: int
-    """Those in a language with a grammar; paragraphs of text have none."""
+    """Completions in a language with a grammar; paragraphs of text have none."""
     parsed: int
     parsed_share: float | None
-    """Of the functions; null where there are none."""
+    """The share of the functions that parse; null if there are none."""
     cut_off: int
     """Completions that had left neither the function nor the document after `max_new_tokens`."""
 
@@ -132,7 +132,7 @@ class Looks(BaseModel, frozen=True, extra="forbid"):
 
 
 class ProblemSetReceipt(BaseModel, frozen=True, extra="forbid"):
-    """Which problems were completed."""
+    """The problems that were completed."""
 
     name: str
     """The file."""
@@ -140,16 +140,16 @@ class ProblemSetReceipt(BaseModel, frozen=True, extra="forbid"):
 
 
 class Receipts(BaseModel, frozen=True, extra="forbid"):
-    """What the texts depend on."""
+    """The inputs and settings that the texts depend on."""
 
     weights_sha256: str
     problem_sets: dict[str, ProblemSetReceipt]
     """By the sha256 of the problems. Of a list of objects DVC would draw a plot."""
     seed: int
-    """Of the stage; each sample's own is in its row."""
+    """The seed of the stage; each sample's own is in its row."""
     width: int
     prompts_cut: int
-    """Texts of whose prompt the model read only the end, as it reads no more."""
+    """Texts whose prompt is longer than the model reads: it read only the end."""
     sampling: dict[str, dict[str, int | float]]
     """Headers, problems -> temperature, top_p, max_new_tokens."""
     versions: dict[str, str]

@@ -24,7 +24,7 @@ class TableMetric(BaseModel, frozen=True, extra="forbid"):
     """Null where it is not a number."""
     interval_95: tuple[float, float] | None = None
     over: int
-    """How many documents, problems or questions it is of."""
+    """The number of documents, problems or questions behind the value."""
 
 
 class Measurements(Report):
@@ -34,15 +34,15 @@ class Measurements(Report):
 
     format: Literal["measurements"] = "measurements"
     title: str
-    """Of the card's section: of what this is an evaluation."""
+    """The title of the card's section: the evaluation's name."""
     data_set: str
-    """What it was measured on, as the Hub names it; else a name of one's own."""
+    """The data set, as the Hub names it; else a name of one's own."""
     counted: str
-    """What a metric is computed over, in the plural: `documents`."""
+    """The items that a metric is computed over, in the plural: `documents`."""
     convention: str
     """How the metrics were computed, in prose."""
     weights_sha256: str = Field(min_length=1)
-    """Of the model that was measured."""
+    """The weights of the model that was measured."""
     versions: dict[str, str]
     """Library -> version, of those that computed the metrics."""
     metrics: dict[str, TableMetric]

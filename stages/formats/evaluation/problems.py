@@ -37,7 +37,7 @@ class Problem(BaseModel, frozen=True, extra="forbid", strict=True):
     task_id: str
     """Unique in all sets together."""
     prompt: str
-    """What the model reads."""
+    """The text that the model reads."""
     test: str
     """HumanEval: code that defines `check(candidate)`. MBPP: imports and assertions that run after the completion."""
     entry_point: str
@@ -62,7 +62,7 @@ class MbppRow(BaseModel, frozen=True, strict=True):
 
     @property
     def code(self) -> str:
-        """What runs after the completion."""
+        """The code that runs after the completion."""
         return "\n".join(filter(None, [self.test_setup_code, *(self.test_imports or ()), *self.test_list]))
 
 

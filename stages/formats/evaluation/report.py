@@ -33,7 +33,7 @@ class BaselineComparison(BaseModel, frozen=True, extra="forbid"):
     """The model compared with a baseline, on the same documents."""
 
     bits_per_byte: float
-    """Of the baseline."""
+    """The baseline's bits per byte."""
     difference: float
     """Bits per byte of the model less those of the baseline: below 0 the model is better."""
     difference_interval_95: Interval | None
@@ -41,7 +41,7 @@ class BaselineComparison(BaseModel, frozen=True, extra="forbid"):
 
 
 class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
-    """What was measured on one set of documents."""
+    """The metrics of one set of documents."""
 
     bits_per_byte: float
     loss: float
@@ -64,21 +64,21 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
 
 
 class SetReceipt(BaseModel, frozen=True, extra="forbid"):
-    """What one set holds."""
+    """The contents of one set."""
 
     path: str
     documents_sha256: str
-    """Of the documents' ids, a line each; an id is the sha256 of the text."""
+    """Hash of the documents' ids, a line each; an id is the sha256 of the text."""
     documents_per_source: dict[str, int]
     documents_per_length: dict[str, int]
 
 
 class ModelReceipt(BaseModel, frozen=True, extra="forbid"):
-    """Which model was scored, and in what windows."""
+    """A model that was scored, and its windows."""
 
     weights_sha256: str
     revision: str | None
-    """Its commit on the Hub; null for a folder."""
+    """The commit on the Hub; null for a folder."""
     context_length: int
     """Tokens."""
     stride: int
@@ -86,14 +86,14 @@ class ModelReceipt(BaseModel, frozen=True, extra="forbid"):
 
 
 class EvaluationReceipt(BaseModel, frozen=True, extra="forbid"):
-    """What the numbers of the report belong to."""
+    """The data, models and settings behind the numbers of the report."""
 
     convention: str
     """How the metrics were computed, in prose."""
     sets: dict[str, SetReceipt]
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
-    """Of the libraries that compute a loss."""
+    """Library -> version, of those that compute a loss."""
     bootstrap_resamples: int
     bootstrap_seed: int
 

@@ -25,7 +25,7 @@ memory: more than allowed. died: its process ended before the program did, or wa
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one program did."""
+    """The result of one program."""
 
     result: SampleResult
     exception: str = ""
@@ -64,7 +64,7 @@ class SetScore(BaseModel, frozen=True, extra="forbid"):
 
 
 class ScoreReport(Report):
-    """What was scored, with what result, and what the result depends on."""
+    """The samples that were scored, the result, and everything that it depends on."""
 
     path: ClassVar[Path] = SCORE_REPORT
     stage: ClassVar[str] = "score"
@@ -76,11 +76,11 @@ class ScoreReport(Report):
     programs: int
     """Distinct programs that were run; equal ones are run once."""
     isolation: str
-    """What a candidate ran in; `none: not run` where nothing was run."""
+    """The sandbox of a candidate; `none: not run` if nothing was run."""
     problems_sha256: str
     completions_sha256: str
     weights_sha256: str
-    """Of the model that wrote the completions."""
+    """The weights of the model that wrote the completions."""
     python: str
     """The version that ran the programs."""
     settings: dict[str, int | float]
@@ -99,14 +99,14 @@ TaskMetrics: TypeAlias = dict[str, dict[str, float | None]]
 
 
 class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
-    """What exactly a task's metrics were computed from."""
+    """The exact inputs of a task's metrics."""
 
     version: str
     """As the task file states it."""
     config_sha256: str
-    """Of the resolved task file: prompts, metrics, filters, the source of its functions."""
+    """Hash of the resolved task file: prompts, metrics, filters, the source of its functions."""
     documents_sha256: str
-    """Of the hashes of the documents that were scored, in order."""
+    """Hash of the hashes of the documents that were scored, in order."""
     documents: int
     """Scored; fewer than `documents_in_task` under a limit."""
     documents_in_task: int
@@ -118,7 +118,7 @@ class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
 
 
 class ScoredWith(BaseModel, frozen=True, extra="forbid"):
-    """What all tasks were scored with."""
+    """The model, settings and libraries of all tasks."""
 
     weights_sha256: str
     context_length: int

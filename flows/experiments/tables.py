@@ -126,7 +126,7 @@ def missing(data: Tidy, metrics: Sequence[str]) -> list[str]:
     for row in data.frame.to_dict("records"):
         why = ": ".join(filter(None, (row["state"], row["message"])))
         if row["state"] == "finished":
-            without = [data.experiment.metrics[name].label for name in metrics if pd.isna(row[name])]
+            without = [data.experiment.metrics[name].source for name in metrics if pd.isna(row[name])]
             why = f"no {', '.join(without)}" if without else ""
         if why:
             absent.setdefault((row[LEVELS], why), []).append(str(row["seed"]))

@@ -56,7 +56,7 @@ def test_missing_runs_are_counted_at_their_entry_and_named_below(tmp_path: Path)
     assert printed(entry_at(main, "w1, a", "loss")).endswith(" (2/3)")
     assert printed(entry_at(main, "w1, b", "loss")) == "— (0/3)"
     assert main.footnotes[-1] == (
-        "Runs that are missing: w1, a, seed 0 (failed: no luck); w1, a, seed 1 (no cost); "
+        "Runs that are missing: w1, a, seed 0 (failed: no luck); w1, a, seed 1 (no scores.json:cost); "
         "w1, b, seed 0, 1, 2 (failed: no luck)."
     )
 

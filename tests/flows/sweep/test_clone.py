@@ -131,28 +131,14 @@ def test_a_sweep_starts_from_a_clean_tree_but_for_results_and_new_files(project:
         clone.head_commit()
 
 
-def test_data_that_no_stage_makes_is_there(project: Path) -> None:
-    def add(text: str) -> None:
-        (project / "source.txt").write_text(text)
-        dvc(project, "add", "-q", "source.txt")
+def test_data_that_no_stage_makes_is_there_and_names_need_not_be_ascii(project: Path) -> None:
+    for text in ("added\n", "other\n"):
+        (project / "wörter.txt").write_text(text)
+        dvc(project, "add", "-q", "wörter.txt")
         commit(project)
+        folder = made()
+        assert (folder / "wörter.txt").read_text() == text
 
-    git(project, "rm", "-q", "--cached", "source.txt")
-    add("added\n")
-
-    assert (made() / "source.txt").read_text() == "added\n"
-    add("other\n")
-    assert (made() / "source.txt").read_text() == "other\n"
-
-
-def test_files_whose_names_are_not_ascii_come_into_a_clone_and_into_its_experiment(project: Path) -> None:
-    (project / "wörter.txt").write_text("added\n")
-    dvc(project, "add", "-q", "wörter.txt")
-    commit(project)
-
-    folder = made()
-
-    assert (folder / "wörter.txt").read_text() == "added\n"
     repro(folder, "collect")
     (folder / "maße.json").write_text("{}")
     saved = clone.save_experiment(folder, CELL.name, ["collect"])

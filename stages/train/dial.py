@@ -203,7 +203,7 @@ def best_recipe(
     corpus_tokens: float | None = None,
     law: Law = LAW,
 ) -> Recipe | None:
-    """The recipe with the fewest bits per byte by the law for that many FLOPs; None where no model gets enough steps.
+    """The recipe with the fewest bits per byte by the law for that many FLOPs; None if no model gets enough steps.
 
     Over widths the law has one valley: the search ends where it has risen four times in a row, since layers come
     in whole numbers.

@@ -40,7 +40,7 @@ FLOPs then take 233 instead of 369 s. On a CPU it gains a few per cent of a long
 def resolve_precision(params: TrainParams, device_type: str) -> TrainParams:
     """The parameters with `auto` replaced by what it means on a device (`cpu`, `cuda`, ...); a fixed value stays.
 
-    Raises UserError where bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many slowly.
+    Raises UserError if bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many slowly.
     """
     fast = multiplies_bf16_fast(device_type)
     if params.precision == "bf16" and device_type == "cuda" and not fast:
@@ -67,7 +67,7 @@ def multiplies_bf16_fast(device_type: str) -> bool:
 
 
 def describe_precision(params: TrainParams, device_type: str) -> str:
-    """The resolved precision, and where a fixed value is the slower one, that it is."""
+    """The resolved precision, with a remark if a fixed value is the slower one."""
     chosen = resolve_precision(params, device_type).precision
     faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
     if chosen == faster:
@@ -159,7 +159,7 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
 
 
 def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
-    """Sequences of a forward pass where no trial on the device decides; `share`: of a step, in each process."""
+    """Sequences of a forward pass unless trials on the device decide; at most `share`, a process's part of a step."""
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size
     if (given := whole_number(MICRO_BATCH, None)) is not None:
@@ -174,7 +174,7 @@ def balanced(share: int, fitting: int) -> int:
 
 
 def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[int], int]) -> int:
-    """Sequences, up to about `share`, that fit into the memory of every process; 0 where not even one does.
+    """Sequences, up to about `share`, that fit into the memory of every process; 0 if not even one does.
 
     `part`: sequences in the largest part of the loss. `least`: the smallest of all processes' values, so that all try
     the same. A sharded model's processes wait for each other in every layer, so one that is out of memory would leave
@@ -216,7 +216,7 @@ class GpuTrials:
     """As `STATE`."""
 
     def peak(self, sequences: int) -> int | None:
-        """The most bytes that a pass takes besides weights and gradients; None where it does not fit.
+        """The most bytes that a pass takes besides weights and gradients; None if it does not fit.
 
         The first pass of all leaves gradients, which the others add to.
         """

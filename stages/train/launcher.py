@@ -98,7 +98,7 @@ def recorded_launch(config: LaunchConfig) -> dict[str, str]:
 
 
 def note_idle_devices(config: LaunchConfig) -> Iterator[str]:
-    """A line where GPUs of this machine have no process."""
+    """Yield a note if GPUs of this machine have no process."""
     own, found = config.processes // config.machines, device_count()
     if not config.on_cpu and own < found:
         yield (
@@ -109,7 +109,7 @@ def note_idle_devices(config: LaunchConfig) -> Iterator[str]:
 
 
 def check_batch(params: TrainParams, config: LaunchConfig) -> None:
-    """Raise UserError where the global batch cannot be divided evenly, or the deterministic sum has no full tree."""
+    """Raise UserError if the global batch cannot be divided evenly, or the deterministic sum has no full tree."""
     if params.global_batch_size % config.processes:
         raise UserError(
             f"params.yaml: train.global_batch_size = {params.global_batch_size}: {config.path} starts "
@@ -148,7 +148,7 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
 
 
 def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]:
-    """A line where dropout makes the result depend on how the run is launched."""
+    """Yield a note if dropout makes the result depend on how the run is launched."""
     names = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout")
     used = [name for name in names if getattr(config, name, 0)]
     if used and params.deterministic_micro_batch_size is None:
@@ -159,7 +159,7 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
 
 
 def note_padded_vocabulary(start_from: str, vocabulary_size: int) -> Iterator[str]:
-    """A line where the model that is continued has rows that are cut off: padding, or those of another tokenizer."""
+    """Yield a note if the model that is continued has rows that are cut off: padding, or those of another tokenizer."""
     rows = getattr(from_source(start_from, AutoConfig), "vocab_size", None) or 0
     if rows > vocabulary_size:
         yield (

@@ -65,7 +65,7 @@ class StepResult:
     loss: Tensor
     """Cross-entropy over the global batch, in nats per token."""
     router_loss: Tensor
-    """The auxiliary loss of the routers, likewise, with its coefficient; 0 where the model has none."""
+    """The auxiliary loss of the routers, likewise, with its coefficient; 0 if the model has none."""
     gradient_norm: Tensor
     """Global L2 norm, before clipping."""
     stop_votes: Tensor
@@ -155,7 +155,7 @@ def train(
 
     Returns the progress and, if the last step was computed, the measurement after it.
 
-    Raises StoppedError after SIGTERM, UserError where a loss or the weights are NaN.
+    Raises StoppedError after SIGTERM, UserError if a loss or the weights are NaN.
     """
     params, steps = trainer.params, reporter.steps
     trainer.stop.listen()
@@ -196,7 +196,7 @@ def train(
 
 
 def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
-    """Raise UserError that names the batch's documents where a value of a step is NaN or infinite."""
+    """Raise UserError that names the batch's documents if a value of a step is NaN or infinite."""
     if math.isfinite(value):
         return
     rate = f"{trainer.params.optimizer.name}_learning_rate"

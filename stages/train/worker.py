@@ -182,7 +182,7 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
 
 
 def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[TokenStore]) -> dict[str, Any]:
-    """What the weights depend on. Raises UserError where another machine has other data, parameters or code."""
+    """What the weights depend on. Raises UserError if another machine has other data, parameters or code."""
     own = identity(params, stores)
     run = on_main(accelerator, lambda: own)
     if others := accelerator.num_processes - count(accelerator, fingerprint(own) == fingerprint(run)):

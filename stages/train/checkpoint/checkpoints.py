@@ -94,7 +94,7 @@ class Checkpoints:
             shutil.rmtree(left_behind, ignore_errors=True)
 
     def _check_shared(self) -> None:
-        """Raise UserError where a process does not see the main process's folder: its state would be missing there."""
+        """Raise UserError if a process does not see the main process's folder: its state would be missing there."""
         processes = self.accelerator.num_processes
         if processes == 1:
             return
@@ -136,7 +136,7 @@ class Checkpoints:
         self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial_path, path, progress)
 
     def wait(self) -> bool:
-        """Wait until the last checkpoint is written; False where it could not be: training continues without it."""
+        """Wait until the last checkpoint is written; False if it could not be: training continues without it."""
         if self._writing is None:
             return True
         writing, self._writing = self._writing, None

@@ -74,7 +74,7 @@ def fingerprint(values: dict[str, Any]) -> str:
 
 
 def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
-    """What differs from the newest run here that has checkpoints, a line each; none if there is no other run."""
+    """What differs from the newest other run here that has checkpoints, a line each."""
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:

@@ -34,10 +34,10 @@ HELPFUL_EPOCHS = 2.1
 """Over a corpus; above, more compute is not shown to lower the loss."""
 
 MEASURED_VOCABULARY, MEASURED_LENGTH = 4096, 256
-"""Of the runs behind the law."""
+"""The vocabulary and the row length of the runs behind the law."""
 
 SECONDS = 2.0
-"""That steps are timed for, after one that is not."""
+"""How long to time training steps, after one warm-up step."""
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def of_packages(values: dict[str, Any]) -> bool:
 
 
 def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
-    """Those of the train split that are trained on, if it was made of the same corpus as `values` ask for."""
+    """Tokens of the train split that are trained on; None if it was made of another corpus than `values` ask for."""
     if not (TOKENS / TRAIN / STORE_MANIFEST).is_file() or not is_made_of(values):
         return None
     store = TokenStore(TOKENS / TRAIN)
@@ -156,8 +156,8 @@ class Dial:
         lines.append(f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens{of}")
         if epochs > HELPFUL_EPOCHS:
             lines.append(
-                "corpus: more text would serve more: in experiments/presets.yaml 3.5 epochs at 200 TFLOP ended no "
-                "lower than 2.0 at 53"
+                "corpus: this repeats the data too often, more text would help: in experiments/presets.yaml 3.5 epochs "
+                "at 200 TFLOP ended no lower than 2.0 at 53"
             )
         return lines
 

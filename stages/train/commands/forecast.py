@@ -42,7 +42,7 @@ DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 """Sections of params.yaml that decide which tokens there are."""
 
 NOMINAL_VOCABULARY = 4096
-"""Where neither params.yaml nor a token store says how large it is."""
+"""The size if neither params.yaml nor a token store says it."""
 
 StatePart = Literal["weights", "gradients", "optimizer"]
 
@@ -83,7 +83,7 @@ class Forecast:
     capacity: int
     """Bytes of memory for each process: the GPU's, or an equal share of the machine's."""
     tokens_per_second: float | None
-    """Of all processes, as the last run measured it; None if that was another model or on other hardware."""
+    """The speed of all processes in the last run; None if that was another model or on other hardware."""
 
     @property
     def needed(self) -> int:
@@ -131,7 +131,7 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
     """The forecast, or None (with a printed note) if `start_from` names a model that is not here yet.
 
     That may be a commit of the Hub, which is downloaded when training starts; and, if so allowed, a folder, which
-    another stage may make. Raises UserError where the model cannot be built.
+    another stage may make. Raises UserError if the model cannot be built.
     """
     try:
         if params.start_model:
@@ -145,10 +145,9 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
 
 
 def mixture_lines(params: TrainParams) -> Iterator[str]:
-    """What the mixture comes to, as training says it; none without one.
+    """Yield the mixture's shares, as training prints them; nothing without a mixture.
 
-    Only for data that is there and stays: where they are still to be made, nothing is known of what it will give.
-    Raises UserError where a source is missing, or would be read too often.
+    If the tokens are still to be made, nothing is known of the shares. Raises UserError if a source is missing.
     """
     if params.mixture is None:
         return
@@ -188,7 +187,7 @@ def is_made_of(values: dict[str, Any]) -> bool:
 
 
 def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:
-    """The forecast for a launch on this machine. Raises UserError where the model cannot be built."""
+    """The forecast for a launch on this machine. Raises UserError if the model cannot be built."""
     params = resolve_precision(params, launch.device_type)
     model = model_without_weights(params, vocabulary)
     flops = flops_per_token(model, params.sequence_length)

@@ -76,7 +76,7 @@ def pack_documents(starts: Integers, lengths: Integers, sequence_length: int) ->
 
 
 def joined(indexes: list[PackingIndex]) -> PackingIndex:
-    """One index of the rows of several, in their order."""
+    """Join indexes into one, in their order."""
     shifts = np.cumulative_sum([len(index.starts) for index in indexes], include_initial=True)
     offsets = [index.offsets[1:] + shift for index, shift in zip(indexes, shifts[:-1], strict=True)]
     return PackingIndex(
@@ -94,7 +94,7 @@ class Rows:
     targets: Integers
     """The token that follows each input."""
     positions: Integers
-    """Of each input in its document or its part of one: 0 where a segment or a document begins."""
+    """The position of each input in its document or segment, which begins at 0."""
 
 
 def read_rows(store: TokenStore, index: PackingIndex, rows: Integers, sequence_length: int) -> Rows:

@@ -86,17 +86,17 @@ class Mixture(Section):
 
     @property
     def all_weights(self) -> list[SourceWeights]:
-        """Those of the start and of each phase."""
+        """The weights of the start and of each phase."""
         return [self.weights, *(phase.weights for phase in self.phases)]
 
     @property
     def sources(self) -> list[str]:
-        """Those that are trained on, sorted: the order in which params.yaml has them means nothing."""
+        """The sources that are trained on, sorted: their order in params.yaml means nothing."""
         return sorted({source for weights in self.all_weights for source, weight in weights.items() if weight})
 
     @property
     def named(self) -> set[str]:
-        """Those with a weight of their own, if it is 0."""
+        """The sources with a weight of their own, 0 included."""
         return {source for weights in self.all_weights for source in weights} - {OTHERS}
 
     def starts(self, max_steps: int) -> list[int]:

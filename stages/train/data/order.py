@@ -226,7 +226,7 @@ class Origin:
     first: int
     """First token of the span, within its document."""
     stop: int
-    """One after its last."""
+    """One after the last token of the span."""
 
 
 def origins(store: TokenStore, order: RowOrder, step: int) -> Iterator[Origin]:

@@ -63,7 +63,7 @@ def head_size(config: PreTrainedConfig) -> int:
 
 @torch.no_grad()
 def _logits(model: PreTrainedModel, rows: Tensor, **inputs: Tensor) -> Tensor:
-    """The logits without dropout. Raises UserError where the model cannot compute them or they are not numbers."""
+    """The logits without dropout. Raises UserError if the model cannot compute them or they are not numbers."""
     training = model.training
     model.eval()
     try:
@@ -85,7 +85,7 @@ def _logits(model: PreTrainedModel, rows: Tensor, **inputs: Tensor) -> Tensor:
 
 @torch.no_grad()
 def check_documents_kept_apart(model: PreTrainedModel) -> None:
-    """Raise UserError where another first document in a row changes the logits of the second.
+    """Raise UserError if another first document in a row changes the logits of the second.
 
     Models that mix tokens by a recurrence or a convolution, or know no positions, cannot keep documents apart.
     """
@@ -105,7 +105,7 @@ def check_documents_kept_apart(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
-    """Raise UserError where a token's logits depend on a later token, as in BERT: it would see what it predicts."""
+    """Raise UserError if a token's logits depend on a later token, as in BERT: it would see what it predicts."""
     row = torch.arange(min(2 * SPAN, sequence_length))
     rows = torch.stack([row, torch.cat([row[:-1], row[:1]])])
     one, other = _logits(model, rows)[:, :-1]
@@ -119,5 +119,5 @@ def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What an error of transformers' says, in one line."""
+    """An error's type and message in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

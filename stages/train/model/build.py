@@ -46,7 +46,7 @@ IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 def source_folder(start_from: str, download: bool = False) -> Path:
     """The folder with the model's files; a Hub commit is downloaded first, or must have been.
 
-    Raises UserError where there is no such model or access is refused, UnavailableError where the Hub does not answer.
+    Raises UserError if there is no such model or access is refused, UnavailableError if the Hub does not answer.
     """
     what = f"params.yaml: train.start_from = {start_from!r}"
     return model_folder(what, start_from, IDENTIFYING_FILES, download=download)[0]
@@ -63,7 +63,7 @@ def source_sha256(start_from: str) -> str:
 
 
 def from_source(start_from: str, kind: Any, **options: Any) -> Any:
-    """Its config or its model, as the class `kind` of transformers loads it. Raises UserError where it cannot."""
+    """Its config or its model, as the class `kind` of transformers loads it. Raises UserError if it cannot."""
     folder = source_folder(start_from)
     try:
         return kind.from_pretrained(folder, trust_remote_code=False, **options)
@@ -112,7 +112,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
 def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
     """What the config describes, in fp32; it takes no memory on `meta`, nor where torch's tensors are fake.
 
-    Raises UserError where transformers cannot build it.
+    Raises UserError if transformers cannot build it.
     """
     try:
         with torch.device(device):
@@ -174,7 +174,7 @@ def made_trainable(model: PreTrainedModel, params: TrainParams) -> PreTrainedMod
 
 
 def _resize(model: PreTrainedModel, rows: int) -> None:
-    """Give the embedding and the output head `rows` rows. Raises UserError where transformers cannot (xlstm)."""
+    """Give the embedding and the output head `rows` rows. Raises UserError if transformers cannot (xlstm)."""
     try:
         model.resize_token_embeddings(rows, mean_resizing=False)
     except AttributeError as error:

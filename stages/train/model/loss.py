@@ -115,7 +115,7 @@ class CausalLoss(nn.Module):
         self.model = model
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
         self.autocast = self.dtype == torch.bfloat16
-        """False where the weights come in bf16 themselves (`parallel.shard`)."""
+        """False if the weights come in bf16 themselves (`parallel.shard`)."""
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model) if plain_head is None else plain_head
         self.router_loss = router_loss_of(model, is_tried=plain_head is None)
@@ -136,14 +136,14 @@ class CausalLoss(nn.Module):
         return torch.stack([nats, torch.zeros_like(nats) if routers is None else routers])
 
     def rows_at_once(self, device_type: str) -> int:
-        """Tokens whose logits are computed together; 1 where it is always all of them."""
+        """Tokens whose logits are computed together; 1 if it is always all of them."""
         if not self.plain_head:
             return 1
         vocabulary, width = self.model.get_output_embeddings().weight.shape
         return rows_at_once(device_type, vocabulary, width, self.dtype)
 
     def _cross_entropy(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Of hidden states where the head is plain, else of logits; (tokens, width) and (tokens,)."""
+        """The cross-entropy of `output`: hidden states if the head is plain, else logits; targets: (tokens,)."""
         if self.plain_head:
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets, self.dtype)
@@ -212,7 +212,7 @@ def _is_what_is_added(ours: RouterLoss, model: PreTrainedModel) -> bool:
 
 
 def check_router_fields(fields: dict[str, object]) -> None:
-    """Raise UserError where `train.model` sets a coefficient of an auxiliary loss that would be without effect."""
+    """Raise UserError if `train.model` sets a coefficient of an auxiliary loss that would be without effect."""
     for name, value in fields.items():
         if ("aux_loss" not in name and "z_loss" not in name) or not value:
             continue

@@ -144,7 +144,7 @@ TRACKERS = Path(".parrotflow/trackers")
 
 
 def check_trackers(params: TrainParams) -> None:
-    """Raise UserError where a tracker's package is not installed."""
+    """Raise UserError if a tracker's package is not installed."""
     for name in params.trackers:
         packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
         if not any(map(find_spec, packages)):

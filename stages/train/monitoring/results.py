@@ -249,7 +249,7 @@ def imported_versions(compiled: bool) -> dict[str, str]:
 
 
 def _driver_version() -> str:
-    """The kernel module's; empty where it does not say."""
+    """The version of the kernel module; empty if there is none."""
     said = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
     found = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", said)
     return found[1] if found else ""

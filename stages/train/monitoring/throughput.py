@@ -51,7 +51,7 @@ class Throughput:
 
     flops_per_token: int
     peak_flops: float | None
-    """Of all processes' devices together, per second; None where it is unknown."""
+    """Of all processes' devices together, per second; None if it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
     aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
@@ -102,7 +102,7 @@ class Throughput:
 
     @property
     def utilisation(self) -> float | None:
-        """Model-FLOPs utilisation (Chowdhery et al. 2022, "PaLM", appendix B); None where the peak is unknown."""
+        """Model-FLOPs utilisation (Chowdhery et al. 2022, "PaLM", appendix B); None if the peak is unknown."""
         return self.peak_flops and self.tokens_per_second * self.flops_per_token / self.peak_flops
 
 
@@ -139,7 +139,7 @@ Batches = TypeVar("Batches")
 
 
 def profiled_steps() -> range:
-    """The steps that the variable names, from 0; none where it is not set. Raises UserError where it names no steps."""
+    """The steps that the variable names, from 0; none where it is not set. Raises UserError if it names no steps."""
     asked = os.environ.get(PROFILE, "")
     if not asked:
         return range(0)

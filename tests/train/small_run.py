@@ -45,17 +45,12 @@ def write_params(folder: Path, **changes: Any) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump({"train": params(**changes)}), encoding="utf-8")
 
 
-def one_source(number: int) -> str:
-    """The source of each document, by its number."""
-    return "s"
-
-
 def write_store(
     folder: Path,
     documents: list[str],
     tokenizer: Tokenizer,
     tokenizer_file: Path,
-    source_of: Callable[[int], str] = one_source,
+    source_of: Callable[[int], str] = lambda number: "s",
 ) -> TokenStore:
     """Tokenize documents into a store of one shard."""
     folder.mkdir(parents=True)
@@ -81,7 +76,7 @@ def documents(count: int, seed: int) -> list[str]:
     return ["".join(f"add({a}, {b}) == {a + b}\n" for a, b in pair) for pair in pairs.tolist()]
 
 
-def write_project(folder: Path, source_of: Callable[[int], str] = one_source, **changes: Any) -> Path:
+def write_project(folder: Path, source_of: Callable[[int], str] = lambda number: "s", **changes: Any) -> Path:
     """A folder in which `python -m stages.train` runs. Returns it."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())

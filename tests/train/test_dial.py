@@ -93,15 +93,6 @@ def test_no_other_width_is_expected_to_end_lower(flops: float) -> None:
     assert bits(recipe.model.width) == min(map(bits, enough))
 
 
-@settings(max_examples=25)
-@given(flops=FLOPS, corpus_tokens=st.floats(1e5, 1e9))
-def test_a_corpus_that_would_be_repeated_asks_for_a_larger_model(flops: float, corpus_tokens: float) -> None:
-    repeated, new = chosen(flops, corpus_tokens), chosen(flops)
-
-    assert repeated.model.parameters >= new.model.parameters
-    assert repeated.tokens <= new.tokens * 1.05
-
-
 def test_the_default_has_the_size_that_the_dial_chooses_for_its_compute() -> None:
     """Its batch and rates are its own: 8 rows can be shared by 2, 4 or 8 devices."""
     train = defaults()

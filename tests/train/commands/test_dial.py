@@ -66,7 +66,7 @@ def test_a_time_is_turned_into_operations_by_steps_that_are_timed_here(
 
     _, lines = dial().for_seconds(2000)
 
-    assert any("of training steps at" in line and "measured now in" in line for line in lines)
+    assert any("of training steps at" in line and "measured now with this model on" in line for line in lines)
 
 
 def test_several_processes_are_taken_to_be_as_many_times_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ PIP := "$(BIN)/python" -m pip install --disable-pip-version-check --no-compile
 # of other projects, and packages of which a run imports a few files.
 COMPILE := "$(BIN)/python" -m compileall -qq -j 0 -x '/(tests?|moto|ray|transformers/models)/' $(VENV)/lib
 # Half as many again as cores: tests also wait, for servers and for processes that start.
-TEST_PROCESSES = $(shell $(PYTHON) -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
+TEST_PROCESSES = $(shell "$(PYTHON)" -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -41,8 +41,8 @@ setup: $(READY)  ## the virtual environment of requirements.lock
 setup-dev: $(READY_DEV)  ## the same, and what tests and benchmarks need
 
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@"$(PYTHON)" -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
+	@test -x $(VENV)/bin/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "installing requirements.lock into $(VENV) (once, a minute or more; the log is $(VENV)/install.log) ..."
 	@"$(BIN)/python" deploy/install.py requirements.lock >$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
 	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }

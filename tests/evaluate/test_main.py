@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -150,7 +151,7 @@ def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(
 
 
 def test_a_closed_pipe_ends_without_a_traceback(project: Path) -> None:
-    command = f"{sys.executable} -m stages.evaluate.commands.sample - --max-new-tokens 400 | head -c 1"
+    command = f"{shlex.quote(sys.executable)} -m stages.evaluate.commands.sample - --max-new-tokens 400 | head -c 1"
 
     result = subprocess.run(
         command,

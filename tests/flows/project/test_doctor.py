@@ -70,11 +70,12 @@ def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.sandbox().level == "ok"
 
-    monkeypatch.setenv("PATH", str(tmp_path))
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
 
     assert doctor.sandbox().level == "note"
     assert "bwrap: No permissions to create new namespace" in doctor.sandbox().found

@@ -1,6 +1,7 @@
 """Stages on real runs: retries, timeouts, resources, refusals, secrets, as `meta.flow` says."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def test_a_run_shows_the_metrics_that_dvc_yaml_names_and_a_failed_one_shows_no_e
 
 def test_a_run_whose_output_nobody_reads_continues(tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 2000 && echo 1 > one.txt, outs: [one.txt]}\n")
-    command = f"{sys.executable} -m flows.cli run | head -n 1"
+    command = f"{shlex.quote(sys.executable)} -m flows.cli run | head -n 1"
 
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=folder, capture_output=True, check=False)
 

@@ -6,10 +6,16 @@ It prints JSON: the values for params.yaml by their dotted keys, and what is sai
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+if __name__ == "__main__":
+    # As the launcher sets it for the workers, before torch reads it: threads that spin would wait for other programs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 import torch
 from transformers import AutoModelForCausalLM

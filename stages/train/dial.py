@@ -27,7 +27,7 @@ few hundred steps; far away it would choose models that are much too small."""
 class Law:
     """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v + k5 u^2: u is log TFLOP, v log million parameters.
 
-    At each compute a parabola over the size, as `flows/experiments/statistics.py` fits it. Outside of the compute that
+    At each compute a parabola over the size, as `experiments/dial.py` fits it. Outside of the compute that
     was measured its bottom continues with the slope that it has at the edge, at a size that grows as compute^`BEYOND`.
     """
 

@@ -79,8 +79,8 @@ def git(*arguments: str) -> str:
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()
         raise UserError(
-            f"nothing was published, as a revision names the commit of its code, and git has none here: {said}\n"
-            "`git init`, `git add -A` and `git commit` make the first"
+            f"nothing was published, since a revision names the commit of its code, and git gives none: {said}\n"
+            "If there is no commit yet, `git init`, `git add -A` and `git commit` make the first"
         )
     return done.stdout.decode("utf-8", "surrogateescape")
 

@@ -1,6 +1,7 @@
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_a_folder_appears_whole_and_what_a_kill_left_behind_is_removed(tmp_path:
 def test_a_new_folder_replaces_what_has_its_name(tmp_path: Path, old: str) -> None:
     place, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    {"folder": place.mkdir, "file": place.touch, "link": lambda: place.symlink_to(elsewhere)}[old]()
+    made: dict[str, Callable[[], None]] = {"folder": place.mkdir, "file": place.touch}
+    made.get(old, lambda: place.symlink_to(elsewhere))()
 
     with atomic_folder(place) as folder:
         (folder / "new").touch()
@@ -82,6 +84,7 @@ def test_a_file_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) 
 
 WRITES_A_FILE = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from stages.runtime.atomic import atomic_write
 for _ in range(300):

@@ -271,8 +271,11 @@ def test_what_the_system_refuses_is_named_with_what_to_do(
 
 
 def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        Path("/dev/full").write_bytes(b"x")
+
     with pytest.raises(SystemExit) as left:
-        run_stage(lambda: Path("/dev/full").write_bytes(b"x") and None)
+        run_stage(main)
 
     assert left.value.code == 28
     assert capsys.readouterr().err.startswith("error: No space left on device; `dvc checkout` restores")

@@ -58,8 +58,8 @@ def test_any_key_of_a_file_with_several_verifies(signed: Path, key: Path, tmp_pa
 def test_openssh_itself_verifies_it(signed: Path, key: Path, tmp_path: Path) -> None:
     (tmp_path / "allowed").write_text(f"me@example.com {public(key).read_text()}")
 
-    names = ["-f", tmp_path / "allowed", "-I", "me@example.com", "-n", "parrotflow"]
-    command = ["ssh-keygen", "-Y", "verify", *names, "-s", signed / SIGNATURE]
+    names = ["-f", str(tmp_path / "allowed"), "-I", "me@example.com", "-n", "parrotflow"]
+    command = ["ssh-keygen", "-Y", "verify", *names, "-s", str(signed / SIGNATURE)]
     subprocess.run(command, input=(signed / PROVENANCE).read_bytes(), check=True)
 
 
@@ -87,7 +87,7 @@ def test_whoever_writes_a_revision_anew_cannot_sign_it(signed: Path, key: Path, 
 
 
 def test_a_signature_that_was_made_for_something_else_is_not_valid(revision: Path, key: Path) -> None:
-    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "git", revision / PROVENANCE]
+    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", "git", str(revision / PROVENANCE)]
     subprocess.run(command, check=True, capture_output=True)
 
     assert verify_signature(revision, public(key)).state == "invalid"

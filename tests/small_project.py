@@ -49,13 +49,12 @@ clean:
       characters_per_token_minimum: 1.5, digit_share_maximum: null, comment_share_minimum: null,
       comment_share_maximum: null, generated: true, assignments_minimum: null, config_or_test: null,
       no_keywords_probability: null, natural_language: null, prose: null}
-  words: unicode
   near_duplicates: null
   decontamination: null
   masks: {emails: false, ip_addresses: false, keys: false}
   split: {by: document, validation_sources: [], validation_share: 0.3}
 tokenizer: {kind: bpe, vocabulary_size: 300, pattern: gpt2, training_bytes: 1000000, folder: null}
-tokenize: {engine: fastokens, parity_bytes: 10000}
+tokenize: {engine: fastokens}
 train:
   seed: 0
   model:

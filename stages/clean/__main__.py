@@ -8,9 +8,8 @@ import pandas as pd
 
 from stages.clean.decontamination import SEARCHED
 from stages.clean.judge import check_splits, judge, kept_rows, key_of
-from stages.clean.ledger import write_ledger, write_splits
+from stages.clean.ledger import preview, write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
-from stages.clean.preview import preview
 from stages.formats.cleaning import KEPT, LEDGER
 from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
 from stages.formats.reports import REPORTS, write_json

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stages.clean.masking import mask
 from stages.clean.params import Decontamination
-from stages.clean.words import WordKind, word_list
+from stages.clean.words import word_list
 from stages.formats.documents import read_shard
 from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, json_object, looks_like_rows, read_lines
 from stages.runtime.atomic import file_sha256
@@ -50,15 +50,13 @@ class Contamination(NamedTuple):
     """How many items documents were searched for: `by_ngrams`, as a `whole`, or `not_searched` for."""
 
 
-def find_contaminated(
-    shards: Sequence[Path], sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
-) -> Contamination:
+def find_contaminated(shards: Sequence[Path], sets: Decontamination, masks: Sequence[str] = ()) -> Contamination:
     """Look for passages of the evaluation sets in every document; `masks` are the kinds of values masked there."""
-    searched, passages = evaluation_passages(sets, kind, masks)
-    key = cache_key(sets.model_dump_json(), kind, json.dumps(masks), *(file_sha256(Path(name)) for name in sets.files))
+    searched, passages = evaluation_passages(sets, masks)
+    key = cache_key(sets.model_dump_json(), json.dumps(masks), *(file_sha256(Path(name)) for name in sets.files))
     because: dict[int, str] = {}
     first_row = 0
-    find = partial(_find, passages, kind)
+    find = partial(_find, passages)
     for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         because |= {first_row + row: f"{item}: {words}" for row, item, words in found["hits"]}
@@ -66,23 +64,21 @@ def find_contaminated(
     return Contamination(because, searched)
 
 
-def evaluation_passages(
-    sets: Decontamination, kind: WordKind, masks: Sequence[str] = ()
-) -> tuple[Counter[str], Passages]:
+def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tuple[Counter[str], Passages]:
     """How the items of the evaluation sets are searched for, and by what. Raises UserError if that is nothing."""
     searched: Counter[str] = Counter()
     item_of: dict[NGram, str] = {}
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
         for number, text in enumerate(evaluation_texts(Path(file), sets.fields), start=1):
-            name, words = f"{file}#{number}", word_list(text.lower(), kind)
+            name, words = f"{file}#{number}", word_list(text.lower())
             if len(words) < sets.minimum_words:
                 searched["not_searched"] += 1
                 continue
             searched["by_ngrams" if len(words) >= sets.ngram_size else "whole"] += 1
             # A copy in a document has placeholders where the item has addresses. What is masked depends on the text
             # around it too, so the item is searched for as it is as well.
-            for form in (words, word_list(mask(text, masks).text.lower(), kind)) if masks else (words,):
+            for form in (words, word_list(mask(text, masks).text.lower())) if masks else (words,):
                 if (size := min(len(form), sets.ngram_size)) < sets.minimum_words:
                     continue
                 for start in range(len(form) - size + 1):
@@ -129,10 +125,10 @@ def _text(value: Any, where: str) -> str:
     return "" if value is None else str(value)
 
 
-def _find(passages: Passages, kind: WordKind, shard: Path, folder: Path) -> None:
+def _find(passages: Passages, shard: Path, folder: Path) -> None:
     known = {word for passage in passages.item_of for word in passage}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    found = ((row, first_passage(word_list(text.lower(), kind), passages, known)) for row, text in enumerate(texts))
+    found = ((row, first_passage(word_list(text.lower()), passages, known)) for row, text in enumerate(texts))
     hits = [(row, passages.item_of[words], b" ".join(words).decode()) for row, words in found if words is not None]
     (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
 

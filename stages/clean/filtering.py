@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     import numpy.typing as npt
     import pandas as pd
 
-    from stages.clean.code_points import CodePoints
-
     Lengths: TypeAlias = npt.NDArray[np.int64]
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -32,6 +30,8 @@ Features: TypeAlias = "pd.DataFrame"
 """A row for each document."""
 Drop: TypeAlias = "tuple[str, pd.Series | list[bool]]"
 """A verdict, and for each document whether it is dropped with it."""
+
+ASCII = bytes(range(128))
 
 RARE_LINE_ENDS = "\v\f\r\x1c\x1d\x1e"
 """Characters in ASCII, besides the newline, that end a line for `str.splitlines`."""
@@ -68,11 +68,9 @@ class DocumentText:
         return len(self.data) == len(self.text)
 
     @cached_property
-    def beyond_ascii(self) -> "CodePoints":
+    def beyond_ascii(self) -> str:
         """The characters that are not ASCII, in their order."""
-        from stages.clean.code_points import beyond_ascii
-
-        return beyond_ascii(self.data)
+        return self.data.translate(None, ASCII).decode("utf-8")
 
     @cached_property
     def lowered(self) -> str:

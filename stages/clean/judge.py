@@ -50,11 +50,11 @@ def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
     ledger = apply_filters(features, params.filters, params.seed)
     searched: Counter[str] = Counter()
     if params.decontamination is not None:
-        hits, searched = find_contaminated(masked.paths, params.decontamination, params.words, params.masks.kinds)
+        hits, searched = find_contaminated(masked.paths, params.decontamination, params.masks.kinds)
         ledger = drop(ledger, hits, CONTAMINATED)
     ledger = drop(ledger, exact_duplicates(ledger), EXACT_DUPLICATE)
     if params.near_duplicates is not None:
-        near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates, params.words)
+        near = find_near_duplicates(masked.paths, ledger, kept_rows(ledger), params.near_duplicates)
         names = ledger["source"] + " " + ledger["path"]
         because = {row: f"{names[other]}, {similarity:.3f}" for row, (other, similarity) in near.items()}
         ledger = drop(ledger, because, NEAR_DUPLICATE)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import EMPTY, ShardWords, WordHashes, WordKind, read_words
+from stages.clean.words import EMPTY, PERMUTATIONS, ShardWords, WordHashes, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -112,8 +112,8 @@ class Corpus:
         s**r, and at least one of b bands with 1 - (1 - s**r)**b: rarely for unlike, almost always for alike documents.
         """
         documents = np.flatnonzero(self.sizes() >= params.minimum_words)
-        rows = rows_per_band(params.permutations, params.similarity)
-        for start in range(0, params.permutations - rows + 1, rows):
+        rows = rows_per_band(params.similarity)
+        for start in range(0, PERMUTATIONS - rows + 1, rows):
             keys = self._band(start, start + rows)[documents]
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
@@ -139,22 +139,22 @@ def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     return keys
 
 
-def rows_per_band(permutations: int, similarity: float) -> int:
+def rows_per_band(similarity: float) -> int:
     """The longest band with which a pair at the threshold is still found almost surely."""
 
     def probability(rows: int) -> float:
-        return 1 - (1 - similarity**rows) ** (permutations // rows)
+        return 1 - (1 - similarity**rows) ** (PERMUTATIONS // rows)
 
-    return max((rows for rows in range(1, permutations + 1) if probability(rows) >= FOUND_AT_THRESHOLD), default=1)
+    return max((rows for rows in range(1, PERMUTATIONS + 1) if probability(rows) >= FOUND_AT_THRESHOLD), default=1)
 
 
 def find_near_duplicates(
-    shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates, words: WordKind
+    shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates
 ) -> dict[int, tuple[int, float]]:
     """The near-duplicates to drop among the ledger's rows, by row: the kept document that each resembles most, and how
     much. Of those alike the first by (source, path, id) is kept."""
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
-    corpus = Corpus(list(read_words(shards, params.permutations, words)), ordered)
+    corpus = Corpus(list(read_words(shards)), ordered)
     return {
         int(ordered[one.document]): (int(ordered[one.resembled]), one.similarity)
         for one in resembling_kept(corpus, params)

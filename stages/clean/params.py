@@ -44,8 +44,6 @@ class NearDuplicates(Section):
     similarity: Annotated[float, Field(gt=0.3, le=1)]
     """A document with at least this similarity to a kept one, and three tenths of its passages of five words, is
     dropped (CodeParrot: 0.85, BigCode: 0.7). Lower: fewer documents, and more comparisons."""
-    permutations: Annotated[int, Field(ge=16, le=1024)]
-    """Length of the MinHash signatures that propose the pairs. More: fewer comparisons, more time and disk."""
     minimum_words: Count
     """Documents with fewer distinct words are not compared."""
 
@@ -107,9 +105,6 @@ class CleanParams(Section):
     """Of every random choice. A choice depends on (seed, document) alone, so it does not change when others do."""
     filters: Filters
     """What is dropped. Each filter is off where its value is null (or false)."""
-    words: Literal["unicode", "ascii"]
-    """What near-duplicates and passages are compared by. `unicode`: words of any script (pairs of characters where a
-    script has no spaces). `ascii`: runs of `[A-Za-z0-9_]`, as CodeParrot does; blind to other scripts."""
     near_duplicates: NearDuplicates | None
     """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
     decontamination: Decontamination | None

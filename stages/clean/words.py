@@ -1,24 +1,22 @@
 """The words of documents, by which near-duplicates and passages of evaluation sets are found, with their MinHash
 signatures, a shard at a time, kept from run to run.
 
-Two ways to cut a text into words, chosen by `clean.words`:
-
-- `unicode`: runs of letters, digits, marks and underscores of any script. Chinese, Japanese, Thai and others are
-  written without spaces between words, so there each pair of neighbouring characters is a word, as in Lucene's CJK
-  analyzer: a run of four characters 1234 has the words 12, 23, 34.
-- `ascii`: runs of `[A-Za-z0-9_]`, as CodeParrot cuts them. Text of other scripts has no words.
+A word is a run of letters, digits, marks and underscores of any script. Chinese, Japanese, Thai and others are written
+without spaces between words, so there each pair of neighbouring characters is a word, as in Lucene's CJK analyzer: a
+run of four characters 1234 has the words 12, 23, 34.
 
 Words are found and hashed for all bytes of several texts at once. To make them Python objects would cost three times as
 much as everything here.
 """
 
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from hashlib import blake2b
 from itertools import compress, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +24,11 @@ import pyarrow as pa
 import regex
 from rensa import RMinHash
 
-from stages.clean.code_points import CharacterTable, code_points, composed
 from stages.formats.documents import read_shard
-from stages.runtime.cache import cache_key, map_cached, shard_sha256
+from stages.runtime.cache import map_cached, shard_sha256
 
-WordKind = Literal["unicode", "ascii"]
+PERMUTATIONS = 256
+"""Length of the MinHash signatures that propose pairs. More: fewer comparisons, more time and disk."""
 
 SEED = 0
 """Of the permutations. Another one gives other candidates, and after the exact check almost the same clusters."""
@@ -65,9 +63,9 @@ BATCH_BYTES = 2**20
 """Of texts that are cut and hashed at once."""
 
 
-def word_list(text: str, kind: WordKind) -> list[bytes]:
+def word_list(text: str) -> list[bytes]:
     """The words of a text in their order, as UTF-8."""
-    if kind == "ascii" or text.isascii():
+    if text.isascii():
         return text.encode("utf-8").translate(TO_WORDS).split()
     words: list[str] = []
     # Composed (NFC), so that both ways to write an accent give the same word.
@@ -79,15 +77,19 @@ def word_list(text: str, kind: WordKind) -> list[bytes]:
     return [word.encode("utf-8") for word in words]
 
 
-def word_hashes(texts: pa.ChunkedArray, kind: WordKind) -> Iterator[WordHashes]:
+def word_hashes(texts: pa.ChunkedArray) -> Iterator[WordHashes]:
     """The hashes of each text's words, those of `word_list` in their order, several texts at once."""
     for batch in _batches(texts):
         # Where each character is a byte, as in most documents of code, less is to be done.
-        by_bytes = [kind == "ascii" or document.isascii() for document in batch]
+        by_bytes = [document.isascii() for document in batch]
         plain = _hashes_of(list(compress(batch, by_bytes)), byte_spans)
-        others = [composed(document) for document, is_plain in zip(batch, by_bytes, strict=True) if not is_plain]
-        beyond = _hashes_of(others, character_spans)
+        beyond = _hashes_of([composed(document) for document in batch if not document.isascii()], character_spans)
         yield from (next(plain if is_plain else beyond) for is_plain in by_bytes)
+
+
+def composed(document: bytes) -> bytes:
+    """UTF-8 text in NFC, so that both ways to write an accent give the same word."""
+    return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
 
 
 def _hashes_of(documents: Sequence[bytes], spans: Callable[[bytes], Spans]) -> Iterator[WordHashes]:
@@ -115,7 +117,36 @@ def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
     yield batch
 
 
-KINDS = CharacterTable(WORD, lambda word: PAIRED if WRITTEN_WITHOUT_SPACES.match(word) else RUN)
+BLOCK = 2**12
+"""Characters that are looked at together when one of them is met first: a text has few scripts, and to look at all of
+Unicode takes a tenth of a second."""
+
+UNKNOWN = 255
+"""In place of a kind that is not known yet."""
+
+SURROGATES = slice(0xD800, 0xE000)
+"""No characters: UTF-8 does not have them."""
+
+_KINDS = np.full(sys.maxunicode + 1, UNKNOWN, dtype=np.uint8)
+
+
+def kinds_of(text: str) -> npt.NDArray[np.uint8]:
+    """`NO_WORD`, `RUN` or `PAIRED` for each character, looked up in a table that fills block by block."""
+    numbers = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    found: npt.NDArray[np.uint8] = _KINDS[numbers]
+    if (is_unknown := found == UNKNOWN).any():
+        for block in np.unique(numbers[is_unknown] // BLOCK).tolist():
+            _find_out(block * BLOCK, (block + 1) * BLOCK)
+        found = _KINDS[numbers]
+    return found
+
+
+def _find_out(first: int, end: int) -> None:
+    numbers = np.arange(first, end, dtype="<u4")
+    numbers[(numbers >= SURROGATES.start) & (numbers < SURROGATES.stop)] = 0
+    _KINDS[first:end] = NO_WORD
+    for word in WORD.finditer(numbers.tobytes().decode("utf-32-le")):
+        _KINDS[first + word.start() : first + word.end()] = PAIRED if WRITTEN_WITHOUT_SPACES.match(word[0]) else RUN
 
 
 def distinct(hashes: WordHashes) -> WordHashes:
@@ -148,7 +179,7 @@ class ShardWords(NamedTuple):
     offsets: npt.NDArray[np.int64]
     """Document i has words[offsets[i]:offsets[i + 1]]."""
     signatures: npt.NDArray[np.uint32]
-    """MinHash (Broder 1997); shape (documents, permutations)."""
+    """MinHash (Broder 1997); shape (documents, PERMUTATIONS)."""
     passages: npt.NDArray[np.uint32]
     """Of each document; shape (documents, SIGNATURE)."""
 
@@ -157,26 +188,24 @@ class ShardWords(NamedTuple):
         return self.words[self.offsets[row] : self.offsets[row + 1]]
 
 
-def read_words(shards: Sequence[Path], permutations: int, kind: WordKind) -> Iterator[ShardWords]:
+def read_words(shards: Sequence[Path]) -> Iterator[ShardWords]:
     """The words of each shard, in the order of the shards. Only new shards are computed."""
-    key = cache_key(str(permutations), kind)
-    compute = partial(_compute, permutations, kind)
-    for entry in map_cached("words", shards, lambda shard: cache_key(key, shard_sha256(shard)), compute):
+    for entry in map_cached("words", shards, shard_sha256, _compute):
         yield ShardWords(*(np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
 
 
-def _compute(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
+def _compute(shard: Path, folder: Path) -> None:
     hashed, signed = [], []
-    for hashes in word_hashes(read_shard(shard, ["text"]).column("text"), kind):
+    for hashes in word_hashes(read_shard(shard, ["text"]).column("text")):
         signed.append(passages(hashes))
         hashed.append(distinct(hashes))
     words = np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
     offsets = np.cumulative_sum(np.array(list(map(len, hashed)), dtype=np.int64), include_initial=True)
-    digests: Any = RMinHash.digest_matrix_from_flat_token_hashes(words, offsets, permutations, SEED)
+    digests: Any = RMinHash.digest_matrix_from_flat_token_hashes(words, offsets, PERMUTATIONS, SEED)
     np.save(folder / "words.npy", words)
     np.save(folder / "offsets.npy", offsets)
     np.save(folder / "passages.npy", np.array(signed, dtype=np.uint32).reshape(len(signed), SIGNATURE))
-    np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), permutations))
+    np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), PERMUTATIONS))
 
 
 def byte_spans(data: bytes) -> Spans:
@@ -196,7 +225,7 @@ def character_spans(data: bytes) -> Spans:
         character   0 1 2 3 4 5 6 7 8 9      words   1..3, 4..6, 5..7 and 8..9
         kind        - r r - p p p - p -
     """
-    kinds = KINDS[code_points(data.decode("utf-8"))]
+    kinds = kinds_of(data.decode("utf-8"))
     before, here, after = kinds[:-2], kinds[1:-1], kinds[2:]
     begins_run = (here == RUN) & (before != RUN)
     begins_pair = (here == PAIRED) & ((after == PAIRED) | (before != PAIRED))

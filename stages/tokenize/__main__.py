@@ -10,9 +10,8 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
-from stages.tokenize.encode import Encoding, read_vocabulary, write_store
+from stages.tokenize.encode import Encoding, choose_engine, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
-from stages.tokenize.parity import choose_engine
 
 
 def main() -> None:
@@ -20,7 +19,7 @@ def main() -> None:
     shards = {split: require_documents(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 
-    engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN], params.parity_bytes)
+    engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN])
     encoding = Encoding(vocabulary, engine)
     report: dict[str, Any] = {"engine": engine}
     for split in SPLITS:

@@ -1,13 +1,14 @@
 """Encodes shards of documents into shards of tokens, each once: what was encoded before is taken from the cache.
 
-By fastokens, or by tokenizers, the reference. Text is only ever text here: a special token's name in a document is
-encoded letter by letter.
+By fastokens, if it gives the ids of tokenizers, the reference, on a sample; or by tokenizers. Text is only ever text
+here: a special token's name in a document is encoded letter by letter.
 """
 
+import itertools
 import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -30,6 +31,9 @@ from stages.runtime.entry import UserError
 FlatIds = npt.NDArray[np.uint32]
 
 ENTRY = "entry.json"
+
+PARITY_BYTES = 1_000_000
+"""Text that both engines encode before the work begins, to compare their ids."""
 
 THREADS_EACH = 4
 """Both engines encode a batch with threads of their own; about this many are busy in each process."""
@@ -73,6 +77,42 @@ class Fast:
 
 
 Engine: TypeAlias = Reference | Fast
+
+
+def find_difference(fast: Engine, reference: Engine, texts: Sequence[str]) -> str | None:
+    """The first text that the two encode differently, or None."""
+    ids, lengths = fast.encode(texts)
+    expected_ids, expected_lengths = reference.encode(texts)
+    if np.array_equal(lengths, expected_lengths) and np.array_equal(ids, expected_ids):
+        return None
+    alone = (text for text in texts if not np.array_equal(fast.encode([text])[0], reference.encode([text])[0]))
+    return next(alone, texts[0])
+
+
+def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
+    """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
+    texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
+    for text in texts:
+        limit -= len(text.encode("utf-8"))
+        if limit < 0:
+            return
+        yield text
+
+
+def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path]) -> str:
+    """The name of the engine that encodes, with its version. Raises UserError if it does not give the ids of
+    `tokenizers` on a sample of the documents."""
+    if wanted == "tokenizers":
+        return Reference.name
+    texts = list(first_texts(shards, PARITY_BYTES))
+    try:
+        difference = find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts)
+        objection = "" if difference is None else f"differs on {difference[:60]!r}"
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        objection = f"cannot take this tokenizer ({error})"
+    if objection:
+        raise UserError(f"tokenize: {Fast.name} {objection}: set tokenize.engine: tokenizers in params.yaml (slower)")
+    return Fast.name
 
 
 @dataclass(frozen=True, slots=True)

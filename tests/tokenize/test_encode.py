@@ -10,17 +10,18 @@ from stages.collect.shards import write_documents
 from stages.formats.documents import Document, document_id, read_documents, shard_paths
 from stages.formats.tokens import Positions, TokenStore
 from stages.runtime.entry import UserError
-from stages.tokenize import parity
+from stages.tokenize import encode
 from stages.tokenize.encode import (
     Encoding,
     Engine,
     Fast,
     FlatIds,
     Reference,
+    choose_engine,
+    find_difference,
     read_vocabulary,
     write_store,
 )
-from stages.tokenize.parity import choose_engine, find_difference
 from stages.tokenizer.train import save_trained, train
 from tests.small_project import folder_bytes, function_text
 
@@ -110,8 +111,8 @@ def test_truncation_and_padding_that_a_tokenizer_brings_are_off(tmp_path: Path) 
 
 
 def test_the_fast_engine_is_taken_where_it_agrees(tokenizer_json: Path) -> None:
-    assert choose_engine("fastokens", tokenizer_json, [], 0) == Fast.name
-    assert choose_engine("tokenizers", tokenizer_json, [], 0) == Reference.name
+    assert choose_engine("fastokens", tokenizer_json, []) == Fast.name
+    assert choose_engine("tokenizers", tokenizer_json, []) == Reference.name
 
 
 def shards(tmp_path: Path) -> list[Path]:
@@ -127,10 +128,10 @@ def test_a_fast_engine_that_differs_is_refused_with_the_other_engine(
             ids, lengths = super().encode(texts)
             return ids + (ids == ids[-1] if len(ids) else 0), lengths
 
-    monkeypatch.setattr(parity, "Fast", Wrong)
+    monkeypatch.setattr(encode, "Fast", Wrong)
 
     with pytest.raises(UserError, match=r"differs on .*: set tokenize\.engine: tokenizers in params\.yaml"):
-        choose_engine("fastokens", tokenizer_json, shards(tmp_path), 10**6)
+        choose_engine("fastokens", tokenizer_json, shards(tmp_path))
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_engine(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
     with pytest.raises(UserError, match=r"cannot take this tokenizer .*: set tokenize\.engine: tokenizers"):
-        choose_engine("fastokens", tmp_path / "tokenizer.json", shards(tmp_path), 10**6)
+        choose_engine("fastokens", tmp_path / "tokenizer.json", shards(tmp_path))
 
 
 @pytest.fixture(scope="module")

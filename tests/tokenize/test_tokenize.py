@@ -111,11 +111,7 @@ def cached_results() -> set[str]:
 
 def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_run_from_nothing() -> None:
     changes = {
-        "clean__near_duplicates": {
-            "similarity": 0.85,
-            "permutations": 64,
-            "minimum_words": 500,
-        },
+        "clean__near_duplicates": {"similarity": 0.85, "minimum_words": 500},
         "clean__decontamination": {"files": ["passage.txt"], "fields": [], "ngram_size": 3, "minimum_words": 3},
     }
     Path("passage.txt").write_text("words of an evaluation")

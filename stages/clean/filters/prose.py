@@ -1,4 +1,7 @@
-"""The rules of Gopher and C4 for web text, as measures: any of them can have a minimum or a maximum.
+"""Filters of running text: by the language that it is written in, and by the rules of Gopher and C4 for web text.
+
+The language is that which py3langid identifies, offline: its model is in the package. The rules are measures, any of
+which can have a minimum or a maximum:
 
 - Gopher: Rae et al. 2021, Scaling Language Models, appendix A.1.1 (quality and repetition)
 - C4: Raffel et al. 2020, Exploring the Limits of Transfer Learning, section 2.2
@@ -20,9 +23,12 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Measure, above, below
+from pydantic import Field
+
+from stages.clean.filtering import DocumentText, Drop, Feature, Features, Filter, Measure, Share, above, below
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -30,6 +36,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Numbers = npt.NDArray[np.int64]
+
+EXCERPT = 1000
+"""Characters that are read of the start, the middle and the end of a document: more of it would cost a second per 8 MB
+and change almost no answer."""
+
+DIGITS = 4
+"""Of the confidence after the point: its last bits differ between processors."""
 
 STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 """Gopher's: a page of English has at least two of them."""
@@ -50,47 +63,77 @@ SENTENCE = re.compile(
 SHORT_LINE = 3
 """Words: C4 drops lines with fewer."""
 
-WordMeasure = Literal[
-    "words",
-    "word_length_mean",
-    "symbols_per_word",
-    "alphabetic_word_share",
-    "stop_words",
-    "stop_word_share",
-    "sentences",
-    "curly_brackets",
-    "lorem_ipsum",
-    "bullet_line_share",
-    "ellipsis_line_share",
-    "terminal_punctuation_line_share",
-    "short_line_share",
-    "javascript_line_share",
-]
-
 PARAGRAPH = re.compile(r"\n\n+")
 
 TOP_SIZES = (2, 3, 4)
 DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
 
-RepetitionMeasure = Literal[
-    "duplicate_line_share",
-    "duplicate_line_character_share",
-    "duplicate_paragraph_share",
-    "duplicate_paragraph_character_share",
-    "top_2_gram_character_share",
-    "top_3_gram_character_share",
-    "top_4_gram_character_share",
-    "duplicate_5_gram_character_share",
-    "duplicate_6_gram_character_share",
-    "duplicate_7_gram_character_share",
-    "duplicate_8_gram_character_share",
-    "duplicate_9_gram_character_share",
-    "duplicate_10_gram_character_share",
-]
-
-ProseMeasure = Literal[WordMeasure, RepetitionMeasure]
+ProseMeasure = Literal[
+    "words", "word_length_mean", "symbols_per_word", "alphabetic_word_share", "stop_words", "stop_word_share",
+    "sentences", "curly_brackets", "lorem_ipsum", "bullet_line_share", "ellipsis_line_share",
+    "terminal_punctuation_line_share", "short_line_share", "javascript_line_share", "duplicate_line_share",
+    "duplicate_line_character_share", "duplicate_paragraph_share", "duplicate_paragraph_character_share",
+    "top_2_gram_character_share", "top_3_gram_character_share", "top_4_gram_character_share",
+    "duplicate_5_gram_character_share", "duplicate_6_gram_character_share", "duplicate_7_gram_character_share",
+    "duplicate_8_gram_character_share", "duplicate_9_gram_character_share", "duplicate_10_gram_character_share",
+]  # fmt: skip
 
 MEASURES: tuple[ProseMeasure, ...] = get_args(ProseMeasure)
+
+
+class NaturalLanguageSettings(Section):
+    """Which languages are kept. With both values null the columns are there and nothing is dropped."""
+
+    languages: Annotated[list[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")]], Field(min_length=1)] | None
+    """Keep the documents in these languages (ISO 639, such as `en`); null keeps all."""
+    confidence_minimum: Share | None
+    """Drop a document whose language is less certain: very short texts, tables, mixtures."""
+
+
+class NaturalLanguage(Filter):
+    """Columns `natural_language` (empty where a document has no letters) and `natural_language_confidence`.
+
+    The column `language` is the programming language, by the file's name.
+    """
+
+    natural_language: NaturalLanguageSettings | None
+    """The language of running text; null measures nothing."""
+
+    @classmethod
+    def measurement(cls, parameters: Self) -> Measure | None:
+        """As `Filter.measurement`."""
+        return None if parameters.natural_language is None else cls.measure
+
+    @staticmethod
+    def measure(text: DocumentText) -> dict[str, Feature]:
+        """The most likely language and its probability."""
+        read = excerpt(text.text)
+        language, confidence = identifier().classify(read) if any(map(str.isalpha, read)) else ("", 0.0)
+        return {"natural_language": language, "natural_language_confidence": round(float(confidence), DIGITS)}
+
+    def drops(self, features: Features, seed: int) -> Iterator[Drop]:
+        """As `Filter.drops`."""
+        if (chosen := self.natural_language) is None:
+            return
+        if chosen.languages is not None:
+            yield "natural_language_other", ~features["natural_language"].isin(chosen.languages)
+        yield from below(features, "natural_language_confidence", chosen.confidence_minimum)
+
+
+def excerpt(text: str) -> str:
+    """What is read of a text: all of it where it is short."""
+    if len(text) <= 3 * EXCERPT:
+        return text
+    middle = (len(text) - EXCERPT) // 2
+    return "\n".join((text[:EXCERPT], text[middle : middle + EXCERPT], text[-EXCERPT:]))
+
+
+@cache
+def identifier() -> Any:
+    """The model, unpacked once in a process (about a second)."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 class ProseRules(Section):
@@ -190,7 +233,7 @@ def of_lines(text: DocumentText, lines: Sequence[Sequence[str]]) -> dict[str, Fe
 
 
 def repetition(text: str, words: NumberedWords) -> dict[str, Feature]:
-    """Each `RepetitionMeasure` of a text."""
+    """How much of a text is repeated."""
     import numpy as np
 
     characters = max(len(text), 1)

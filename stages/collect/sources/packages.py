@@ -1,4 +1,4 @@
-"""Python source of installed packages and of the standard library.
+"""Python source of installed packages.
 
 A wheel lists a hash for each of its files (RECORD, https://packaging.python.org/specifications/recording-installed-packages/):
 what is read here is compared with it, so the corpus is what the package's authors released.
@@ -6,17 +6,13 @@ what is read here is compared with it, so the corpus is what the package's autho
 
 import base64
 import hashlib
-import platform
-import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar
+from typing import Literal
 
 from stages.collect.source_kinds import Bytes, Names, SourceItem, SourceKind, SourcePart
 from stages.runtime.entry import UserError
-
-PathT = TypeVar("PathT", bound=PurePosixPath)
 
 COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages"}
 """Folders with other packages' source: those have their own name and licence."""
@@ -57,36 +53,14 @@ class Packages(SourceKind):
             yield SourcePart(read_package(name, self.tests), self.max_bytes_each, 1.0)
 
 
-class StandardLibrary(SourceKind):
-    """The standard library of the running Python. It differs per patch release, so the corpus does too."""
-
-    kind: Literal["standard_library"]
-    tests: bool
-    """Whether its test suite (most of its bytes) is taken too."""
-    max_bytes: Bytes | None
-    """Bytes of text; null is no limit. The same order as packages."""
-
-    def parts(self, limit: int) -> Iterator[SourcePart]:
-        """All files as one part."""
-        yield SourcePart(read_standard_library(self.tests), self.max_bytes, 1.0)
-
-
 def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
     """The Python files of a distribution, in the order of a hash of their paths. Raises UserError if it is not
     installed, not the same on every platform, or changed since it was installed."""
     package = pure_package(name)
     license = package_license(package)
-    for file in _spread([file for file in package.files or [] if _wanted(file, tests)]):
+    files = [file for file in package.files or [] if _wanted(file, tests)]
+    for file in sorted(files, key=lambda file: hashlib.sha256(file.as_posix().encode()).digest()):
         yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file))
-
-
-def read_standard_library(tests: bool) -> Iterator[SourceItem]:
-    """The same of the standard library of the running Python."""
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = (PurePosixPath(path.relative_to(root).as_posix()) for path in root.rglob("*.py"))
-    for path in _spread([path for path in paths if _wanted(path, tests)]):
-        content = (root / path).read_bytes()
-        yield SourceItem("standard_library", path.as_posix(), platform.python_version(), "PSF-2.0", content)
 
 
 def pure_package(name: str) -> Distribution:
@@ -119,10 +93,6 @@ def _wanted(path: PurePosixPath, tests: bool) -> bool:
     parts = path.parts
     is_test = any(part.startswith(("test", "_test", "idle_test")) for part in parts) or path.stem == "conftest"
     return path.suffix == ".py" and not COPIES_OF_OTHERS & set(parts) and ".." not in parts and (tests or not is_test)
-
-
-def _spread(paths: Sequence[PathT]) -> list[PathT]:
-    return sorted(paths, key=lambda path: hashlib.sha256(path.as_posix().encode()).digest())
 
 
 def _released_content(package: Distribution, name: str, file: PackagePath) -> bytes:

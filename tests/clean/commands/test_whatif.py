@@ -103,7 +103,7 @@ def test_a_change_that_cannot_be_is_refused(
 def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: list[str], params: dict[str, object]
 ) -> None:
-    near = {"similarity": 0.9, "permutations": 64, "minimum_words": 5}
+    near = {"similarity": 0.9, "minimum_words": 5}
     shared = [f"name_{k} = {k}\n" for k in range(40)]
     for number in range(12):
         own = [f"own_{number}_{k} = '{'y' * 5 * (number % 3)}'\n" for k in range(number)]
@@ -129,7 +129,7 @@ def test_of_a_near_duplicate_it_says_which_document_it_resembles(
     Path("corpus/near_1.py").write_text("".join(lines))
     Path("corpus/near_2.py").write_text("".join(lines[10:]))
     collect()
-    near = "near_duplicates={similarity: 0.8, permutations: 64, minimum_words: 20}"
+    near = "near_duplicates={similarity: 0.8, minimum_words: 20}"
 
     assert "mine corpus/near_2.py (mine corpus/near_1.py, 0.900)" in rows(ask(monkeypatch, capsys, near))
 

@@ -102,29 +102,6 @@ def test_another_threshold_measures_nothing_again_and_another_filter_each_shard_
     assert measured == shards * 2
 
 
-def test_a_threshold_that_drops_nothing_new_gives_the_same_bytes() -> None:
-    clean()
-    before = folder_bytes(CLEAN) | folder_bytes(Path("reports"))
-    clean(clean__filters__line_length_maximum=999)
-
-    assert folder_bytes(CLEAN) | folder_bytes(Path("reports")) == before
-
-
-def test_an_edited_document_changes_one_shard_and_measures_one(measured: list[str]) -> None:
-    clean()
-    before = folder_bytes(CLEAN)
-    measured.clear()
-    Path("corpus/new.py").write_text("def new():\n    return 1\n")
-    collect()
-    clean()
-    after = folder_bytes(CLEAN)
-
-    changed = {name.split("/")[1] for name in after if "/" in name and after[name] != before.get(name)}
-    assert len(before) > 9
-    assert len(changed) == 1
-    assert set(measured) == changed
-
-
 def test_without_documents_it_says_what_to_run() -> None:
     shutil.rmtree("data/documents")
 

@@ -1,225 +1,188 @@
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.clean.__main__ import main
+from stages.clean.__main__ import main, searched_items
+from stages.clean.decontamination import Contamination, find_contaminated
+from stages.clean.masking import mask
+from stages.clean.params import Decontamination
 from stages.collect.__main__ import main as collect
-from stages.formats.cleaning import read_ledger
-from stages.formats.documents import read_documents
+from stages.formats.documents import write_shard
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
-from tests.small_project import write_corpus, write_project
+from tests.small_project import document, write_corpus, write_project
 
 PROBLEM = 'def has_close(numbers, threshold):\n    """ Check if two numbers are closer than threshold """\n'
 SOLUTION = "    for first in numbers:\n        if first < threshold:\n            return 1\n"
+SETS = {"files": ["evaluation.jsonl"], "fields": ["prompt", "solution"], "ngram_size": 8, "minimum_words": 8}
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARROTFLOW_WORKERS", "1")
-    write_corpus(tmp_path, 20)
     items = [{"prompt": "def other():\n", "solution": "    return 1"}, {"prompt": PROBLEM, "solution": SOLUTION}]
-    Path("evaluation.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    write_items("evaluation.jsonl", *items)
 
 
-def clean(*, emails: bool = False, **changes: Any) -> set[str]:
-    """The paths of what is kept."""
-    values = {
-        "files": ["evaluation.jsonl"],
-        "fields": ["prompt", "solution"],
-        "ngram_size": 8,
-        "minimum_words": 8,
-    } | changes
-    write_project(Path(), clean__decontamination=values, clean__masks__emails=emails)
-    collect()
-    main()
-    return {item.path for split in ("train", "validation") for item in read_documents(Path("data/clean") / split)}
+def write_items(name: str, *items: dict[str, Any]) -> None:
+    Path(name).write_text("".join(json.dumps(item) + "\n" for item in items))
 
 
-def because() -> dict[str, str]:
-    """Why each contaminated document was dropped, by its path."""
-    ledger = read_ledger().set_index("path")
-    return {str(path): text for path, text in ledger.loc[ledger["verdict"] == "contaminated", "because"].items()}
+def search(texts: Sequence[str], masks: Sequence[str] = (), **changes: Any) -> Contamination:
+    """Search a shard with these texts."""
+    write_shard(Path("b.parquet"), [document(mask(text, masks).text) for text in texts])
+    return find_contaminated([Path("b.parquet")], Decontamination.model_validate(SETS | changes), masks)
 
 
-def test_a_document_with_a_passage_is_dropped_and_the_report_names_the_item_and_the_words() -> None:
-    Path("corpus/leak.py").write_text("x = 1\n\n" + PROBLEM.upper().replace("    ", "\t") + "y = 2\n")
+def because(*texts: str, masks: Sequence[str] = (), **changes: Any) -> dict[int, str]:
+    """Of each contaminated text, by its position, the item and the words that both have."""
+    return search(texts, masks, **changes).because
 
-    assert "corpus/leak.py" not in clean()
-    assert because() == {"corpus/leak.py": "evaluation.jsonl#2: def has_close numbers threshold check if two numbers"}
+
+def test_every_document_with_a_passage_is_named_with_its_own_item_and_the_words() -> None:
+    Path("passage.txt").write_text(SOLUTION)
+    texts = ("x = 1\n\n" + PROBLEM.upper().replace("    ", "\t"), "z = 1", "b = 2\n" + PROBLEM, "c = 3\n" + SOLUTION)
+
+    problem = "evaluation.jsonl#2: def has_close numbers threshold check if two numbers"
+    assert because(*texts, files=["evaluation.jsonl", "passage.txt"], fields=["prompt"]) == {
+        0: problem,
+        2: problem,
+        3: "passage.txt#1: for first in numbers if first threshold return",
+    }
 
 
 def test_an_item_with_an_address_is_found_where_addresses_are_masked() -> None:
     item = "Write to jane.doe@mail.org or to john.roe@mail.org for a copy"
     Path("addresses.txt").write_text(item)
-    Path("corpus/leak.py").write_text(f"x = 1\n# {item}\n")
+    leak = f"x = 1\n# {item}\n"
 
-    assert "corpus/leak.py" not in clean(files=["addresses.txt"])
-    assert "corpus/leak.py" not in clean(files=["addresses.txt"], emails=True)
-    assert because() == {"corpus/leak.py": "addresses.txt#1: write to email or to email for a"}
-    assert "corpus/leak.py" not in clean(files=["addresses.txt"], ngram_size=20, emails=True)
-
-
-def test_every_document_with_a_passage_is_named_with_its_own_item() -> None:
-    Path("corpus/first.py").write_text("a = 1\n" + PROBLEM)
-    Path("corpus/second.py").write_text("b = 2\n" + PROBLEM)
-    Path("corpus/third.py").write_text("c = 3\n" + SOLUTION)
-    Path("passage.txt").write_text(SOLUTION)
-
-    kept = clean(files=["evaluation.jsonl", "passage.txt"], fields=["prompt"])
-
-    assert len(kept) == 20
-    assert {path: text.partition(":")[0] for path, text in because().items()} == {
-        "corpus/first.py": "evaluation.jsonl#2",
-        "corpus/second.py": "evaluation.jsonl#2",
-        "corpus/third.py": "passage.txt#1",
+    assert because(leak, files=["addresses.txt"]).keys() == {0}
+    assert because(leak, files=["addresses.txt"], masks=["emails"]) == {
+        0: "addresses.txt#1: write to email or to email for a"
     }
-
-
-def test_an_item_may_hold_any_character_that_json_need_not_escape() -> None:
-    item = {"prompt": PROBLEM + "\u2028\x85\u2029", "solution": SOLUTION}
-    Path("lines.jsonl").write_text(json.dumps(item, ensure_ascii=False) + "\r\n", encoding="utf-8")
-    Path("corpus/leak.py").write_text(PROBLEM)
-
-    assert "corpus/leak.py" not in clean(files=["lines.jsonl"])
-
-
-def test_an_evaluation_set_has_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.clean.__main__.require_listed", lambda *named: watched.append(named))
-
-    clean()
-
-    assert watched == [("clean.decontamination.files", Path("evaluation.jsonl"))]
+    assert because(leak, files=["addresses.txt"], masks=["emails"], ngram_size=20).keys() == {0}
 
 
 def test_a_shorter_run_of_common_words_is_no_passage() -> None:
-    Path("corpus/near.py").write_text("def has_close(numbers, threshold):\n    return numbers\n")
+    near = "def has_close(numbers, threshold):\n    return numbers\n"
 
-    assert "corpus/near.py" in clean()
-    assert "corpus/near.py" not in clean(ngram_size=4, minimum_words=4)
+    assert because(near) == {}
+    assert because(near, ngram_size=4, minimum_words=4).keys() == {0}
 
 
 def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> None:
-    Path("corpus/leak.py").write_text(PROBLEM)
     Path("passage.txt").write_text("one two three four five six seven eight nine")
-    assert "corpus/leak.py" in clean(files=["passage.txt"])
+    assert because(PROBLEM, files=["passage.txt"]) == {}
     Path("passage.txt").write_text(PROBLEM)
 
-    assert "corpus/leak.py" not in clean(files=["passage.txt"])
+    assert because(PROBLEM, files=["passage.txt"]).keys() == {0}
 
 
-SHORT = [
+SHORT = (
     {"prompt": "Say the word: ANANAS", "solution": "print('ananas')"},
     {"prompt": "Add numbers.", "solution": "lambda a, b: a + b"},
     {"prompt": "Hello", "solution": "world"},
     {"prompt": "...", "solution": ""},
-]
+)
 """Of 6, 7, 2 and 0 words."""
 
 
-def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report_counts_how(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("short.jsonl").write_text("".join(json.dumps(item) + "\n" for item in SHORT))
-    Path("corpus/whole.py").write_text("x = 1\n# say the word ananas: print ananas\ny = 2\n")
-    Path("corpus/part.py").write_text("x = 1\n# say the word ananas: print banana\ny = 2\n")
-    Path("corpus/hello.py").write_text("print('hello world')\n")
-    Path("corpus/ngram.py").write_text("x = 1\n\n" + PROBLEM)
-    kept = clean(files=["short.jsonl", "evaluation.jsonl"], minimum_words=3)
+def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report_counts_how() -> None:
+    write_items("short.jsonl", *SHORT)
+    whole, part = (f"x = 1\n# say the word ananas: print {word}\ny = 2\n" for word in ("ananas", "banana"))
+    within = "hello hello world numbers add numbers lambda a b a b world hello\n"
+    changes = {"files": ["short.jsonl", "evaluation.jsonl"], "minimum_words": 3}
 
-    assert {name for name in kept if "module" not in name} == {"corpus/part.py", "corpus/hello.py"}
-    assert because()["corpus/whole.py"] == "short.jsonl#1: say the word ananas print ananas"
-    assert read_json(Path("reports/clean.json"))["evaluation_items"] == {
-        "by_ngrams": 1,
-        "whole": 3,
-        "not_searched": 2,
-    }
-    assert (
+    found = search((whole, part, "print('hello world')\n", within), **changes)
+
+    assert found.because.keys() == {0, 3}
+    assert found.because[0] == "short.jsonl#1: say the word ananas print ananas"
+    assert found.searched == {"by_ngrams": 1, "whole": 3, "not_searched": 2}
+    assert searched_items(found.searched, Decontamination.model_validate(SETS | changes)) == (
         "evaluation items: 1 searched for by 8 words in a row, 3 shorter ones as a whole, 2 with fewer than 3 words "
         "not searched for"
-    ) in capsys.readouterr().out.splitlines()
+    )
 
 
-def test_a_short_item_within_a_longer_known_passage_is_found_wherever_it_ends() -> None:
-    Path("short.jsonl").write_text("".join(json.dumps(item) + "\n" for item in SHORT))
-    Path("corpus/leak.py").write_text("hello hello world numbers add numbers lambda a b a b world hello\n")
+def test_the_stage_reports_how_it_searched_and_demands_that_its_sets_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched: list[tuple[str, Path]] = []
+    monkeypatch.setattr("stages.clean.__main__.require_listed", lambda *named: watched.append(named))
+    write_corpus(Path(), 20)
+    write_project(Path(), clean__decontamination=SETS)
+    collect()
 
-    assert "corpus/leak.py" not in clean(files=["short.jsonl"], minimum_words=3)
+    main()
+
+    assert watched == [("clean.decontamination.files", Path("evaluation.jsonl"))]
+    assert read_json(Path("reports/clean.json"))["evaluation_items"] == {"by_ngrams": 1, "not_searched": 1, "whole": 0}
+    assert "evaluation items: 1 searched for by 8 words in a row" in capsys.readouterr().out
+
+
+ITEM = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("nowhere.jsonl", None, "nowhere.jsonl: cannot be read (No such file or directory); clean.decontamination"),
+        ("fields.jsonl", '{"prompt": "a"}', "clean.decontamination: fields.jsonl: line 1: field `solution` is missing"),
+        (
+            "mapping.jsonl",
+            '{"prompt": {"text": ["a"], "label": ["A"]}, "solution": ""}\n',
+            "clean.decontamination: mapping.jsonl: line 1: field `prompt` has fields of its own (text, label)",
+        ),
+        ("set.JSON", "a set of words", "clean.decontamination: set.JSON: rows are read from .jsonl"),
+        ("set.jsonl.zst", "a set of words", "clean.decontamination: set.jsonl.zst: rows are read from .jsonl"),
+        # As one text of JSON they would be searched for, and never be found.
+        ("items.txt", '{"a": "b c"}\n{"a": "d"}\n', "clean.decontamination: items.txt looks like JSON rows: rename it"),
+        ("short.txt", "a few words", "clean.decontamination: no item of short.txt has 8 words"),
+        ("broken.jsonl", f"{ITEM}\n\n{ITEM[:-9]}", "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
+        ("list.jsonl", "[1]\n", "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
+        ("latin1.txt", "caf\udce9", "clean.decontamination: latin1.txt is not UTF-8"),
+        (".", None, "clean.decontamination: . cannot be read (Is a directory)"),
+    ],
+)
+def test_an_evaluation_set_that_cannot_serve_is_refused(name: str, content: str | None, said: str) -> None:
+    if content is not None:
+        Path(name).write_bytes(content.encode("utf-8", "surrogateescape"))
+
+    with pytest.raises(UserError) as refused:
+        because("x = 1", files=[name])
+
+    assert str(refused.value).startswith(said)
 
 
 def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
-    with pytest.raises(UserError, match=r"clean.decontamination.*minimum_words: at most ngram_size \(8\)"):
-        clean(minimum_words=9)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"files": ["nowhere.jsonl"]},
-            "nowhere.jsonl: cannot be read (No such file or directory); clean.decontamination.files names it",
-        ),
-        ({"fields": ["nosuch"]}, "clean.decontamination: evaluation.jsonl: line 1: field `nosuch` is missing"),
-        (
-            {"files": ["mapping.jsonl"], "fields": ["choices"]},
-            "clean.decontamination: mapping.jsonl: line 1: field `choices` has fields of its own",
-        ),
-        ({"files": ["set.JSON"]}, "clean.decontamination: set.JSON: rows are read from .jsonl"),
-        ({"files": ["set.jsonl.zst"]}, "clean.decontamination: set.jsonl.zst: rows are read from .jsonl"),
-        # As one text of JSON they would be searched for, and never be found.
-        ({"files": ["items.txt"]}, "clean.decontamination: items.txt looks like JSON rows: rename it to .jsonl"),
-        ({"ngram_size": 90, "minimum_words": 90}, "clean.decontamination: no item of evaluation.jsonl has 90 words"),
-        ({"files": ["broken.jsonl"]}, "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
-        ({"files": ["list.jsonl"]}, "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
-        ({"files": ["latin1.txt"]}, "clean.decontamination: latin1.txt is not UTF-8"),
-        ({"files": ["corpus"]}, "clean.decontamination: corpus cannot be read (Is a directory)"),
-    ],
-)
-def test_an_evaluation_set_that_cannot_serve_is_refused(changes: dict[str, Any], message: str) -> None:
-    item = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
-    Path("broken.jsonl").write_text(f"{item}\n\n{item[:-9]}")
-    Path("list.jsonl").write_text("[1]\n")
-    Path("latin1.txt").write_bytes(b"caf\xe9")
-    Path("mapping.jsonl").write_text('{"choices": {"text": ["a"], "label": ["A"]}}\n')
-    for name in ("set.JSON", "set.jsonl.zst"):
-        Path(name).write_text("a set of words")
-    Path("items.txt").write_text('{"prompt": "a b c"}\n{"prompt": "d e f"}\n')
-
-    with pytest.raises(UserError) as refused:
-        clean(**changes)
-
-    assert str(refused.value).startswith(message)
+    with pytest.raises(ValueError, match=r"minimum_words: at most ngram_size \(8\)"):
+        Decontamination.model_validate(SETS | {"minimum_words": 9})
 
 
 TESTS = ["assert add(1, 2) == 3\nassert add(2, 2) == 4", "assert add(5, 6) == 11"]
+CYRILLIC = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(20)]
 
 
 @pytest.mark.parametrize(
-    ("name", "item", "fields"),
+    ("name", "item", "fields", "copy"),
     [
-        ("LIST.JSONL.gz", {"tests": TESTS}, ["tests"]),
-        ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"]),
-        ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"]),
+        ("list.jsonl", {"tests": TESTS}, ["tests"], "\n".join(TESTS)),
+        ("LIST.JSONL.gz", {"tests": TESTS}, ["tests"], "\n".join(TESTS)),
+        ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"], "\n".join(TESTS)),
+        ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"], "\n".join(TESTS)),
+        ("ends.jsonl", {"prompt": PROBLEM + "\u2028\x85\u2029"}, ["prompt"], PROBLEM),
+        ("script.jsonl", {"prompt": " ".join(CYRILLIC)}, ["prompt"], f"'''{' '.join(CYRILLIC).upper()}'''"),
     ],
 )
-def test_a_verbatim_copy_of_lists_nested_fields_and_items_with_nulls_is_found(
-    name: str, item: dict[str, Any], fields: list[str]
+def test_a_verbatim_copy_of_lists_nested_fields_nulls_and_any_character_is_found(
+    name: str, item: dict[str, Any], fields: list[str], copy: str
 ) -> None:
-    content = (json.dumps(item) + "\n").encode()
+    content = (json.dumps(item, ensure_ascii=False) + "\r\n").encode()
     Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    Path("corpus/leak.py").write_text("\n".join(TESTS))
 
-    assert "corpus/leak.py" not in clean(files=[name], fields=fields, ngram_size=50)
-
-
-def test_a_passage_of_another_script_is_found() -> None:
-    words = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(20)]
-    Path("passage.txt").write_text(" ".join(words))
-    Path("corpus/copied.py").write_text(f"'''{' '.join(words[3:15]).upper()}'''\nx = 1\n")
-
-    assert "corpus/copied.py" not in clean(files=["passage.txt"], fields=[])
+    assert because(f"x = 1\n{copy}\ny = 2", files=[name], fields=fields, ngram_size=50).keys() == {0}

@@ -1,17 +1,15 @@
 import hashlib
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.clean.filtering import DocumentText, Drop, Feature, Filter
+from stages.clean.filtering import DocumentText, Feature
 from stages.clean.filters.code import byte_classes, reference_tokens
 from stages.clean.ledger import facts_of, measure_shards
 from stages.clean.params import Filters
@@ -23,23 +21,8 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 LINES = st.text(
     st.sampled_from("aI 5=\n\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u00e9\u0130\u0660\u2028\u2029\u3000\u212a"), min_size=1
 )
-CODE = st.lists(
-    st.sampled_from(
-        [
-            "def f(x):\n",
-            "class A:\n",
-            "x = 1\n",
-            "\tTest = config\r\n",
-            "# Auto-Generated\n",
-            "for i in é:\n",
-            "\n",
-            "\x0c",
-            " ",
-        ]
-    ),
-    min_size=1,
-    max_size=30,
-).map("".join)
+CODE_LINES = ["def f(x):\n", "class A:\n", "x = 1\n", "\tTest = config\r\n", "# Auto-Generated\n", "for i in é:\n"]
+CODE = st.lists(st.sampled_from([*CODE_LINES, "\n", "\x0c", " "]), min_size=1, max_size=30).map("".join)
 
 
 def features_of(text: str, path: str = "a.py", source: str = "s", **filters: Any) -> dict[str, Feature]:
@@ -141,50 +124,23 @@ def test_the_language_is_guessed_by_the_extension(path: str, language: str) -> N
     assert features_of("x", path)["language"] == language
 
 
-def test_a_filter_may_read_the_columns_of_others_and_measure_none() -> None:
-    class Reader(Filter):
-        def drops(self, features: pd.DataFrame, seed: int) -> Iterator[Drop]:
-            yield "long", features["bytes"] > 3
-
-    assert Reader.measurement(Reader()) is None
-
-
-def numbered(text: DocumentText) -> dict[str, Feature]:
-    return {"shard": 1}
-
-
-def test_a_filter_cannot_measure_a_column_that_the_ledger_gets_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_shard(Path("b.parquet"), [document("a = 1\n", "s", "a.py")])
-
-    with pytest.raises(
-        UserError, match=r"^clean\.filters: filters\.own\.Own measures `shard`, a column that the ledger"
-    ):
-        measure_shards([Path("b.parquet")], {"filters.own.Own 1": numbered})
-
-
 def marked(text: DocumentText) -> dict[str, Feature]:
-    marks: dict[str, dict[str, Feature]] = {
-        "number": {"mark": 1},
-        "text": {"mark": "x"},
-        "none": {},
-        "large": {"mark": 2**70},
-    }
-    return marks[text.text]
+    marks: dict[str, Feature] = {"number": 1, "text": "x", "large": 2**70}
+    return {"shard": 1} if text.text == "later" else {"mark": marks[text.text]} if text.text in marks else {}
 
 
-@pytest.mark.parametrize("other", ["text", "none", "large"])
-@pytest.mark.parametrize("of_one_shard", [True, False])
-def test_a_filter_whose_columns_differ_between_documents_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, of_one_shard: bool
+@pytest.mark.parametrize("shards", [["number", "text"], ["number", "none"], ["number", "large"], ["later"]])
+@pytest.mark.parametrize("in_one", [True, False])
+def test_a_filter_whose_columns_differ_between_documents_or_are_taken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: list[str], in_one: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    documents = sorted((document(text, "s", f"{text}.py") for text in ("number", other)), key=lambda one: one.sort_key)
-    shards = [documents] if of_one_shard else [[one] for one in documents]
-    for number, shard in enumerate(shards):
+    documents = sorted((document(text, "s", f"{text}.py") for text in shards), key=lambda one: one.sort_key)
+    for number, shard in enumerate([documents] if in_one else [[one] for one in documents]):
         write_shard(Path(f"b{number}.parquet"), shard)
+    said = ".*mark.*: let `measure` give each document the"
+    if shards == ["later"]:
+        said = r"filters\.own\.Own measures `shard`, a column that the ledger"
 
-    with pytest.raises(UserError, match=r"^clean\.filters: .*mark.*: let `measure` give each document the"):
+    with pytest.raises(UserError, match=rf"^clean\.filters: {said}"):
         measure_shards(sorted(tmp_path.glob("*.parquet")), {"filters.own.Own 1": marked})

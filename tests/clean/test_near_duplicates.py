@@ -1,6 +1,5 @@
 import random
 from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.clean import words
 from stages.clean.near_duplicates import (
     FOUND_AT_THRESHOLD,
     Corpus,
@@ -116,24 +114,6 @@ def test_documents_of_few_words_are_not_compared() -> None:
 
     assert near_duplicates(documents, shard_count=1) == {}
     assert near_duplicates(documents, PARAMS.model_copy(update={"minimum_words": 4}), 1).keys() == {"001.py"}
-
-
-def test_a_new_document_computes_the_words_of_its_own_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = as_documents(family_texts())
-    near_duplicates(documents, shard_count=5)
-    computed: list[Path] = []
-    real = words._compute
-
-    @wraps(real)  # the code that computes a shard is found by its module
-    def counting(shard: Path, folder: Path) -> None:
-        computed.append(shard)
-        real(shard, folder)
-
-    monkeypatch.setattr(words, "_compute", counting)
-    documents[-1] = as_documents(["something new with words of its own"])[0]
-    near_duplicates(documents, shard_count=5)
-
-    assert len(computed) == 1
 
 
 @pytest.mark.parametrize("similarity", [0.3, 0.7, 0.85, 1.0])

@@ -4,45 +4,37 @@ from typing import Any
 
 import pytest
 
-from stages.collect.__main__ import main
-from stages.formats.documents import read_documents
-from stages.formats.reports import read_json
+from stages.collect.params import CollectParams
 from stages.runtime.entry import UserError
-from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
+from stages.runtime.section import check_section
+from tests.collect.collecting import NO_FIELDS, collect, files, report
+from tests.small_project import FILES_SOURCE, folder_bytes, sections, write_corpus
 
 DOCUMENTS = Path("data/documents")
-NO_FIELDS = {"source": None, "path": None, "license": None}
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_corpus(tmp_path, 6)
-    write_project(tmp_path)
-    return tmp_path
+def corpus(project: Path) -> None:
+    write_corpus(project, 6)
 
 
-def collect(*sources: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    if sources:
-        changes["collect__sources"] = list(sources)
-    write_project(Path(), **changes)
-    main()
-    report: dict[str, Any] = read_json(Path("reports/collect.json"))
-    return report
+def reported(*sources: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The report of a run."""
+    collect(*sources, **changes)
+    return report()
 
 
 def rows(file: str, /, **fields: str) -> dict[str, Any]:
-    return FILES_SOURCE | {"globs": [file], "fields": NO_FIELDS | fields}
+    return files(file, fields=NO_FIELDS | fields)
 
 
 def test_each_file_is_one_document_that_says_where_it_is_from() -> None:
-    report = collect()
+    documents = collect()
 
-    documents = list(read_documents(DOCUMENTS))
-    assert len(documents) == report["documents"] == 6
+    assert len(documents) == report()["documents"] == 6
     assert {item.path for item in documents} == {f"corpus/module_{number:03d}.py" for number in range(6)}
     assert {(item.source, item.revision, item.license) for item in documents} == {("mine", "1", "MIT")}
-    assert report["bytes"] == sum(len(item.text.encode()) for item in documents)
+    assert report()["bytes"] == sum(len(item.text.encode()) for item in documents)
 
 
 def test_a_temporary_experiment_is_told_that_ignored_files_are_missing(
@@ -70,10 +62,10 @@ def test_the_same_corpus_gives_the_same_bytes_wherever_it_lies(tmp_path: Path, m
 
 
 def test_the_corpus_id_changes_with_any_document() -> None:
-    first = collect()["corpus_id"]
+    first = reported()["corpus_id"]
     Path("corpus/module_003.py").write_text("x = 1\n")
 
-    assert collect()["corpus_id"] != first
+    assert reported()["corpus_id"] != first
 
 
 def test_a_corpus_without_a_document_is_refused_and_leaves_the_previous_one() -> None:
@@ -94,30 +86,54 @@ def test_only_allowed_licences_pass() -> None:
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     source = rows("rows.jsonl", license="licence") | {"license": ""}
 
-    assert collect(source)["left_out"] == {"licence not allowed: GPL-3.0": 1}
-    assert collect(source, collect__unlicensed=False)["left_out"] == {
+    assert reported(source)["left_out"] == {"licence not allowed: GPL-3.0": 1}
+    assert reported(source, collect__unlicensed=False)["left_out"] == {
         "licence not allowed: GPL-3.0": 1,
         "licence not allowed: unknown": 1,
     }
 
 
 def test_a_limit_takes_the_same_documents_every_time_and_stays_below() -> None:
-    whole = collect()["bytes"]
+    whole = reported()["bytes"]
 
     for limit in (whole // 2, whole - 1):
-        first = collect(collect__max_bytes=limit)
+        first = reported(collect__max_bytes=limit)
         assert 0 < first["bytes"] <= limit
-        assert collect(collect__max_bytes=limit) == first
-    of_source = collect(FILES_SOURCE | {"max_bytes": whole // 2})
+        assert reported(collect__max_bytes=limit) == first
+    of_source = reported(FILES_SOURCE | {"max_bytes": whole // 2})
     assert 0 < of_source["bytes"] <= whole // 2
     assert of_source["left_out"] == {"over the source's max_bytes, with all after it": 1}
 
 
 def test_sources_mix_and_a_limit_binds_the_later_ones() -> None:
     Path("rows.jsonl").write_text(json.dumps({"content": "x = 1\n" * 50}) + "\n")
-    both = collect(FILES_SOURCE, rows("rows.jsonl") | {"name": "rows"})
-    limited = collect(FILES_SOURCE, rows("rows.jsonl") | {"name": "rows"}, collect__max_bytes=both["bytes"] - 1)
+    both = reported(FILES_SOURCE, rows("rows.jsonl") | {"name": "rows"})
+    limited = reported(FILES_SOURCE, rows("rows.jsonl") | {"name": "rows"}, collect__max_bytes=both["bytes"] - 1)
 
     assert both["bytes_per_source"].keys() == {"mine", "rows"}
     assert limited["bytes_per_source"].keys() == {"mine"}
     assert limited["left_out"] == {"over collect.max_bytes, with all after it": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"collect__sources": [FILES_SOURCE | {"share": 0.0}]}, r"sources.*share = 0\.0: Input should be"),
+        ({"collect__sources": [FILES_SOURCE | {"share": 1.5}]}, r"sources.*share = 1\.5: Input should be"),
+        # Else `clean` ends in a traceback when it writes the splits.
+        ({"collect__shard_bytes": 3 * 10**9}, r"shard_bytes = 3000000000: Input should be less than or equal to 1000"),
+        ({"collect__max_document_bytes": 3 * 10**9}, "max_document_bytes = 3000000000: Input should be less than"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_refused_before_anything_is_read(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=rf"collect\.{said}"):
+        check_section("collect", sections(**changes)["collect"], CollectParams)
+
+
+def test_a_share_takes_about_that_part_of_a_source_and_a_larger_one_more_of_the_same() -> None:
+    write_corpus(Path(), 200)
+    tenth, half = ({item.id for item in collect(files(share=share))} for share in (0.1, 0.5))
+
+    assert 8 <= len(tenth) <= 36
+    assert 80 <= len(half) <= 120
+    assert tenth < half

@@ -74,18 +74,6 @@ def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path) -> None:
     assert read_json(Path("reports/collect.json"))["documents"] == 22
 
 
-def test_their_parameters_are_checked_as_all_others(project: Path) -> None:
-    add_both()
-    path = Path("params.yaml")
-    path.write_text(path.read_text().replace("capital_share_maximum: 0.5", "capital_share_maximum: 7"))
-    assert "clean.filters.capital_share_maximum = 7: Input should be less than" in run("clean").stderr
-
-    Path(FILTER_FILE).unlink()
-    assert "clean.filters.capital_share_maximum: unknown parameter (value 7)" in run("clean").stderr
-    path.write_text(path.read_text().replace("file: shout.txt", "fil: shout.txt"))
-    assert "collect.sources.1.file: missing" in run("collect").stderr
-
-
 def test_the_quality_classifier_drops_what_is_unlike_the_good_documents(project: Path) -> None:
     Path("stages/clean/filters/quality.py").write_text(added_file("stages/clean/filters/quality.py"))
     good = [path.read_text() for path in sorted(Path("corpus").iterdir())]

@@ -17,12 +17,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
-from stages.collect.__main__ import main
 from stages.collect.find import find
-from stages.formats.documents import Document, read_documents
-from stages.formats.reports import read_json
+from stages.formats.documents import Document
 from stages.runtime.entry import UnavailableError, UserError
-from tests.small_project import FILES_SOURCE, write_project
+from tests.collect import collecting
+from tests.collect.collecting import left_out
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"
@@ -30,20 +29,8 @@ IGNORED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
 TREE = ("a/one.py", "a/.env", "a/.git/config", "a/b/two.py", "a/b/.three.py", ".c/four.py")
 
 
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def collect(*globs: str) -> list[Document]:
-    write_project(Path(), collect__sources=[FILES_SOURCE | {"globs": list(globs)}])
-    main()
-    return list(read_documents(Path("data/documents")))
-
-
-def left_out() -> dict[str, int]:
-    counts: dict[str, int] = read_json(Path("reports/collect.json"))["left_out"]
-    return counts
+    return collecting.collect(collecting.files(*globs))
 
 
 def write(*paths: str) -> None:

@@ -1,4 +1,4 @@
-"""Data sets of the Hub, and limits of any source."""
+"""Data sets of the Hub."""
 
 import http.server
 import os
@@ -11,39 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.collect.__main__ import main
 from stages.collect.sources.hub import Hub
-from stages.formats.documents import Document, read_documents
 from stages.runtime.entry import UserError
+from tests.collect.collecting import NO_FIELDS, ORIGIN, collect
 from tests.hub_client import with_short_waits
-from tests.small_project import FILES_SOURCE, ROOT, write_corpus, write_project
-
-NO_FIELDS = {"source": None, "path": None, "license": None}
-ORIGIN = {name: value for name, value in FILES_SOURCE.items() if name not in ("kind", "globs", "part_bytes")}
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def collect(*sources: dict[str, Any], **changes: Any) -> list[Document]:
-    write_project(Path(), collect__sources=list(sources), **changes)
-    main()
-    return list(read_documents(Path("data/documents")))
-
-
-def test_a_source_that_states_too_large_a_share_or_none_is_refused() -> None:
-    for share in (0.0, 1.5):
-        with pytest.raises(UserError, match=rf"collect\.sources.*share = {share}: Input should be"):
-            collect(FILES_SOURCE | {"share": share})
-
-
-@pytest.mark.parametrize("name", ["shard_bytes", "max_document_bytes"])
-def test_more_text_in_a_shard_than_arrow_can_point_to_is_refused_before_anything_is_read(name: str) -> None:
-    """Else `clean` ends in a traceback when it writes the splits."""
-    with pytest.raises(UserError, match=rf"collect\.{name} = 3000000000: Input should be less than or equal to 1000"):
-        collect(FILES_SOURCE, **{f"collect__{name}": 3 * 10**9})
+from tests.small_project import ROOT, write_project
 
 
 def hub(repository: str, split: str = "train") -> dict[str, Any]:
@@ -58,15 +30,6 @@ def test_a_data_set_is_streamed_row_by_row_and_one_without_the_split_is_refused(
     assert sorted((item.source, item.text) for item in collect(hub("set"))) == [("a", "x = 1\n"), ("b", "y = 2\n")]
     with pytest.raises(UserError, match="data set `set` cannot be read"):
         collect(hub("set", split="nosuch"))
-
-
-def test_a_share_takes_about_that_part_of_a_source_and_a_larger_one_more_of_the_same() -> None:
-    write_corpus(Path(), 200)
-    tenth, half = ({item.id for item in collect(FILES_SOURCE | {"share": share})} for share in (0.1, 0.5))
-
-    assert 8 <= len(tenth) <= 36
-    assert 80 <= len(half) <= 120
-    assert tenth < half
 
 
 @pytest.mark.parametrize("revision", ["", "main", "0" * 39, "0" * 40 + "x"])

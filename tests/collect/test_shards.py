@@ -1,8 +1,3 @@
-import os
-import random
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +16,9 @@ from stages.formats.documents import (
 )
 from stages.runtime.cache import CACHE, drop_unused
 from stages.runtime.entry import UserError
-from tests.small_project import ROOT, document, folder_bytes, write_corpus, write_project
+from tests.small_project import document, folder_bytes
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=40)
-
-
-@pytest.fixture(autouse=True)
-def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("project"))
 
 
 def write(folder: Path, texts: list[str], shard_bytes: int) -> Path:
@@ -132,55 +122,3 @@ def test_a_bucket_with_more_text_than_a_shard_can_hold_is_refused(
 
     with pytest.raises(UserError, match=r"112 bytes of text are too much for one shard: raise collect\.shard_"):
         write(tmp_path / "d", ["the same text!"] * 8, 50)
-
-
-NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
-
-SCRIPT = """
-mount -t tmpfs -o size=1m tmpfs {disk}
-cp -r {project}/. {disk}
-cd {disk}
-{python} -m stages.collect
-sha256sum data/documents/*
-cp {project}/../big.py corpus/
-{python} -m stages.collect
-echo "left with $?"
-sha256sum data/documents/*
-ls -A data
-"""
-
-
-def namespaces_work() -> bool:
-    command = [*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
-
-
-def random_text(size: int) -> str:
-    draw = random.Random(0)
-    return "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(size))
-
-
-@pytest.mark.skipif(not namespaces_work(), reason="this system allows no tmpfs in a namespace of its own")
-def test_a_disk_that_fills_up_ends_with_a_clear_error_and_the_previous_result_intact(tmp_path: Path) -> None:
-    """The disk is a tmpfs in a mount namespace of its own, which needs no rights on Linux."""
-    project, disk = tmp_path / "project", tmp_path / "disk"
-    project.mkdir()
-    disk.mkdir()
-    write_corpus(project, 5)
-    write_project(project, collect__shard_bytes=100_000)
-    (tmp_path / "big.py").write_text(random_text(300_000), encoding="utf-8")
-
-    run = subprocess.run(
-        [*NAMESPACE, "sh", "-c", SCRIPT.format(disk=disk, project=project, python=sys.executable)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    before, after = run.stdout.split("left with 28")
-    assert run.stderr.startswith("error: no space left on the disk")
-    assert "`dvc checkout` restores the last result: free some space, and run the same command again" in run.stderr
-    hashes = [line for line in before.splitlines() if "data/documents" in line]
-    assert hashes
-    assert after.split("\n")[1:-1] == [*hashes, "documents", "left_out.csv"]

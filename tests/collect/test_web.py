@@ -4,17 +4,14 @@ import gzip
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from stages.collect.__main__ import main
 from stages.collect.sources.web import page_text
-from stages.formats.documents import Document, read_documents
-from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
-from tests.small_project import FILES_SOURCE, ROOT, write_project
+from tests.collect.collecting import ORIGIN, collect, left_out
+from tests.small_project import ROOT
 
 PAGE = """<html><head><meta charset="{0}"><title>no</title><script>no()</script></head><body>
 <nav><ul><li><a href="/">Home</a></li><li><a href="/a">About</a></li></ul></nav>
@@ -23,24 +20,16 @@ PAGE = """<html><head><meta charset="{0}"><title>no</title><script>no()</script>
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def pins(project: Path) -> None:
     pins = [line for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if not line.startswith("-r")]
     Path("requirements.lock").write_text((ROOT / "requirements.lock").read_text() + "\n".join(pins))
 
 
-def collect(glob: str, **changes: Any) -> list[Document]:
+def pages(glob: str, main_content: bool = True) -> list[tuple[str, str]]:
+    """(path, text) of each page."""
     kind = "html" if ".html" in glob else "warc"
-    origin = {name: FILES_SOURCE[name] for name in ("name", "revision", "license", "share", "max_bytes")}
-    source = origin | {"kind": kind, "globs": [glob], "main_content": True}
-    write_project(Path(), collect__sources=[source | changes])
-    main()
-    return sorted(read_documents(Path("data/documents")), key=lambda document: document.path)
-
-
-def left_out() -> dict[str, int]:
-    counts: dict[str, int] = read_json(Path("reports/collect.json"))["left_out"]
-    return counts
+    found = collect(ORIGIN | {"kind": kind, "globs": [glob], "main_content": main_content})
+    return sorted((one.path, one.text) for one in found)
 
 
 def record(address: str, content: bytes, *headers: str, status: str = "200 OK", of_type: str = "text/html") -> bytes:
@@ -71,13 +60,11 @@ def write_warc(name: str, records: Sequence[bytes]) -> None:
 def test_the_visible_text_of_a_page_is_a_document_whatever_its_encoding(encoding: str) -> None:
     Path("a.html").write_bytes(PAGE.format(encoding).encode(encoding))
 
-    assert [(one.path, one.text) for one in collect("a.html")] == [
-        ("a.html", "Parrots\n\nA parrot is a bird \u2013 it speaks.")
-    ]
-    [whole] = collect("a.html", main_content=False)
-    assert "Home" in whole.text
-    assert "Imprint" in whole.text
-    assert "no()" not in whole.text
+    assert pages("a.html") == [("a.html", "Parrots\n\nA parrot is a bird \u2013 it speaks.")]
+    [(_, whole)] = pages("a.html", main_content=False)
+    assert "Home" in whole
+    assert "Imprint" in whole
+    assert "no()" not in whole
 
 
 def test_a_page_that_is_too_large_or_empty_is_left_out() -> None:
@@ -85,7 +72,7 @@ def test_a_page_that_is_too_large_or_empty_is_left_out() -> None:
     Path("none.html").write_text("<script>x</script>")
     Path("a.html.gz").write_bytes(gzip.compress(b"<p>parrot</p>"))
 
-    assert [one.text for one in collect("*.html*")] == ["parrot"]
+    assert pages("*.html*") == [("a.html.gz", "parrot")]
     assert left_out() == {"larger than max_document_bytes": 1, "empty": 1}
 
 
@@ -105,29 +92,26 @@ def test_the_pages_of_a_warc_file_are_documents_by_their_addresses(name: str) ->
         ],
     )
 
-    assert [(one.path, one.text) for one in collect(name)] == [
+    assert pages(name) == [
         ("http://a.example/1", "caf\u00e9"),
         ("http://a.example/2", "zipped"),
         ("http://a.example/3", "chunked"),
         ("https://a.example/6", "six"),
     ]
-    assert left_out() == {
-        "page with another status than 200": 1,
-        "no HTML page": 1,
-    }
+    assert left_out() == {"page with another status than 200": 1, "no HTML page": 1}
 
 
 def test_the_texts_of_a_wet_file_are_taken_as_they_are() -> None:
     write_warc("a.warc.wet.gz", [warc_record("conversion", "http://a.example/1", "text/plain", b"<p> & text\n")])
 
-    assert [(one.path, one.text) for one in collect("a.warc.wet.gz")] == [("http://a.example/1", "<p> & text\n")]
+    assert pages("a.warc.wet.gz") == [("http://a.example/1", "<p> & text\n")]
 
 
 def test_a_file_that_is_no_warc_is_refused_by_its_name() -> None:
     write_warc("a.warc.gz", [b"hello\n" * 99])
 
     with pytest.raises(UserError, match=r"^a\.warc\.gz: cannot be read \(Invalid WARC header"):
-        collect("a.warc.gz")
+        pages("a.warc.gz")
 
 
 def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +119,7 @@ def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: p
     monkeypatch.setitem(sys.modules, "resiliparse", None)
 
     with pytest.raises(UserError, match=r"kind `html` needs resiliparse: `pip install -e '\.\[web\]'`, then write"):
-        collect("a.html")
+        pages("a.html")
 
 
 def test_an_extractor_that_is_not_pinned_is_refused_since_the_texts_depend_on_it() -> None:
@@ -143,7 +127,7 @@ def test_an_extractor_that_is_not_pinned_is_refused_since_the_texts_depend_on_it
     Path("a.html").write_text("<p>x</p>")
 
     with pytest.raises(UserError, match=r"^resiliparse: not in requirements\.lock"):
-        collect("a.html")
+        pages("a.html")
 
 
 def test_bytes_that_are_no_html_are_no_error() -> None:

@@ -26,37 +26,19 @@ from stages.tokenizer.train import save_trained, train
 from tests.small_project import folder_bytes, function_text
 
 HARD_TEXTS = (
-    "",
-    " ",
-    "\n",
-    "\t\t\n  \n",
-    "\r\n\r\n \r",
-    "a" * 5000,
-    " " * 5000,
-    "\n" * 999,
-    "0123456789" * 100,
-    "'s 't 're 've 'm 'll 'd 'S 'LL I'm we'll",
-    "x=1;y  =   2\n\tif x:\n\t\treturn  y",
-    "<|endoftext|>",
-    "a<|endoftext|>b <|endoftext|><|unknown|><pad></s>",
-    "<|endoftext|",
-    "\ufeffbyte-order mark",
-    "\ufeff",
-    "caf\u00e9 cafe\u0301 \u212b \u00c5 A\u030a",
-    "\ufb01 \u017f \u1e9e \u00df \u0130 \u0131",
-    "\u200b\u200c\u200d\u2060\u00ad",
-    "\u00a0\u2003\u3000\u2028\u2029\u0085\u000b\u000c\u001c",
+    "", " ", "\n", "\t\t\n  \n", "\r\n\r\n \r", "a" * 5000, " " * 5000, "\n" * 999, "0123456789" * 100,
+    "'s 't 're 've 'm 'll 'd 'S 'LL I'm we'll", "x=1;y  =   2\n\tif x:\n\t\treturn  y", "<|endoftext|>",
+    "a<|endoftext|>b <|endoftext|><|unknown|><pad></s>", "<|endoftext|", "\ufeffbyte-order mark", "\ufeff",
+    "caf\u00e9 cafe\u0301 \u212b \u00c5 A\u030a", "\ufb01 \u017f \u1e9e \u00df \u0130 \u0131",
+    "\u200b\u200c\u200d\u2060\u00ad", "\u00a0\u2003\u3000\u2028\u2029\u0085\u000b\u000c\u001c",
     "\u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627 \u202e\u202d",
     "\u4f60\u597d\u4e16\u754c\uff0c\u3053\u3093\u306b\u3061\u306f\uc548\ub155",
     "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0928\u092e\u0938\u094d\u0924\u0947",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f3fd\u200d\U0001f4bb \u2764\ufe0f \U0001f1e9\U0001f1ea",
-    "\u0663\u0664 \u2167 \u00bd \u2075 \U0001d7d8",
-    "z" + "\u0301" * 300,
-    "\ufffd\ufffe\uffff \U0010ffff \U000e0001 \ue000",
-    "\x00\x01\x02\x7f\x80\x9f",
-    "".join(map(chr, range(1, 0x250))),
+    "\u0663\u0664 \u2167 \u00bd \u2075 \U0001d7d8", "z" + "\u0301" * 300,
+    "\ufffd\ufffe\uffff \U0010ffff \U000e0001 \ue000", "\x00\x01\x02\x7f\x80\x9f", "".join(map(chr, range(1, 0x250))),
     "\U00010330\U00010400 \U0001d4d0 \U00020000",
-)
+)  # fmt: skip
 """Texts on which tokenizers have differed: white space, contractions, special tokens' names, combining marks, joined
 emoji, right-to-left, digits of other scripts, private and unassigned code points, long runs."""
 

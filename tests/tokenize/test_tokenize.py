@@ -1,6 +1,5 @@
 import json
 import shutil
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.entry import UserError
-from stages.tokenize import encode
 from stages.tokenize.__main__ import main
-from stages.tokenize.encode import Encoding
 from stages.tokenizer.__main__ import main as tokenizer
 from tests.small_project import folder_bytes, write_corpus, write_project
 
@@ -49,10 +46,7 @@ def decoded(split: str) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"tokenizer__kind": "characters", "tokenize__engine": "tokenizers"}],
-)
+@pytest.mark.parametrize("changes", [{}, {"tokenizer__kind": "characters", "tokenize__engine": "tokenizers"}])
 def test_every_document_is_found_again_in_the_token_store(changes: dict[str, Any]) -> None:
     make(**changes)
 
@@ -83,20 +77,6 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(monkeypatch: pytest.Mo
     main()
 
     assert folder_bytes(TOKENS) == alone
-
-
-def encoded_again(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The shards that the stages encode from here on."""
-    names: list[str] = []
-    real = encode.encode_shard
-
-    @wraps(real)  # the code that computes a shard is found by its module
-    def counting(encoding: Encoding, shard: Path, folder: Path) -> None:
-        names.append(shard.name)
-        real(encoding, shard, folder)
-
-    monkeypatch.setattr(encode, "encode_shard", counting)
-    return names
 
 
 def run_with_the_same_tokenizer() -> None:
@@ -135,26 +115,20 @@ def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_r
     assert folder_bytes(Path("data")) | folder_bytes(Path("reports")) == result
 
 
-def test_another_tokenizer_never_meets_the_ids_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = encoded_again(monkeypatch)
+def test_another_tokenizer_never_meets_the_ids_of_the_first() -> None:
     make(tokenizer__vocabulary_size=280)
 
-    assert len(names) == len(list(Path("data/clean").glob("[tv]*/*.parquet")))
     assert decoded("train") == {item.path: item.text for item in read_documents(Path("data/clean/train"))}
 
 
-def test_a_tokenizer_folder_that_is_none_is_refused() -> None:
-    Path("data/tokenizer/tokenizer.json").write_text("{}")
-
-    with pytest.raises(UserError, match=r"data/tokenizer: no tokenizer \(.*\); run `dvc repro tokenizer`"):
-        main()
-
-
-def test_a_tokenizer_without_an_end_of_sequence_token_is_refused() -> None:
+def test_a_tokenizer_folder_that_is_none_or_has_no_end_of_sequence_token_is_refused() -> None:
     path = Path("data/tokenizer/tokenizer_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "</s>"}))
-
     with pytest.raises(UserError, match=r"tokenizer_config\.json names no eos_token of the vocabulary"):
+        main()
+
+    Path("data/tokenizer/tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"data/tokenizer: no tokenizer \(.*\); run `dvc repro tokenizer`"):
         main()
 
 

@@ -14,12 +14,10 @@ from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents, shard_paths, write_shard
 from stages.formats.reports import read_json
 from stages.runtime.entry import UserError
-from stages.runtime.section import check_section
 from stages.tokenizer import train as training
 from stages.tokenizer.__main__ import main
-from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, parts, save_trained, take_over, train, train_on_documents
-from tests.small_project import ROOT, document, folder_bytes, sections, write_corpus, write_project
+from tests.small_project import ROOT, document, folder_bytes, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
 PATTERNS = ["gpt2", "digits", "gpt4"]
@@ -65,11 +63,6 @@ def test_transformers_loads_it_with_its_special_tokens(kind: str) -> None:
     assert len(loaded) == ours.get_vocab_size()
 
 
-def test_the_vocabulary_has_the_size_that_was_asked_for() -> None:
-    assert make(vocabulary_size=290).get_vocab_size() == 290
-    assert read_json(Path("reports/tokenizer.json"))["vocabulary_size"] == 290
-
-
 def test_the_longest_token_is_told_in_characters_of_the_text() -> None:
     """Not in bytes, as each of which byte-level BPE writes a character."""
     for number in range(40):
@@ -88,12 +81,6 @@ def test_without_a_cache_it_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) 
     make()
 
     assert folder_bytes(TOKENIZER) == trained
-    shutil.copytree(TOKENIZER, "mine")
-    make(kind="existing", folder="mine")
-    taken_over = folder_bytes(TOKENIZER)
-    monkeypatch.delenv("PARROTFLOW_SHARD_CACHE_GB")
-    make(kind="existing", folder="mine")
-    assert folder_bytes(TOKENIZER) == taken_over
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -153,21 +140,18 @@ def test_an_edit_outside_of_the_sample_trains_nothing(monkeypatch: pytest.Monkey
 
 def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
     first = next(iter(read_documents(Path("data/clean/train")))).size
+    said = f"tokenizer.training_bytes = {first - 1:,}: no document fits, the first has {first:,} bytes"
 
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=said):
         make(training_bytes=first - 1)
-
-    assert f"tokenizer.training_bytes = {first - 1:,}: no document fits, the first has {first:,} bytes" in str(
-        refused.value
-    )
     assert not TOKENIZER.exists()
 
 
-def test_a_smaller_vocabulary_than_asked_for_is_reported_with_what_helps(
+def test_the_vocabulary_has_the_size_that_was_asked_for_or_the_run_says_what_helps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    smaller = make().get_vocab_size()
-    assert capsys.readouterr().out == f"a vocabulary of {smaller:,} tokens\n"
+    assert make(vocabulary_size=290).get_vocab_size() == read_json(Path("reports/tokenizer.json"))["vocabulary_size"]
+    assert capsys.readouterr().out == "a vocabulary of 290 tokens\n"
 
     size = make(vocabulary_size=2**20).get_vocab_size()
     said = capsys.readouterr().out
@@ -185,9 +169,12 @@ def test_every_character_of_the_train_side_is_a_token_and_others_are_unknown() -
     assert tokenizer.encode("\u2603").ids == [tokenizer.token_to_id("<|unknown|>")]
 
 
-def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_path: Path) -> None:
-    original = make()
-    results = []
+def test_an_existing_tokenizer_is_listed_and_taken_over_the_same_bytes_from_any_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[tuple[str, Path]] = []
+    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *named: watched.append(named))
+    original, results = make(), []
     for name in ("first", "second"):
         shutil.copytree(TOKENIZER, tmp_path / name)
         taken = make(kind="existing", folder=str(tmp_path / name))
@@ -197,65 +184,39 @@ def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_p
         make()
 
     assert results[0] == results[1]
-    assert read_json(tmp_path / "first" / "tokenizer_config.json")["eos_token"] == "<|endoftext|>"
+    assert watched == [("tokenizer.folder", tmp_path / name) for name in ("first", "second")]
 
 
-def test_an_existing_tokenizer_has_to_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *named: watched.append(named))
+def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
     make()
-    shutil.copytree(TOKENIZER, "own")
-
-    make(kind="existing", folder="own")
-
-    assert watched == [("tokenizer.folder", Path("own"))]
-
-
-def test_a_folder_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError) as refused:
-        make(kind="existing", folder="nowhere")
-
-    assert str(refused.value) == "tokenizer.folder: nowhere is not a folder; give one that `save_pretrained` wrote"
-    assert not TOKENIZER.exists()
-
-
-def test_a_folder_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-
-    with pytest.raises(UserError, match=r"tokenizer\.folder: model holds no tokenizer that transformers can load: "):
-        make(kind="existing", folder="model")
-    assert not TOKENIZER.exists()
-
-
-def test_a_tokenizer_without_an_end_of_sequence_token_is_refused() -> None:
-    make()
-    shutil.copytree(TOKENIZER, "other")
+    shutil.move(TOKENIZER, "other")
     config = json.loads(Path("other/tokenizer_config.json").read_text())
     del config["eos_token"]
     Path("other/tokenizer_config.json").write_text(json.dumps(config))
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
 
-    with pytest.raises(UserError, match=r"tokenizer\.folder: other names no eos_token, which closes each document"):
-        make(kind="existing", folder="other")
+    for folder, said in (
+        ("nowhere", "nowhere is not a folder; give one that `save_pretrained` wrote"),
+        ("model", "model holds no tokenizer that transformers can load: "),
+        ("other", "other names no eos_token, which closes each document"),
+    ):
+        with pytest.raises(UserError, match=rf"^tokenizer\.folder: {said}"):
+            make(kind="existing", folder=folder)
+        assert not TOKENIZER.exists()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer__kind": "existing"}, "`folder` goes with `kind: existing`"),
-        ({"tokenizer__folder": "somewhere"}, "`folder` goes with `kind: existing`"),
-        (
-            {"tokenizer__vocabulary_size": 100},
-            "tokenizer.vocabulary_size = 100: Input should be greater than or equal to 257",
-        ),
-        ({"tokenizer__pattern": "gpt5"}, "tokenizer.pattern = 'gpt5': Input should be 'gpt2', 'digits' or 'gpt4'"),
+        ({"kind": "existing"}, "`folder` goes with `kind: existing`"),
+        ({"folder": "somewhere"}, "`folder` goes with `kind: existing`"),
+        ({"vocabulary_size": 100}, r"vocabulary_size = 100: Input should be greater than or equal to 257"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as refused:
-        check_section("tokenizer", sections(**changes)["tokenizer"], TokenizerParams)
-
-    assert message in str(refused.value)
+    with pytest.raises(UserError, match=message):
+        make(**changes)
 
 
 @pytest.mark.parametrize("class_name", ["GPT2Tokenizer", "PreTrainedTokenizerFast"])

@@ -12,7 +12,7 @@ from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
 from stages.formats.documents import without_query
 from stages.formats.rows import ending, looks_like_rows
-from stages.runtime.entry import UserError, visible
+from stages.runtime.entry import UserError
 
 ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files with a document a row, each also with one of `COMPRESSED`."""
@@ -80,14 +80,9 @@ class Files(NamedSource):
         try:
             with opened(file) as stream:
                 reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
-                head = reader.peek(HEAD_BYTES)
-                if looks_like_rows(head):
+                if looks_like_rows(reader.peek(HEAD_BYTES)):
                     raise LooksLikeRowsError(
                         f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)"
-                    )
-                if ending(file.name) == ".txt" and looks_like_table(head):
-                    self.notes.append(
-                        visible(f"{file.name}: looks like a table: rename it to .tsv if rows are documents")
                     )
                 if self.part_bytes is None:
                     content = reader.read(limit + 1)
@@ -101,18 +96,10 @@ class Files(NamedSource):
                         yield self.item(file.name, part + reader.read(limit))
                         return
                     yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
-        except LooksLikeRowsError:
-            raise
-        except UserError:
-            if file.url:
-                raise  # a server that breaks off
+        except UserError as error:
+            if file.url or isinstance(error, LooksLikeRowsError):
+                raise  # a URL: a server that breaks off
             yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
-
-
-def looks_like_table(head: bytes) -> bool:
-    """True if the first three lines have the same number of tabs, between cells that are not empty."""
-    lines = [line.split(b"\t") for line in head.split(b"\n", 3)[:3]]
-    return len({len(line) for line in lines}) == 1 and len(lines) == 3 and len(lines[0]) > 1 and all(map(all, lines))
 
 
 class LooksLikeRowsError(UserError):

@@ -1,5 +1,4 @@
-import os
-import subprocess
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from stages.clean.commands import whatif
 from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import read_ledger
 from stages.runtime.entry import UserError
-from tests.small_project import ROOT, folder_bytes, write_corpus, write_project
+from tests.small_project import folder_bytes, write_corpus, write_project
 
 
 @pytest.fixture(autouse=True)
@@ -53,17 +52,6 @@ def test_it_says_what_a_threshold_would_drop_in_documents_bytes_and_licences(
     assert folder_bytes(Path("data")) == before
 
 
-def test_it_is_a_command_that_refuses_a_change_in_one_line() -> None:
-    command = [sys.executable, "-c", "from flows.cli import main; main()", "data", "whatif", "nosuch.key=1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    assert run.returncode == 2
-    assert run.stderr.startswith("error: nosuch.key=1: expected KEY=VALUE with a key of params.yaml's section `clean`")
-    assert len(run.stderr.splitlines()) == 1
-
-
 def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     changes = ("clean.filters.line_length_maximum=3000", "filters.line_length_mean_maximum=null")
     changes += ("filters.characters_per_token_minimum=null",)
@@ -77,6 +65,7 @@ def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("nosuch.key=1", "nosuch.key=1: expected KEY=VALUE with a key of params.yaml's section `clean`"),
         ("filters.line_length_maximum", "filters.line_length_maximum: expected KEY=VALUE with a key of params.yaml's"),
         ("filters.nosuch=1", "clean.filters.nosuch: unknown parameter (value 1)"),
         ("filters.line_length_maximum=-1", "clean.filters.line_length_maximum = -1: Input should be greater than"),
@@ -85,10 +74,8 @@ def test_it_says_what_would_come_back(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_change_that_cannot_be_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], change: str, message: str
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=re.escape(message)):
         ask(monkeypatch, capsys, change)
-
-    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +98,7 @@ def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
     write_project(Path(), clean__near_duplicates=near)
     collect()
     answer = rows(ask(monkeypatch, capsys, *changes))
-    sections = {"clean__near_duplicates": near}
-    write_project(Path(), **sections, **params)
+    write_project(Path(), **{"clean__near_duplicates": near} | params)
     clean()
     ledger = read_ledger()
 

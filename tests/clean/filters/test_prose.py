@@ -50,14 +50,6 @@ def test_an_article_reads_like_prose_and_a_menu_does_not() -> None:
     assert menu["symbols_per_word"] == pytest.approx(2 / 14)
 
 
-def test_code_placeholders_and_scripts_are_counted() -> None:
-    page = measured(PAGE_OF_CODE + "Lorem ipsum dolor\n")
-
-    assert (page["curly_brackets"], page["lorem_ipsum"]) == (2.0, 1.0)
-    assert page["javascript_line_share"] == pytest.approx(1 / 5)
-    assert page["short_line_share"] == pytest.approx(2 / 5)
-
-
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [

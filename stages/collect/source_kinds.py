@@ -24,6 +24,11 @@ MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
 
+NOT_UTF8 = "not UTF-8"
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a text in UTF-16 begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceItem:
@@ -42,6 +47,19 @@ class SourceItem:
         for name in ("source", "path", "license"):
             text = getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8")
             object.__setattr__(self, name, text)
+
+
+def check_text(content: bytes | str) -> tuple[str, str]:
+    """A content as text, and why it cannot be a document: one of them empty. A byte-order mark is not part of it."""
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+        is_utf16 = data.startswith(UTF16)
+        if b"\0" in data and not is_utf16:
+            return "", "binary (NUL bytes)"
+        text = data.decode("utf-8-sig")
+    except UnicodeError:
+        return "", NOT_UTF8
+    return (text, "") if text.strip() else ("", "empty")
 
 
 class SourcePart(NamedTuple):

@@ -19,7 +19,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.collect.gather import is_allowed
+from stages.collect.__main__ import is_allowed
 from stages.formats.documents import Document
 from stages.formats.rows import MISSING, field_of
 from stages.runtime.entry import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.collect.gather import is_allowed
+from stages.collect.__main__ import is_allowed
 from stages.collect.sources.packages import package_license, pure_package, read_package
 from stages.runtime.entry import UserError
 from tests.small_project import ROOT

@@ -7,9 +7,8 @@ from typing import Annotated, BinaryIO, Literal, cast
 from pydantic import Field
 
 from stages.collect.find import FoundFile, find, opened
-from stages.collect.gather import check_text
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
-from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
 from stages.formats.documents import without_query
 from stages.formats.rows import ending, looks_like_rows
 from stages.runtime.entry import UserError

@@ -109,16 +109,6 @@ def test_without_documents_it_says_what_to_run() -> None:
         main()
 
 
-def test_a_failure_leaves_the_previous_splits_whole() -> None:
-    clean()
-    before = [folder_bytes(CLEAN / split) for split in ("train", "validation")]
-
-    with pytest.raises(UserError):
-        clean(clean__filters__line_length_mean_maximum=0.1)
-
-    assert [folder_bytes(CLEAN / split) for split in ("train", "validation")] == before
-
-
 def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
     lines = [f"name{number} =\n" for number in range(100)]
     Path("corpus/alike_1.py").write_text("".join(lines))

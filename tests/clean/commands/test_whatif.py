@@ -78,18 +78,13 @@ def test_a_change_that_cannot_be_is_refused(
         ask(monkeypatch, capsys, change)
 
 
-@pytest.mark.parametrize(
-    ("changes", "params"),
-    [
-        (["near_duplicates.similarity=4e-1"], {"clean__near_duplicates__similarity": 0.4}),
-        (["filters.line_length_mean_maximum=29.5"], {"clean__filters__line_length_mean_maximum": 29.5}),
-        (["split.validation_share=0.6"], {"clean__split__validation_share": 0.6}),
-        (["masks.emails=true"], {"clean__masks__emails": True}),
-    ],
-)
 def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: list[str], params: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    changes = ["near_duplicates.similarity=4e-1", "filters.line_length_mean_maximum=29.5"]
+    changes += ["split.validation_share=0.6", "masks.emails=true"]
+    params = {"near_duplicates__similarity": 0.4, "filters__line_length_mean_maximum": 29.5}
+    params |= {"split__validation_share": 0.6, "masks__emails": True}
     near = {"similarity": 0.9, "minimum_words": 5}
     shared = [f"name_{k} = {k}\n" for k in range(40)]
     for number in range(12):
@@ -98,12 +93,13 @@ def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
     write_project(Path(), clean__near_duplicates=near)
     collect()
     answer = rows(ask(monkeypatch, capsys, *changes))
-    write_project(Path(), **{"clean__near_duplicates": near} | params)
+    changed = {f"clean__{name}": value for name, value in params.items()}
+    write_project(Path(), **{"clean__near_duplicates": near} | changed)
     clean()
     ledger = read_ledger()
 
     kept = ledger[ledger["verdict"] == "kept"]
-    assert answer["kept now"] != answer["kept then"] or answer["train now"] != answer["train then"]
+    assert answer["kept now"] != answer["kept then"]
     for name, part in (("kept", kept), ("train", kept[kept["split"] == "train"])):
         assert answer[f"{name} then"] == [f"{len(part):,}", f"{part['bytes'].sum():,}"]
 

@@ -115,7 +115,7 @@ def test_a_change_of_one_reruns_its_stage_and_no_other_and_a_comment_none(projec
             "stages/clean/filters/again.py",
             FILTER.replace("capital_share_maximum", "digit_share_maximum"),
             "clean",
-            "characters.py: stages/clean/filters/again.py has a parameter `digit_share_maximum` already",
+            "filters/code.py: stages/clean/filters/again.py has a parameter `digit_share_maximum` already",
         ),
         (
             "stages/collect/sources/again.py",

@@ -57,7 +57,7 @@ REMEDIES = (
     | dict.fromkeys((errno.EFBIG, errno.EIO), "look at the disk and at the limits of this shell (`ulimit -a`)")
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct permissions and owner (`ls -ld`)")
 )
-"""What a user can do about a write that the system refuses, by its errno."""
+"""What a user can do about a file that the system refuses to read or write, by its errno."""
 
 FileState = tuple[object, ...]
 
@@ -156,10 +156,10 @@ def run_stage(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
-        if error.errno not in REMEDIES:
+        if error.errno not in REMEDIES or (isinstance(error, PermissionError) and not error.filename):
             raise
-        where = f" while writing {error.filename}" if error.filename else ""
-        said = f"{os.strerror(error.errno)}{where}; `dvc checkout` restores the last result: {REMEDIES[error.errno]}"
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"{where}{os.strerror(error.errno)}; `dvc checkout` restores the last result: {REMEDIES[error.errno]}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fail(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
 

@@ -265,7 +265,7 @@ def test_what_the_system_refuses_is_named_with_what_to_do(
     for number in numbers:
         assert failing(OSError(number, os.strerror(number), "data/tokens/b0.bin"), capsys) == (
             code,
-            f"error: {os.strerror(number)} while writing data/tokens/b0.bin; `dvc checkout` restores the last result: "
+            f"error: data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
             f"{remedy}, and run the same command again\n",
         )
 

@@ -27,16 +27,8 @@ EXPERIMENT = {
     "targets": ["clean"],
     "axes": {"share": {"param": "clean.split.validation_share", "values": [0.3, 0.4]}},
     "seeds": {"keys": ["clean.seed"], "values": [0]},
-    "metrics": {
-        "kept": {
-            "label": "kept",
-            "unit": "",
-            "better": None,
-            "decimals": 0,
-            "source": "reports/clean.json:documents",
-        }
-    },
-    "tables": {"main": {"caption": "Documents.", "rows": ["share"], "metrics": ["kept"], "spread": "sd"}},
+    "metrics": {"kept": {"label": "kept", "unit": "", "decimals": 0, "source": "reports/clean.json:documents"}},
+    "tables": {"main": {"caption": "Documents.", "rows": ["share"], "metrics": ["kept"]}},
 }
 
 

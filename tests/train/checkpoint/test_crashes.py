@@ -16,7 +16,7 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.entry import EXIT_CONTINUE, EXIT_UNAVAILABLE
 from stages.runtime.launch import ACCELERATE_LAUNCH
 from tests.train.small_run import copy_of, fork, run, run_workers, write_project
-from tests.waiting import wait_until_ended
+from tests.waiting import wait_until, wait_until_ended
 
 pytestmark = pytest.mark.acceptance
 
@@ -76,7 +76,8 @@ def test_after_each_of_thirteen_kills_the_same_command_continues_and_ends_with_t
     for number in range(13):
         process = fork(project)
         wait_for(project, f"step-{step + 10:08d}{'*' if number % 2 else ''}", process)
-        members = list(family(process))
+        # A file of the kill before may be there at once, and then no worker yet.
+        members = wait_until(lambda: found if len(found := list(family(process))) >= 3 else [])  # noqa: B023
         members[number % 3].send_signal(signal.SIGKILL)
         process.wait()
         assert process.returncode != 0

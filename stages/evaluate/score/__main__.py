@@ -13,7 +13,7 @@ from stages.evaluate.score.scoring import (
     score_report,
     solutions,
 )
-from stages.formats.evaluation.generation import Generation, read_completions
+from stages.formats.evaluation.generation import read_completions
 from stages.formats.evaluation.problems import read_written_problems
 from stages.formats.evaluation.scores import SampleVerdict, write_verdicts
 from stages.formats.reports import write_metrics
@@ -24,7 +24,6 @@ from stages.runtime.stage import run_stage
 def main() -> None:
     params = read_section("score", ScoreParams)
     problems, completions = read_written_problems(), read_completions()
-    weights_sha256 = Generation.read().receipts.weights_sha256
     verdicts: list[SampleVerdict] = []
     left_out: dict[str, str] = {}
     programs = 0
@@ -36,7 +35,7 @@ def main() -> None:
         for task_id, why in left_out.items():
             print(f"{task_id} is left out of pass@k: its own solution does not pass here ({why})", flush=True)
     write_verdicts(verdicts)
-    report = score_report(problems, completions, verdicts, left_out, programs, weights_sha256, params)
+    report = score_report(problems, completions, verdicts, left_out, programs, params)
     report.write()
     write_metrics("score", first_pass_at_k(report))
 

@@ -140,7 +140,6 @@ def score_report(
     verdicts: Sequence[SampleVerdict],
     left_out: Mapping[str, str],
     programs: int,
-    weights_sha256: str,
     params: ScoreParams,
 ) -> ScoreReport:
     """The report of verdicts, or of completions that were not run. `left_out` is what `failures` found."""
@@ -154,7 +153,6 @@ def score_report(
         isolation=LEVEL if ran else NOT_RUN,
         problems_sha256=problems_sha256(problems),
         completions_sha256=hashlib.sha256(completions_text(completions).encode()).hexdigest(),
-        weights_sha256=weights_sha256,
         python=platform.python_version(),
         settings={"seed": params.seed, "bootstrap_resamples": params.bootstrap_resamples, **params.limits.model_dump()},
         convention=_convention(params) if ran else "score.run_generated_code is false: the samples were only counted.",

@@ -79,8 +79,6 @@ class ScoreReport(Report):
     """The sandbox of a candidate; `none: not run` if nothing was run."""
     problems_sha256: str
     completions_sha256: str
-    weights_sha256: str
-    """The weights of the model that wrote the completions."""
     python: str
     """The version that ran the programs."""
     settings: dict[str, int | float]

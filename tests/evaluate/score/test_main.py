@@ -9,14 +9,7 @@ import psutil
 import pytest
 
 from stages.evaluate.score.__main__ import main
-from stages.formats.evaluation.generation import (
-    Completion,
-    Generation,
-    Looks,
-    Receipts,
-    SampleCounts,
-    write_completions,
-)
+from stages.formats.evaluation.generation import Completion, write_completions
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
 from stages.runtime.entry import UserError
@@ -33,19 +26,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_params(run_generated_code=True)
     write_problems(PROBLEMS)
     write_completions(sample for problem in PROBLEMS for sample in samples(problem))
-    nothing = Looks(
-        texts=0,
-        parsed_share=None,
-        repeated_share=None,
-        longest_shared_median=None,
-        longest_shared_maximum=None,
-        ended={},
-    )
-    receipts = Receipts(
-        weights_sha256="cafe", problem_sets={}, seed=0, width=4, prompts_cut=0, sampling={}, versions={}
-    )
-    counts = SampleCounts(functions=0, parsed=0, parsed_share=None, cut_off=0)
-    Generation(samples=counts, headers=nothing, problems=nothing, receipts=receipts).write()
     return tmp_path
 
 
@@ -81,12 +61,11 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
     assert score["results"] == {"passed": 3, "exception": 6}
     assert score["pass_at_k"]["1"] == {"value": pytest.approx(1 / 3, abs=1e-5), "interval_95": [0.333333, 0.333333]}
     assert score["pass_at_k"]["3"]["value"] == 1
-    assert {name: report()[name] for name in ("ran", "samples", "programs", "isolation", "weights_sha256")} == {
+    assert {name: report()[name] for name in ("ran", "samples", "programs", "isolation")} == {
         "ran": True,
         "samples": 9,
         "programs": 6,
         "isolation": "bubblewrap+rlimits+seccomp",
-        "weights_sha256": "cafe",
     }
     assert {"seed", "bootstrap_resamples", "cpu_seconds", "wall_seconds"} <= report()["settings"].keys()
 

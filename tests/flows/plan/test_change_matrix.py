@@ -97,7 +97,7 @@ ROWS = [
         may=["tokenizer", "tokenize", "train", "evaluate", "generate", "score", "harness", "card", "publish"],
     ),
     Row("a new document", add_document, STAGES[1:]),
-    Row("the number of header samples", param("count: 3", "count: 2"), ["generate", "score", "card", "publish"]),
+    Row("the number of header samples", param("count: 3", "count: 2"), ["generate", "card", "publish"], may=["score"]),
     Row("the card's text", param("A model for tests.", "Another text."), ["card", "publish"]),
     Row("the launch preset", lambda folder: None, [], variables={"PARROTFLOW_LAUNCH": "cpu_2"}),
     Row("a version of fastokens", upgrade, ["code", "tokenize"], may=STAGES[5:]),

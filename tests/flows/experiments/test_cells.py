@@ -79,6 +79,7 @@ def test_a_parameter_with_its_values_is_short_for_levels_which_may_be_called_by_
 def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
+    (tmp_path / "conf").mkdir()
     write_experiment(tmp_path, **changes)
 
     with pytest.raises(UserError, match=r"^experiments/toy\.yaml: ") as error:

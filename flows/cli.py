@@ -19,7 +19,7 @@ import stages
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
-from stages.runtime.entry import UserError
+from stages.runtime.entry import UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:
@@ -321,6 +321,7 @@ def ui(*, port: int = 4200) -> None:
     port
         Where the UI listens on loopback.
     """
+    private_state_dir()  # in which Prefect keeps its database: it makes no parents
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     os.execv(sys.executable, command)

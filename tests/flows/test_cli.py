@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import app
+from flows.cli import app, ui
 from stages.runtime.entry import EXIT_INTERRUPTED
 from stages.runtime.stage import run_stage
 
@@ -68,3 +68,17 @@ def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
     assert ended.value.code == EXIT_INTERRUPTED
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_pages_have_a_folder_for_their_database_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_SERVER_UI_API_URL", "")  # set by the command, for its own process
+    started = list[list[str]]()
+    monkeypatch.setattr(os, "execv", lambda program, command: started.append(command))
+
+    ui(port=4311)
+
+    assert (tmp_path / ".parrotflow").is_dir()
+    assert started[0][-2:] == ["--port", "4311"]

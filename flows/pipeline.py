@@ -11,9 +11,9 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 from prefect import Task, flow, get_run_logger, task
 from prefect.artifacts import acreate_image_artifact, acreate_markdown_artifact
@@ -73,8 +73,9 @@ async def run_stages(run: Run) -> None:
         )
         ends = [one.result() for one in before]
         may_start = all(end.is_completed() for end in ends)
-        state: State[Any] = await own(stage.name, may_start, wait_for=edges(ends), return_state=True)  # type: ignore[misc]
-        return state
+        # Prefect's types say `State` of what is a coroutine here.
+        state = own(stage.name, may_start, wait_for=edges(ends), return_state=True)
+        return await cast("Awaitable[State[Any]]", state)
 
     def stop() -> None:
         if not run.stopped:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import psutil
@@ -19,11 +20,11 @@ def wait_until(happened: Callable[[], T]) -> T:
 def wait_until_ended(processes: Iterable[psutil.Process]) -> None:
     """Wait for the end of processes that may have other parents; a zombie has ended."""
     for process in processes:
-        wait_until(lambda: not _runs(process))  # noqa: B023
+        wait_until(partial(_has_ended, process))
 
 
-def _runs(process: psutil.Process) -> bool:
+def _has_ended(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
-        return False
+        return True

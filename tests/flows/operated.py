@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def environment_of(home: Path, **variables: str) -> dict[str, str]:
     return own
 
 
+def outcome(process: "subprocess.Popen[bytes]", address: str) -> str:
+    """What has become of a server that starts; empty as long as that is open."""
+    return "ended" if process.poll() is not None else "up" if answers(f"{address}/health") else ""
+
+
 @contextmanager
 def operated(home: Path, **variables: str) -> Iterator[Operated]:
     """Start a server on a free port; on another one where somebody else took that port meanwhile."""
@@ -78,8 +84,7 @@ def operated(home: Path, **variables: str) -> Iterator[Operated]:
         address = f"http://127.0.0.1:{port}/api"
         own["PREFECT_API_URL"] = address
         with child(home, own, "server", "start", "--host", "127.0.0.1", "--port", str(port)) as process:
-            wait_until(lambda: process.poll() is not None or answers(f"{address}/health"))  # noqa: B023
-            if process.poll() is None:
+            if wait_until(partial(outcome, process, address)) == "up":
                 yield Operated(address, own)
                 return
     raise AssertionError((home / "prefect.log").read_text(encoding="utf-8"))

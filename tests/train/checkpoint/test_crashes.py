@@ -4,7 +4,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -61,11 +61,16 @@ def wait_for(folder: Path, pattern: str, process: "subprocess.Popen[str]") -> No
         time.sleep(0.002)
 
 
-def family(process: "subprocess.Popen[str]") -> Iterator[psutil.Process]:
+def family(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     """The command, its launcher and its workers."""
     command = psutil.Process(process.pid)
-    yield command
-    yield from command.children(recursive=True)
+    return [command, *command.children(recursive=True)]
+
+
+def whole_family(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The same once a worker has started, else nothing."""
+    members = family(process)
+    return members if len(members) >= 3 else []
 
 
 def test_after_each_of_thirteen_kills_the_same_command_continues_and_ends_with_the_same_weights(
@@ -77,7 +82,7 @@ def test_after_each_of_thirteen_kills_the_same_command_continues_and_ends_with_t
         process = fork(project)
         wait_for(project, f"step-{step + 10:08d}{'*' if number % 2 else ''}", process)
         # A file of the kill before may be there at once, and then no worker yet.
-        members = wait_until(lambda: found if len(found := list(family(process))) >= 3 else [])  # noqa: B023
+        members = wait_until(partial(whole_family, process))
         members[number % 3].send_signal(signal.SIGKILL)
         process.wait()
         assert process.returncode != 0
@@ -124,7 +129,7 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_the_sam
     """Also if saving takes longer than the 30 s that torchrun gives its workers: the launcher sets no limit."""
     process = fork(project, PARROTFLOW_LAUNCH="cpu_2")
     wait_for(project, "step-00000020", process)
-    for member in reversed(list(family(process))):
+    for member in reversed(family(process)):
         member.send_signal(signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == EXIT_CONTINUE == 75, said

@@ -33,6 +33,7 @@ from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave,
 from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
+from stages.runtime.entry import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
 from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.data.order import rows_of_step
@@ -43,6 +44,8 @@ from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 
 Step = Callable[[], None]
+
+TOKENS = Path("data/tokens/train")
 
 STEPS = 4
 """Of a turn: a training loop finds its caches warm and its threads awake."""
@@ -64,6 +67,10 @@ def main() -> None:
     if arguments.side:
         serve_steps(arguments.side, arguments.nanogpt)
         return
+    try:
+        TokenStore(TOKENS)
+    except UserError as error:
+        fail(str(error), error.exit_code)
     if not arguments.nanogpt:
         print("nanoGPT is left out: no --nanogpt PATH")
     kinds = list(CPU_KINDS)[list(CPU_KINDS).index(machine_kind()) :]
@@ -134,7 +141,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     section["model"]["activation_function"] = "gelu"  # nanoGPT knows no other
     params = TrainParams.model_validate(section)
     params = resolve_precision(params, "cpu")
-    store = TokenStore(Path("data/tokens/train"))
+    store = TokenStore(TOKENS)
     index = pack(store, params.sequence_length)
     rows = rows_of_step(0, 0, params, index.rows)
     batch = read_rows(store, index, rows, params.sequence_length)

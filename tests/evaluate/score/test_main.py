@@ -134,7 +134,9 @@ def test_a_kill_leaves_no_sandbox(project: Path) -> None:
     slow = [one.model_copy(update={"completion": "    __import__('time').sleep(60)"}) for one in samples(PROBLEMS[0])]
     write_completions(slow + [one for problem in PROBLEMS[1:] for one in samples(problem)])
     write_params(run_generated_code=True, limits={"cpu_seconds": 3, "wall_seconds": 100.0, "memory_megabytes": 512})
-    run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    # One worker: no second sandbox begins meanwhile. bubblewrap, its child and Python: the program runs.
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
+    run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env=variables)
     command = psutil.Process(run.pid)
     sandboxes = wait_until(lambda: found if len(found := command.children(recursive=True)) >= 3 else [])
 

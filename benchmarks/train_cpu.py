@@ -33,7 +33,7 @@ from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave,
 from benchmarks.runs.nanogpt import load_nanogpt
 from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError, fail
+from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
 from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.data.order import rows_of_step

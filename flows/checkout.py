@@ -22,7 +22,8 @@ from prefect.client.schemas.objects import State
 from ruamel.yaml import YAML
 
 from flows.dvc_repo import git, give_identity, has_commit
-from stages.runtime.entry import STATE_DIR, UnavailableError, UserError, private_state_dir, without_credentials
+from stages.runtime.credentials import without_credentials
+from stages.runtime.errors import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")

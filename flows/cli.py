@@ -19,7 +19,7 @@ import stages
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
-from stages.runtime.entry import UserError, private_state_dir
+from stages.runtime.errors import UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:

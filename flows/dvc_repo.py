@@ -34,7 +34,7 @@ from dvc.stage.cache import _can_hash
 from dvc.utils.serialize import load_yaml
 
 from stages.runtime.atomic import file_md5
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.errors import UnavailableError, UserError, first_line
 
 LOCK_FILE = "dvc.lock"
 DVC_TMP = Path(".dvc/tmp")

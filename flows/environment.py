@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
+from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 
 
 def dvc_state_within(project: Path) -> dict[str, str]:

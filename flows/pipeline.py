@@ -28,7 +28,7 @@ from flows.run.outcome import RunResult, StageOutcome
 from flows.run.report import changed_curves, outcome_page
 from flows.run.server import Server
 from flows.run.terminal import say
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 
 LETTERS_A_LOG = 20_000
 """Prefect Cloud cuts off an entry above 25,000 bytes."""

@@ -38,7 +38,7 @@ from flows.run.locks import run_lock
 from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
 
 PREFECT_YAML = Path("prefect.yaml")

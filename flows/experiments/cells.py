@@ -20,7 +20,7 @@ from flows.experiments.experiment import Experiment, Overrides, bare_name, exper
 from flows.experiments.runs import RECORD, last_runs, number_at
 from flows.plan.settings import section_models
 from flows.project.compose import preset
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, check_section, value_at
 
 ID_DIGITS = 8

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from flows.experiments.experiment import Overrides
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import Section, read_params_file
 
 EXPERIMENTS = Path("experiments")

@@ -34,7 +34,7 @@ from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power
 from flows.experiments.tables import Table, differences_table, means_table
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 RUNS, TABLES, FIGURES, FITS, CLAIMS = "runs.csv", "tables", "figures", "fits.json", "claims.json"
 """In the folder of an experiment's results. All but the first are made of the first, and never read."""

@@ -31,7 +31,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from flows.experiments.experiment import COLUMNS, Experiment
 from flows.run.report import curve_points
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, Section, flatten, value_at
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
 from flows.experiments.statistics import SIGNIFICANT, estimate, holm, paired_difference
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from flows.experiments.experiment import TableSpec

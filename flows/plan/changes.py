@@ -19,7 +19,7 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import differences
 from stages.runtime.stage_code import (
     FOLDER,

@@ -23,7 +23,7 @@ from flows.dvc_repo import in_order_of_repro, is_restorable, open_repo, remedy, 
 from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.errors import STATE_DIR, UserError
 from stages.runtime.stage import DVC_FILE
 
 StageState = Literal["clean", "run", "maybe", "restore"]

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from stages.runtime.entry import UserError, refuse_credentials
+from stages.runtime.credentials import refuse_credentials
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, Section, check_section, read_params_file
 from stages.runtime.stage import DVC_FILE
 

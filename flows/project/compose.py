@@ -34,7 +34,7 @@ from ruamel.yaml.error import YAMLError
 
 import stages
 from flows.plan.settings import check_params, require_texts_as_keys, section_models
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
 CONF = Path("conf")

@@ -6,7 +6,7 @@ Here are its arguments and options, which it shows as the docstrings say.
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

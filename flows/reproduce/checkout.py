@@ -32,7 +32,8 @@ from stages.formats.revision.provenance import (
     record_path,
 )
 from stages.runtime.atomic import atomic_folder, file_md5
-from stages.runtime.entry import STATE_DIR, UserError, first_line, without_credentials
+from stages.runtime.credentials import without_credentials
+from stages.runtime.errors import STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import FOLDER, code_in, stage_codes
 
 CHECKOUT = "checkout"

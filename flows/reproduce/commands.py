@@ -16,14 +16,8 @@ import psutil
 from flows.run.locks import held_locks, run_lock
 from stages.formats.revision.execution import is_computing
 from stages.formats.revision.provenance import GitState
-from stages.runtime.entry import (
-    EXIT_TERMINATED,
-    SECRET_NAMES,
-    UserError,
-    credential_in,
-    private_state_dir,
-    without_credentials,
-)
+from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
+from stages.runtime.errors import EXIT_TERMINATED, UserError, private_state_dir
 
 if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision

@@ -21,7 +21,7 @@ from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.lock import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import first_line
+from stages.runtime.errors import first_line
 from stages.runtime.stage_code import FOLDER
 
 ROUNDING = 1e-4

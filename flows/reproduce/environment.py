@@ -16,7 +16,7 @@ from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
 VENV, READY = "venv", "ready"

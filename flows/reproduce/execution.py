@@ -13,7 +13,7 @@ from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.execution import Session, recorded_settings
 from stages.formats.revision.provenance import EXECUTION
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.errors import STATE_DIR, UserError
 
 LAUNCH = "launch.yaml"
 

@@ -24,7 +24,7 @@ from flows.reproduce.revision import RecordedRevision, check_signature, open_rev
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
 from stages.formats.revision.provenance import PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.entry import EXIT_UNAVAILABLE, UnavailableError, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError
 
 PREPARED = "prepared.json"
 

@@ -35,7 +35,7 @@ from stages.formats.revision.provenance import (
     record_path,
 )
 from stages.formats.revision.verify import verify_files, verify_signature
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.errors import STATE_DIR, UserError
 from stages.runtime.hub import explained
 from stages.runtime.stage_code import code_in
 

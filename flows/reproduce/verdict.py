@@ -20,7 +20,7 @@ from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differ
 from stages.formats.revision.provenance import (
     EVALUATION,
 )
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 

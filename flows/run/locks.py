@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 LOCK = Path(".parrotflow/run.lock")
 

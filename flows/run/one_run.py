@@ -19,7 +19,7 @@ from flows.run.outcome import RunOptions, RunResult, StageOutcome
 from flows.run.programs import SERVER_KEY, checks, redactor
 from flows.run.stage import import_dvc, run_stage
 from flows.run.terminal import Terminal, plan_table
-from stages.runtime.entry import UserError, whole_number
+from stages.runtime.errors import UserError, whole_number
 
 STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 

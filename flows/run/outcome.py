@@ -4,7 +4,7 @@ import signal
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 

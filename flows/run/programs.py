@@ -13,7 +13,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, SECRET_NAMES, STAGES_TO_DO, UnavailableError, UserError
+from stages.runtime.credentials import SECRET_NAMES
+from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from socket import create_server, socket
 
-from stages.runtime.entry import STATE_DIR, UserError
+from stages.runtime.errors import STATE_DIR, UserError
 
 LOG = STATE_DIR / "server.log"
 

@@ -30,7 +30,7 @@ from types import ModuleType
 
 from flows.run.outcome import KILLED, StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
-from stages.runtime.entry import EXIT_REFUSED, UserError
+from stages.runtime.errors import EXIT_REFUSED, UserError
 
 GRACE_SECONDS = 35.0
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""

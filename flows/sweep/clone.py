@@ -18,7 +18,7 @@ from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
 from flows.project.compose import dump_yaml, load_yaml, put
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import STATE_DIR, UserError, private_state_dir
+from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, last_runs
 from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.sweep import clone
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare, save_e
 from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import working_in
 from flows.sweep.processes import run_one
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.errors import UnavailableError, UserError, first_line
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:

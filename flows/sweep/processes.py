@@ -22,7 +22,7 @@ from flows.run.outcome import KILLED, TRANSIENT
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
 from flows.run.stage import GRACE_SECONDS, end_after, exit_code_in
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
-from stages.runtime.entry import STATE_DIR
+from stages.runtime.errors import STATE_DIR
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell

@@ -21,7 +21,7 @@ from flows.sweep import clone
 from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import Standing, keys_of_cells, sections_and_outs, standings
 from flows.sweep.processes import Processes, cores, gpus, shares_of
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 CHECKED = Path(".parrotflow/sweep-check")

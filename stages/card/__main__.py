@@ -9,7 +9,7 @@ from stages.card.params import CardParams, describes_another_corpus, read_destin
 from stages.card.render import render_card
 from stages.formats.revision.provenance import CARD_FOLDER
 from stages.runtime.atomic import atomic_folder
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_params_file, read_section
 from stages.runtime.stage import run_stage
 

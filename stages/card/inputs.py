@@ -12,7 +12,7 @@ from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import DVC_FILE, inputs_of
 

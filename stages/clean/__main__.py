@@ -16,7 +16,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.formats.tokens import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import visible
+from stages.runtime.errors import visible
 from stages.runtime.section import read_section
 from stages.runtime.stage import require_listed, run_stage
 

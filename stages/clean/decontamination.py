@@ -17,7 +17,7 @@ from stages.formats.documents import read_shard
 from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, json_object, looks_like_rows, read_lines
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 HITS = "hits.json"
 

@@ -22,7 +22,7 @@ from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.cleaning import KEPT
 from stages.formats.documents import read_shard
 from stages.formats.tokens import SPLITS, TRAIN, VALIDATION
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 EXACT_DUPLICATE = "exact_duplicate"
 NEAR_DUPLICATE = "near_duplicate"

@@ -23,7 +23,7 @@ from stages.formats.cleaning import KEPT, Dropped, DroppedBy, Preview
 from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.tokens import SPLITS
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 
 FEATURES = "features.arrow"
 """In an entry of the cache."""

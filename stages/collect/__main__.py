@@ -20,7 +20,7 @@ from stages.formats.documents import DOCUMENTS, Document, corpus_id, document_id
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
-from stages.runtime.entry import UserError, visible
+from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
 from stages.runtime.stage import require_listed, run_stage
 from stages.runtime.stage_code import require_locked

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.formats.documents import without_query
-from stages.runtime.entry import UnavailableError, UserError, without_credentials
+from stages.runtime.credentials import without_credentials
+from stages.runtime.errors import UnavailableError, UserError
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"

@@ -10,7 +10,8 @@ from stages.collect.find import FoundFile, one_line
 from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem
 from stages.formats.documents import without_query
 from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of, json_object
-from stages.runtime.entry import UserError, visible, without_credentials
+from stages.runtime.credentials import without_credentials
+from stages.runtime.errors import UserError, visible
 from stages.runtime.section import Section
 
 Row: TypeAlias = Mapping[str, Any] | None

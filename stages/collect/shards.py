@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from stages.formats.documents import LARGEST_COLUMN_BYTES, Document, id_bits, write_shard
 from stages.runtime.cache import cache_key, cached, in_use
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.workers import map_shards
 
 CACHE_NAME = "documents"

@@ -13,7 +13,7 @@ from stages.formats.cleaning import CORPUS_PAGE, KEPT, Preview, read_ledger
 from stages.formats.pages import filled_template
 from stages.formats.tokens import SPLITS, TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import visible
+from stages.runtime.errors import visible
 from stages.runtime.stage import run_stage
 
 TEMPLATE = Path(__file__).with_name("corpus.html.jinja")

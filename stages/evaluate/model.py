@@ -19,7 +19,7 @@ from stages.formats.model_folder import MODEL, TRAINING_RUN, weight_files
 from stages.formats.reports import read_json
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 
 ROUNDING = 1e-4
 """Share of the largest logit by which two equal rows of a batch may differ through rounding."""

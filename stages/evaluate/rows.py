@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from stages.evaluate.bootstrap import Floats
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 CANDIDATES = 256
 """Most likely tokens that are summed first. Only rows in which they do not reach top_p sum all tokens."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from stages.formats.documents import read_table
 from stages.formats.reports import Report
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 LEDGER = Path("data/clean/ledger")
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 DOCUMENTS = Path("data/documents")
 """What was collected."""

@@ -15,7 +15,7 @@ import hashlib
 from pathlib import Path
 
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 MODEL = Path("model")
 WEIGHTS = "model*.safetensors"

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 REPORTS = Path("reports")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.reports import Model, parse
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 """Endings of the compressions that are read."""

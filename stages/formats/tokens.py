@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 
 TOKENS = Path("data/tokens")
 """`TOKENS / TRAIN` and `TOKENS / VALIDATION` are token stores."""

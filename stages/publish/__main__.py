@@ -25,7 +25,7 @@ from stages.publish.revision import (
     name_revision,
     prompt_of,
 )
-from stages.runtime.entry import RefusedError
+from stages.runtime.errors import RefusedError
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 

@@ -15,7 +15,7 @@ from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REV
 from stages.formats.revision.verify import verify_files
 from stages.publish.revision import Gate, Revision, attested
 from stages.runtime.atomic import atomic_folder, flush_to_disk
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 READ_ONLY = 0o444
 

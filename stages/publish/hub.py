@@ -40,7 +40,7 @@ from stages.formats.revision.provenance import (
 from stages.publish.data_set import data_set_content, is_shard
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision, exported_steps, run_of_model
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.hub import explained
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from stages.formats.revision.lock import Stages, ancestors, makers_of, overlaps
 from stages.formats.revision.provenance import record_path
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads, differences, value_at
 from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_in, stage_codes

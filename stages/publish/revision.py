@@ -48,7 +48,7 @@ from stages.publish import lock
 from stages.publish.params import GateParams, PublishParams
 from stages.publish.source import archive_source, require_no_secret
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import RefusedError, UserError
+from stages.runtime.errors import RefusedError, UserError
 
 LARGEST_REPORT = 1_000_000
 """Bytes of a report that is kept. A larger one is a table of documents."""

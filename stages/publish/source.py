@@ -21,7 +21,8 @@ from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import GitState
 from stages.publish.lock import LOCK, outside_deps
 from stages.runtime.code import PACKAGES
-from stages.runtime.entry import PARTS, SECRET_NAMES, UserError, credentials
+from stages.runtime.credentials import SECRET_NAMES, credentials
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
@@ -111,6 +112,9 @@ def pack(files: Mapping[str, bytes]) -> bytes:
             archive.addfile(entry, io.BytesIO(files[path]))
     return stream.getvalue()
 
+
+PARTS = re.compile(r"([\w+.-]+)://(?:([^/?#]*)@)?([^?#]*)(.*)", re.DOTALL)
+"""Scheme, user and password, host and path, query and fragment. `urlsplit` fails at wildcards such as `[0-9]`."""
 
 HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
 """The short form of ssh: `git@example.com:owner/name.git`."""

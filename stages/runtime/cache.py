@@ -22,7 +22,7 @@ from tempfile import mkdtemp
 from typing import IO, TypeVar
 
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.stage_code import computing_sha256
 from stages.runtime.workers import counted, map_shards
 

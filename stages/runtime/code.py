@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import resolve_name
 from pathlib import Path
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 """The folder that holds the packages `stages` and `flows`."""

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from sys import modules
 
-from stages.runtime.entry import UnavailableError, UserError, first_line
+from stages.runtime.errors import UnavailableError, UserError, first_line
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
 """A model on the Hub, as params.yaml names it: a branch or a tag can move to other weights."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 SEGMENT = "PARROTFLOW_SEGMENT"
 """Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from stages.runtime.entry import UserError, refuse_credentials, without_credentials
+from stages.runtime.credentials import refuse_credentials, without_credentials
+from stages.runtime.errors import UserError
 
 PARAMS_FILE = Path("params.yaml")
 

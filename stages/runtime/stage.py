@@ -27,7 +27,7 @@ from typing import Any
 from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import installed
-from stages.runtime.entry import (
+from stages.runtime.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_DISK_FULL,
     EXIT_INTERRUPTED,

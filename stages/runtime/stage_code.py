@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import ROOT, RUNTIME, Sources, computing, installed
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
 FOLDER = Path("data/code")

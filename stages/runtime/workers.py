@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stages.runtime.entry import UserError, whole_number
+from stages.runtime.errors import UserError, whole_number
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -26,7 +26,7 @@ from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, Dtype, Manifest, Positions, ShardEntry
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 FlatIds = npt.NDArray[np.uint32]
 

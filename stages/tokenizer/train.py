@@ -19,7 +19,7 @@ from stages.formats.documents import read_shard, shard_paths
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
 from stages.runtime.cache import cache_key, cached, drop_unused, shard_sha256
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 
 END_OF_TEXT = "<|endoftext|>"
 

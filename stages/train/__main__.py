@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from stages.runtime.entry import EXIT_TERMINATED
+from stages.runtime.errors import EXIT_TERMINATED
 
 if __name__ == "__main__":
     # What follows takes seconds to import. Nothing has begun by then; the launcher takes over before anything does.

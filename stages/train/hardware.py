@@ -21,7 +21,7 @@ import torch
 from accelerate import Accelerator
 from torch.utils import deterministic
 
-from stages.runtime.entry import UserError, whole_number
+from stages.runtime.errors import UserError, whole_number
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import has_buckets, local_bytes, uses_fsdp
 from stages.train.params import TrainParams

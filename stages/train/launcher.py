@@ -21,7 +21,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from stages.formats.tokens import VALIDATION, TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
 from stages.train.model.build import from_source
 from stages.train.params import TrainParams

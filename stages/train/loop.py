@@ -19,7 +19,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError, visible
+from stages.runtime.errors import UserError, visible
 from stages.runtime.supervision import look_for_stop, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress

@@ -32,7 +32,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 

@@ -36,7 +36,7 @@ from stages.formats.revision.execution import (
     recorded_settings,
 )
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import PARAMS_FILE, read_section
 from stages.runtime.stage import run_stage

@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, Manifest, TokenStore
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line
 from stages.runtime.launch import SEGMENT
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage

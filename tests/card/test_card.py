@@ -20,7 +20,7 @@ from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.reports import read_json, write_json
 from stages.formats.sources import ROWS_SHOWN, Amount, Source
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 from tests.small_project import ROOT
 from tests.trained_project import write_sections

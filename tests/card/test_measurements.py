@@ -11,7 +11,7 @@ from stages.card.inputs import read_inputs
 from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import write_json
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 MAIN, REPORT = Path("data/card"), Path("reports/riddles.json")
 

@@ -15,7 +15,7 @@ from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import DroppedBy, Preview, read_ledger
 from stages.formats.documents import document_id, read_documents
 from stages.formats.reports import read_json
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
 
 CLEAN = Path("data/clean")

@@ -13,7 +13,7 @@ from stages.clean.params import Decontamination
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import write_shard
 from stages.formats.reports import read_json
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import document, write_corpus, write_project
 
 PROBLEM = 'def has_close(numbers, threshold):\n    """ Check if two numbers are closer than threshold """\n'

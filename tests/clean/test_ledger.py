@@ -14,7 +14,7 @@ from stages.clean.filters.code import byte_classes, reference_tokens
 from stages.clean.ledger import facts_of, measure_shards
 from stages.clean.params import Filters
 from stages.formats.documents import write_shard
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import SECTIONS, document
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)

@@ -13,7 +13,7 @@ from stages.clean.judge import (
     exact_duplicates,
 )
 from stages.clean.params import CleanParams
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.clean.test_ledger import features_of
 from tests.small_project import sections
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stages.collect.params import CollectParams
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import check_section
 from tests.collect.collecting import NO_FIELDS, collect, files, report
 from tests.small_project import FILES_SOURCE, folder_bytes, sections, write_corpus

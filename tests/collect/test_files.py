@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from stages.collect.__main__ import is_allowed
 from stages.formats.documents import Document
 from stages.formats.rows import MISSING, field_of
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.collect.collecting import NO_FIELDS, collect, files, left_out
 from tests.small_project import ROOT, write_corpus
 

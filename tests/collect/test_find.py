@@ -19,7 +19,7 @@ from s3fs import S3FileSystem
 
 from stages.collect.find import find
 from stages.formats.documents import Document
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.errors import UnavailableError, UserError
 from tests.collect import collecting
 from tests.collect.collecting import left_out
 

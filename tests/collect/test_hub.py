@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.collect.sources.hub import Hub
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.collect.collecting import NO_FIELDS, ORIGIN, collect
 from tests.hub_client import with_short_waits
 from tests.small_project import ROOT, write_project

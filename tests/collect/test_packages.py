@@ -8,7 +8,7 @@ import yaml
 
 from stages.collect.__main__ import is_allowed
 from stages.collect.sources.packages import package_license, pure_package, read_package
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import ROOT
 
 FILES = {

@@ -15,7 +15,7 @@ from stages.formats.documents import (
     shard_paths,
 )
 from stages.runtime.cache import CACHE, drop_unused
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import document, folder_bytes
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=40)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from stages.collect.sources.web import page_text
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.collect.collecting import ORIGIN, collect, left_out
 from tests.small_project import ROOT
 

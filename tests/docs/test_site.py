@@ -92,7 +92,7 @@ def test_the_reference_has_every_environment_variable_and_exit_code(site: Path) 
     variables, codes = (text_of(site / f"reference/{name}.html") for name in ("environment-variables", "exit-codes"))
 
     assert [name for name in {**VARIABLES, **OF_LIBRARIES} if name not in variables] == []
-    numbers = re.findall(r"^EXIT_\w+ = (\d+)$", (ROOT / "stages/runtime/entry.py").read_text(), re.MULTILINE)
+    numbers = re.findall(r"^EXIT_\w+ = (\d+)$", (ROOT / "stages/runtime/errors.py").read_text(), re.MULTILINE)
     assert len(numbers) > 5
     assert [code for code in numbers if not re.search(rf"^{code}$", codes, re.MULTILINE)] == []
 

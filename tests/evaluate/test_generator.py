@@ -30,7 +30,7 @@ from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import GenerationRequest, _Row, _stream_after, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.evaluate.rows import DECIMALS, after, stop_at
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)
 GREEDILY = Sampling(temperature=0, top_p=1.0, max_new_tokens=40)

@@ -15,7 +15,7 @@ from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import main as sample
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.formats.documents import read_table
-from stages.runtime.entry import EXIT_INTERRUPTED, UserError
+from stages.runtime.errors import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 

@@ -6,7 +6,7 @@ import torch
 
 from stages.evaluate import rows
 from stages.evaluate.rows import draw, log_probabilities
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))
 

@@ -14,7 +14,7 @@ from flows.checkout import (
     require_names,
     require_values,
 )
-from stages.runtime.entry import UnavailableError, UserError
+from stages.runtime.errors import UnavailableError, UserError
 from tests.flows.toy import make_toy
 
 DVC_YAML = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import app, ui
-from stages.runtime.entry import EXIT_INTERRUPTED
+from stages.runtime.errors import EXIT_INTERRUPTED
 from stages.runtime.stage import run_stage
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import yaml
 from flows.dvc_repo import open_repo
 from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.operated import Operated, answers, free_port
 from tests.flows.small_pipeline import git
 from tests.flows.test_pipeline import environment, toy

@@ -24,7 +24,7 @@ from flows.dvc_repo import (
 )
 from flows.project import doctor
 from flows.run.stage import run_stage
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import PARROTFLOW, run_module

@@ -9,7 +9,7 @@ import pytest
 from flows.environment import SET_BY_STAGES, VARIABLES, enter_project, name_the_user
 from stages.evaluate.harness import scoring
 from stages.evaluate.likelihood import score
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.stage_code import stage_codes
 from tests.flows.toy import make_toy
 

@@ -16,7 +16,7 @@ from stages.formats.documents import (
     write_shard,
     write_table,
 )
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import document
 
 

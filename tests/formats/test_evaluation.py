@@ -19,7 +19,7 @@ from stages.formats.evaluation.problems import (
     read_written_problems,
     write_problems,
 )
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 HUMANEVAL = {
     "task_id": "HumanEval/0",

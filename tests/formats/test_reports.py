@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from stages.formats.reports import Report, read_json, write_json
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 class Receipts(BaseModel):

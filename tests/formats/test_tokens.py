@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import STORE_MANIFEST, Manifest, TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.tokenize.encode import smallest_dtype, write_token_shard
 
 SHARDS = st.lists(st.lists(st.lists(st.integers(1, 299), max_size=12), max_size=6), max_size=5)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from flows.plan.graph import make_plan
-from stages.runtime.entry import EXIT_REFUSED
+from stages.runtime.errors import EXIT_REFUSED
 from stages.runtime.stage_code import code_of, code_path
 from tests.small_project import DVC, ROOT, run_module
 from tests.trained_project import write_sections

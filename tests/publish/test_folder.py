@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.provenance import is_observed
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.formats.revision.records import execution
 from tests.publish.publishing import main
 from tests.publish.repository import git

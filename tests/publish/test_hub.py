@@ -16,7 +16,7 @@ from stages.publish import hub as publishing
 from stages.publish.hub import main, publish_to_hub
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision
-from stages.runtime.entry import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
 from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.formats.revision.records import SESSION
 from tests.publish.to_hub import NAME, publish, use

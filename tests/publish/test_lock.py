@@ -7,7 +7,7 @@ import yaml
 
 from stages.formats.revision.lock import ancestors
 from stages.publish.lock import in_temporary_workspace, lock_of, published_stages, read_stages, settings
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.stage_code import code_of
 from tests.publish.publishing import record
 from tests.trained_project import write_sections

@@ -11,7 +11,7 @@ from stages.formats.revision.provenance import EXECUTION, INPUTS, SOURCE_ARCHIVE
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.formats.sources import read_sources
 from stages.publish.lock import read_stages
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
 from tests.publish.publishing import main

@@ -5,7 +5,7 @@ import pytest
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.reports import read_json, write_json
-from stages.runtime.entry import RefusedError
+from stages.runtime.errors import RefusedError
 from tests.publish.publishing import main
 from tests.trained_project import write_model, write_sections
 

@@ -9,7 +9,7 @@ import pytest
 
 from stages.formats.revision.provenance import GitState
 from stages.publish.source import archive_source, find_secret, public_url
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.publish.repository import commit_all, contents, git, write
 
 MODULE, OTHER = "stages/train/loop.py", "stages/train/model.py"

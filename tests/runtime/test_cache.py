@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.cache import CACHE, SUMS, cache_key, cached, drop_unused, map_cached
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages.runtime.code import Sources, read_module
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 def write(root: Path, **files: str) -> Path:

@@ -12,7 +12,7 @@ import stages
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("package", ["stages.runtime.entry", "flows.cli", "flows.scheduled", "flows.sweep.pool"])
+@pytest.mark.parametrize("package", ["stages.runtime.errors", "flows.cli", "flows.scheduled", "flows.sweep.pool"])
 def test_every_entry_asks_git_about_this_project_also_in_a_hook_of_another_repository(
     tmp_path: Path, package: str
 ) -> None:

@@ -8,7 +8,7 @@ from httpx2 import ConnectError, ReadTimeout, Request, Response
 from huggingface_hub import constants
 from huggingface_hub.utils import hf_raise_for_status
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.runtime.hub import HubFailure, data_set_error, explained, failure_of, snapshot
 
 ADDRESS = "https://huggingface.co/api/models/me/base/tree/main"

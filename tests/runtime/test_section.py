@@ -5,7 +5,7 @@ import pytest
 from dvc.utils.serialize import load_yaml
 from pydantic import Field
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import Section, differences, flatten, read_params_file, read_section, value_at
 
 

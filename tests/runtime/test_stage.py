@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from stages.runtime import stage
-from stages.runtime.entry import InputsChangedError, RefusedError, UnavailableError, UserError
+from stages.runtime.errors import InputsChangedError, RefusedError, UnavailableError, UserError
 from stages.runtime.stage import Inputs, inputs_of, require_listed, run_stage
 from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository

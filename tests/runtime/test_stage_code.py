@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from stages.runtime.code import Sources
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.stage_code import (
     OTHER_NAMES,
     StageCode,
@@ -130,7 +130,7 @@ def test_a_library_in_another_version_than_the_locked_one_is_refused_but_for_its
         ("requirements.lock", "numpy==99\n", True),
         ("stages/toy/commands/look.py", "X = 1\n", False),
         ("stages/toy/__main__.py", "# as before\nimport numpy.linalg\nfrom stages.formats import table\n", False),
-        ("stages/runtime/entry.py", "X = 1\n", False),
+        ("stages/runtime/errors.py", "X = 1\n", False),
     ],
 )
 def test_results_are_kept_by_the_code_of_their_stage_without_what_runs_it(

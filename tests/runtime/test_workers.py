@@ -10,7 +10,7 @@ import pytest
 
 from stages.runtime import workers
 from stages.runtime.cache import map_cached
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.workers import Progress, counted, map_shards
 
 

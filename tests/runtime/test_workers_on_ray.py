@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.workers import map_shards
 from tests.runtime.test_workers import refuse
 from tests.small_project import ROOT, folder_bytes, write_corpus, write_project

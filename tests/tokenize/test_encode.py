@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from stages.collect.shards import write_documents
 from stages.formats.documents import Document, document_id, read_documents, shard_paths
 from stages.formats.tokens import Positions, TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.tokenize import encode
 from stages.tokenize.encode import (
     Encoding,

@@ -11,7 +11,7 @@ from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents
 from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.tokenize.__main__ import main
 from stages.tokenizer.__main__ import main as tokenizer
 from tests.small_project import folder_bytes, write_corpus, write_project

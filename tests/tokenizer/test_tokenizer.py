@@ -13,7 +13,7 @@ from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.documents import read_documents, shard_paths, write_shard
 from stages.formats.reports import read_json
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.tokenizer import train as training
 from stages.tokenizer.__main__ import main
 from stages.tokenizer.train import characters, parts, save_trained, take_over, train, train_on_documents

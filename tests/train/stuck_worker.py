@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from stages.runtime.entry import EXIT_USER_ERROR
+from stages.runtime.errors import EXIT_USER_ERROR
 from stages.runtime.supervision import follow_command, leave
 from stages.train.loop import StopSignal
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR
+from stages.runtime.errors import EXIT_TERMINATED, EXIT_USER_ERROR
 from stages.runtime.launch import launch_config
 from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker

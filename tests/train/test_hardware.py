@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.checkpoint.resume import fingerprint, identity
 from stages.train.hardware import (
     USABLE,

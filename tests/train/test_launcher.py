@@ -13,7 +13,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.reports import read_json
 from stages.runtime import launch
-from stages.runtime.entry import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
+from stages.runtime.errors import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import environment as workers_environment
 from stages.train import worker
 from stages.train.checkpoint import checkpoints

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import EXIT_USER_ERROR
+from stages.runtime.errors import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
 from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.data.order import DataOrder, open_order, origins, rows_of_step

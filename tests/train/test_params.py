@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import check_section
 from stages.train.params import TrainParams
 from tests.small_project import ROOT

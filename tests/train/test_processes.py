@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION
-from stages.runtime.entry import EXIT_CONTINUE
+from stages.runtime.errors import EXIT_CONTINUE
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, stopped_at, write_project
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import TokenStore
 from stages.runtime import launch
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import launcher

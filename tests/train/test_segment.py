@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import EXIT_CONTINUE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launcher import LAUNCH_SETTINGS, recorded_launch

@@ -22,7 +22,7 @@ from stages.clean.params import CleanParams
 from stages.formats.cleaning import KEPT
 from stages.formats.documents import DOCUMENTS, require_documents
 from stages.formats.tokens import SPLITS
-from stages.runtime.entry import UserError, visible
+from stages.runtime.errors import UserError, visible
 from stages.runtime.section import check_section, read_params_file, read_value
 from stages.runtime.stage import run_stage
 

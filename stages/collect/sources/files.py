@@ -11,7 +11,7 @@ from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
 from stages.formats.documents import without_query
 from stages.formats.rows import ending, looks_like_rows
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files with a document a row, each also with one of `COMPRESSED`."""

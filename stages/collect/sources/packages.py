@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from stages.collect.source_kinds import Bytes, Names, SourceItem, SourceKind, SourcePart
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages"}
 """Folders with other packages' source: those have their own name and licence."""

@@ -11,7 +11,8 @@ from typing import Literal
 
 from stages.collect.find import find, opened
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
-from stages.runtime.entry import UserError, without_credentials
+from stages.runtime.credentials import without_credentials
+from stages.runtime.errors import UserError
 
 LIBRARIES = ("resiliparse", "fastwarc")
 """What the text depends on: requirements.lock must pin them where they are used."""

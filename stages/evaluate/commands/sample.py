@@ -15,7 +15,7 @@ from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL
-from stages.runtime.entry import EXIT_INTERRUPTED, UserError, fail
+from stages.runtime.errors import EXIT_INTERRUPTED, UserError, fail
 from stages.runtime.stage import run_stage
 
 

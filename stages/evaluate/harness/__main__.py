@@ -11,7 +11,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 from stages.evaluate.harness.params import HarnessParams
 from stages.formats.evaluation.scores import HarnessReport, write_harness_samples
 from stages.formats.model_folder import MODEL, exported_models
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked

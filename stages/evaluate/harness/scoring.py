@@ -21,7 +21,7 @@ from stages.evaluate.model import answers_key, open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases
 from stages.runtime.cache import cache_folder, cache_key, drop_unused
-from stages.runtime.entry import UnavailableError, UserError, first_line, whole_number
+from stages.runtime.errors import UnavailableError, UserError, first_line, whole_number
 from stages.runtime.hub import data_set_error
 from stages.runtime.stage_code import computing_sha256
 

@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from stages.formats.documents import Document, document_id, read_documents, require_documents
 from stages.formats.rows import COMPRESSED, ending, looks_like_rows, parse_json
 from stages.formats.tokens import VALIDATION, Positions, TokenIds
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.stage import require_listed
 
 ROWS_AT_ONCE = 1000

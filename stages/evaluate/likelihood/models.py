@@ -12,7 +12,7 @@ from stages.evaluate.likelihood.documents import HeldOutSet, Tokens, WindowSizes
 from stages.evaluate.model import note_untrained_positions, open_config, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.hub import model_folder
 from stages.runtime.stage import require_listed
 

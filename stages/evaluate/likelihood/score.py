@@ -26,7 +26,7 @@ from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
-from stages.runtime.entry import UserError, whole_number
+from stages.runtime.errors import UserError, whole_number
 
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 

@@ -23,7 +23,7 @@ from stages.evaluate.score import inside
 from stages.evaluate.score.params import Limits
 from stages.evaluate.score.seccomp import filter_program
 from stages.formats.evaluation.scores import Outcome, SampleResult
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 INSIDE = Path(inside.__file__)
 """The file that runs inside."""

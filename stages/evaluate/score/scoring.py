@@ -19,7 +19,7 @@ from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.workers import worker_count
 
 

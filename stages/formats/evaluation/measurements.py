@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, Field
 
 from stages.formats.reports import REPORTS, Report
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 class TableMetric(BaseModel, frozen=True, extra="forbid"):

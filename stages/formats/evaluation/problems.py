@@ -23,7 +23,7 @@ from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from stages.formats.reports import first_fault, write_lines
 from stages.formats.rows import json_object, read_lines, read_rows
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 PROBLEMS = Path("data/problems.jsonl")
 """The problems that were completed."""

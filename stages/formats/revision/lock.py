@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.revision.provenance import RECORDED_LOCK
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.stage_code import FOLDER
 
 LockEntry: TypeAlias = dict[str, Any]

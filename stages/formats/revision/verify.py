@@ -31,7 +31,7 @@ from stages.formats.revision.provenance import (
     revision_name,
 )
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 SIGNING_KEY = "PARROTFLOW_SIGNING_KEY"
 """Names the file with the private key, or with the public one of a key that ssh-agent has; unset: nothing is signed."""

@@ -23,7 +23,7 @@ from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_sig
 from stages.publish.folder import link, main_of, only_writer
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 

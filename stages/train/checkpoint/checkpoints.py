@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.runtime.atomic import file_sha256, flush_to_disk
-from stages.runtime.entry import UserError, first_line
+from stages.runtime.errors import UserError, first_line
 from stages.train.checkpoint.manifest import (
     CheckpointManifest,
     History,

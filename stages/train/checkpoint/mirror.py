@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from stages.runtime.entry import UserError, refuse_credentials
+from stages.runtime.credentials import refuse_credentials
+from stages.runtime.errors import UserError
 from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, fault
 
 MIRROR = "PARROTFLOW_MIRROR"

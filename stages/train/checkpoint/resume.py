@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
 from stages.runtime.stage_code import computing_sha256, pinned
 from stages.train.checkpoint.checkpoints import Checkpoints

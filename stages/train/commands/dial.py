@@ -21,7 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage

@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
-from stages.runtime.entry import STAGES_TO_DO, UserError
+from stages.runtime.errors import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at

@@ -13,7 +13,7 @@ from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError, visible
+from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.train.data.order import DataOrder, open_order, origins

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.data.batches import Integers, PackingIndex, joined, pack, pack_documents
 from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, whole_numbers
 from stages.train.params import TrainParams

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 UNMASKED = "sdpa_unmasked"
 """transformers builds no mask for it, and does not ask the device whether a row holds several documents."""

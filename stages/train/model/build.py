@@ -28,7 +28,7 @@ from transformers import (
 
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.hub import HUB_COMMIT, model_folder
 from stages.train.model.attention import (
     check_causal,

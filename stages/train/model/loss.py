@@ -24,7 +24,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.params import TrainParams
 
 ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}

@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from stages.runtime.atomic import atomic_write
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
 from stages.train.model.validation import ValidationResult
 from stages.train.monitoring.throughput import Throughput

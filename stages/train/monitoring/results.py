@@ -35,7 +35,7 @@ from stages.formats.revision.execution import (
     limits,
 )
 from stages.runtime.atomic import atomic_folder, file_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
 from stages.train.data.order import SourceShare, shares

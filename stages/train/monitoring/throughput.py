@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.workers import cpu_facts
 from stages.train.data.batches import MicroBatch
 from stages.train.optim.settings import Precision

@@ -8,7 +8,7 @@ from stages.clean.__main__ import main as clean
 from stages.clean.commands import whatif
 from stages.collect.__main__ import main as collect
 from stages.formats.cleaning import read_ledger
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import folder_bytes, write_corpus, write_project
 
 

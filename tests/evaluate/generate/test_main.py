@@ -16,7 +16,7 @@ from stages.evaluate.generate.texts import own_seed
 from stages.formats.evaluation.generation import Generation, ProblemSetReceipt, read_completions
 from stages.formats.evaluation.problems import problems_sha256, read_problems, read_written_problems
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections
 

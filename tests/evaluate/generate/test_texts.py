@@ -20,7 +20,7 @@ from stages.evaluate.model import open_tokenizer
 from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.tokenizer.train import train
 from tests.small_project import sections
 

@@ -16,7 +16,7 @@ from lm_eval.models.huggingface import HFLM
 from stages.evaluate.harness.__main__ import main
 from stages.formats.evaluation.scores import HarnessReport
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import EXIT_USER_ERROR, UserError
+from stages.runtime.errors import EXIT_USER_ERROR, UserError
 from tests.evaluate.harness.conftest import ANSWERS, EXACT, TEXTS, write_task, write_writing_task
 from tests.small_project import ROOT
 from tests.trained_project import CONTEXT_LENGTH, write_model, write_sections

@@ -27,7 +27,7 @@ from stages.evaluate.likelihood.documents import (
     named_sets,
 )
 from stages.formats.documents import document_id
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 def write_jsonl(path: Path, *rows: dict[str, Any]) -> Path:

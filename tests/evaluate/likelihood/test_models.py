@@ -19,7 +19,7 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.tokens import VALIDATION
 from stages.runtime import hub
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.trained_project import write_sections
 
 

@@ -12,7 +12,7 @@ from stages.evaluate.score.__main__ import main
 from stages.formats.evaluation.generation import Completion, write_completions
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.small_project import ROOT, write_project
 from tests.waiting import wait_until, wait_until_ended
 

@@ -17,7 +17,7 @@ from stages.evaluate.score.sandbox import end, judge, outcome_of, require_isolat
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.scores import Outcome
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.evaluate.score.conftest import LIMITS, Run
 from tests.small_project import ROOT
 from tests.waiting import wait_until, wait_until_ended

@@ -8,7 +8,7 @@ import yaml
 
 from flows.experiments.cells import cells_of, check_cells, read_experiment
 from flows.experiments.experiment import experiment_path
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_params_file
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment, write_experiment
 from tests.small_project import ROOT

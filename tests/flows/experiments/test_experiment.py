@@ -9,7 +9,7 @@ import pytest
 
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import EXPERIMENTS, experiment_path, results_folder
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
 from tests.small_project import ROOT, changed
 

@@ -12,7 +12,7 @@ from flows.experiments.cells import Cell
 from flows.experiments.experiment import Claim, Condition
 from flows.experiments.results import check_claims
 from flows.experiments.runs import Tidy, append_run
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data
 

@@ -16,7 +16,7 @@ from flows.experiments.runs import (
     rows_csv,
     tidy,
 )
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import NAME, finished
 

@@ -12,7 +12,7 @@ import pytest
 from flows.experiments.forms import escape_tex, markdown, printed, tex
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.tables import Entry, Table, differences_table, means_table
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.experiments.some_runs import some_data
 
 

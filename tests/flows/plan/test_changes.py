@@ -10,7 +10,7 @@ import pytest
 
 from flows.plan.changes import Reason
 from flows.plan.graph import make_plan
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import ROOT
 

@@ -7,7 +7,7 @@ import yaml
 
 from flows.plan.changes import Reason
 from flows.plan.graph import PlannedStage, make_plan
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.toy import dvc, make_toy, repro
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from flows.plan import settings
 from flows.plan.settings import Policy, check_params, read_policy
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 

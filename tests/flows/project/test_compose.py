@@ -10,7 +10,7 @@ from dvc.utils.hydra import apply_overrides
 
 from flows.project.compose import composed_text, composed_with_dial, difference, groups, option
 from stages.card.params import describes_another_corpus
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.section import read_params_file
 from tests.small_project import ROOT
 from tests.train.small_run import environment

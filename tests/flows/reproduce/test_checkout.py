@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce.checkout import unpack
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 MANY_ZEROS = 80 << 20
 

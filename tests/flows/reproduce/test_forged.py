@@ -22,7 +22,7 @@ from stages.formats.revision.provenance import (
     GitState,
     Provenance,
 )
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 
 
 @pytest.fixture

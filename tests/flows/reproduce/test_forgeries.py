@@ -25,7 +25,7 @@ from stages.formats.revision.provenance import (
     EXECUTION,
 )
 from stages.formats.revision.verify import verify_files
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.reproduce.forger import Forger, copy_of
 
 

@@ -24,7 +24,7 @@ from stages.formats.revision.provenance import (
     RECORDED_REQUIREMENTS,
 )
 from stages.runtime.atomic import file_md5
-from stages.runtime.entry import EXIT_TERMINATED, UserError
+from stages.runtime.errors import EXIT_TERMINATED, UserError
 from stages.runtime.stage_code import StageCode, read_stage_code
 from tests.flows.reproduce.published import seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training

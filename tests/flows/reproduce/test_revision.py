@@ -10,7 +10,7 @@ import pytest
 from flows.reproduce.revision import FETCHED, OF_THE_HUB, check_signature, local_folder
 from stages.formats.revision.provenance import PROVENANCE
 from stages.formats.revision.verify import TRUSTED_KEY
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.fake_hub import WRITER, Hub
 from tests.small_project import ROOT, folder_bytes
 

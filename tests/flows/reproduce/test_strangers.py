@@ -15,7 +15,7 @@ from flows.reproduce.environment import Machine, choose_interpreter, interpreter
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import read_revision, require_intact
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE, GitState
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.run.locks import run_lock
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.waiting import wait_until
 
 HOLDER = """

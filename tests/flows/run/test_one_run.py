@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.entry import EXIT_CONTINUE
+from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
 from tests.waiting import wait_until
 

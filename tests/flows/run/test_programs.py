@@ -7,7 +7,7 @@ import pytest
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy, Program
 from flows.run.programs import checks, redactor
-from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import run, toy
 
 STAGES = """\

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from flows.run.server import start_server
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.operated import Operated, answers, free_port, operated
 from tests.flows.test_pipeline import COMMAND, environment, processes_in, toy
 from tests.waiting import wait_until

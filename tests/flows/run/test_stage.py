@@ -13,7 +13,7 @@ import pytest
 from flows.run.locks import run_lock
 from flows.run.outcome import StageOutcome
 from flows.run.stage import LineSplitter, read_outcome, run_stage
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
 from tests.small_project import PARROTFLOW, run_module

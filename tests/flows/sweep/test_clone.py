@@ -9,7 +9,7 @@ from flows.experiments.cells import Cell
 from flows.plan.graph import make_plan
 from flows.sweep import clone
 from flows.sweep.keys import working_in
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import commit, git, make_sweep
 from tests.flows.toy import dvc, repro
 

@@ -11,7 +11,7 @@ from flows.sweep import clone
 from flows.sweep.jobs import Ended
 from flows.sweep.keys import keys_of_cells, sections_and_outs, source_hashes, standings
 from flows.sweep.run_cells import Batch
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
 from tests.flows.toy import dvc
 

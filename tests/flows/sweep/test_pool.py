@@ -23,7 +23,7 @@ from flows.sweep import clone, pool
 from flows.sweep.jobs import Ended, Job, Progress
 from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
 from flows.sweep.run_cells import Batch
-from stages.runtime.entry import EXIT_CONTINUE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep

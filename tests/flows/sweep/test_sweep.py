@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from flows.experiments.runs import recorded_runs as runs_of
-from stages.runtime.entry import EXIT_CONTINUE
+from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.sweep.toy_sweep import TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
 from tests.flows.toy import dvc, repro

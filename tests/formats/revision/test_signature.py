@@ -7,7 +7,7 @@ import pytest
 
 from stages.formats.revision.provenance import PROVENANCE, SIGNATURE
 from stages.formats.revision.verify import TRUSTED_KEY, sign, verify_files, verify_signature
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.formats.revision.records import write_index
 
 pytestmark = pytest.mark.needs_ssh_keygen

@@ -18,7 +18,7 @@ from stages.formats.revision.provenance import (
     revision_name,
 )
 from stages.formats.revision.verify import verify_files
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from tests.formats.revision.records import write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()

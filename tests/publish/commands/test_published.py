@@ -6,7 +6,7 @@ import pytest
 
 from stages.formats.reports import read_json, write_json
 from stages.publish.commands.published import faults, main
-from stages.runtime.entry import RefusedError, UserError
+from stages.runtime.errors import RefusedError, UserError
 from tests.publish.publishing import main as publish
 from tests.trained_project import write_model, write_sections
 

@@ -13,7 +13,7 @@ import pytest
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import EXIT_CONTINUE, EXIT_UNAVAILABLE
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_UNAVAILABLE
 from stages.runtime.launch import ACCELERATE_LAUNCH
 from tests.train.small_run import copy_of, fork, run, run_workers, write_project
 from tests.waiting import wait_until, wait_until_ended

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.model_folder import weights_sha256
-from stages.runtime.entry import EXIT_DISK_FULL
+from stages.runtime.errors import EXIT_DISK_FULL
 from tests.train.small_run import copy_of, environment, run_workers, write_project
 
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]

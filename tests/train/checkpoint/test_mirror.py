@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from moto.server import ThreadedMotoServer
 
-from stages.runtime.entry import EXIT_CONTINUE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.train import worker
 from stages.train.checkpoint import mirror as module
 from stages.train.checkpoint.mirror import Mirror

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registe
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train import worker
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import IDENTITY, fault

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from stages.formats.tokens import Manifest
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import check_section, read_params_file
 from stages.train.commands import dial as command

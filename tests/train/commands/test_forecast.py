@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
 from stages.train.commands import forecast

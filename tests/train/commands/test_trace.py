@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.commands.trace import main, trained_order
 from stages.train.data.batches import pack, read_rows
 from stages.train.data.order import open_order, origins, rows_of_step

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.data.mixture import Draws, Ratios, whole_numbers
 from stages.train.data.order import RowOrder, describe, open_order, shares
 from stages.train.params import TrainParams

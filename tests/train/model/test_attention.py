@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers.integrations import flex_attention as flex
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.data.batches import Rows, pack, read_rows
 from stages.train.model.attention import UNMASKED, use_flex_attention
 from stages.train.model.build import build_model, save_model

@@ -9,7 +9,7 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.launcher import note_padded_vocabulary
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams

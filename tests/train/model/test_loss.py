@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stages.formats.tokens import Manifest
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.model import loss as module
 from stages.train.model.build import build_config, build_model
 from stages.train.model.loss import CausalLoss, linear_cross_entropy

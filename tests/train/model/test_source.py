@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from stages.runtime.entry import EXIT_UNAVAILABLE, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
 from stages.train.model.build import build_model, plain_model, save_model, source_sha256, use_ids_of
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import full_weights

@@ -10,7 +10,7 @@ import pytest
 from accelerate import Accelerator
 from tensorboardX.proto import event_pb2
 
-from stages.runtime.entry import EXIT_CONTINUE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.train.monitoring.report import (
     PROJECT,
     TRACKERS,

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, computing_variables, limits
-from stages.runtime.entry import UserError
+from stages.runtime.errors import UserError
 from stages.train.monitoring.results import write_tokenizer
 from stages.train.monitoring.throughput import PROFILE, profiled_steps
 from tests.small_project import folder_bytes

@@ -1,16 +1,7 @@
-"""What a command tells its user: an exit code and one clear message, which shows no credential.
-
-What a user writes into params.yaml is recorded, cached and published as it is, so a URL there may hold no credential:
-
-- no password before the host (`scheme://user:password@host`, `https://token@host`);
-- no parameter whose name ends like that of a signature, a token, a password or a key, such as `X-Amz-Signature` and
-  `X-Amz-Credential` (S3), `sig` (Azure), `access_token`, `key`.
-"""
+"""What a command tells its user: an exit code and one clear message."""
 
 import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import overload
 
@@ -48,31 +39,6 @@ EXIT_BROKEN_PIPE = 141
 
 EXIT_INTERRUPTED = 130
 """Ctrl-C, as shells report it."""
-
-
-PARTS = re.compile(r"([\w+.-]+)://(?:([^/?#]*)@)?([^?#]*)(.*)", re.DOTALL)
-"""Scheme, user and password, host and path, query and fragment. `urlsplit` fails at wildcards such as `[0-9]`."""
-
-LOGIN = re.compile(
-    r"(?<=://)[^\s/?#@:\"<>]*:(?!\$)[^\s/?#@\"<>]+@|((?<=http://)|(?<=https://))(?!\$)[^\s/?#@:\"<>]+@", re.IGNORECASE
-)
-"""User and password, and with http a user alone, which is mostly a token. What a shell or DVC puts in, such as
-`$PASSWORD`, is no password yet."""
-
-SECRET_QUERY = re.compile(
-    r"(?P<place>://[^\s\"<>\\?#]*)[?#](?:[^\s\"<>\\]*[?&#;])?"
-    r"(?P<name>[\w.-]*(?:sig|signature|token|secret|password|key|credential))=[^\s\"<>\\]+",
-    re.IGNORECASE,
-)
-"""Host and path, and a query or fragment with such a parameter."""
-
-SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
-"""Parts of the names of environment variables whose values are credentials."""
-
-REMEDY = (
-    "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
-    "(docs/how-to/data.md, Sources that need a login)"
-)
 
 
 class UserError(Exception):
@@ -143,41 +109,3 @@ def fail(message: str, code: int) -> None:
     """Print one line `error: ...` to standard error and leave with `code`."""
     print("error:", visible(message, kept="\n\t"), file=sys.stderr, flush=True)
     raise SystemExit(code)
-
-
-def credential_in(text: str) -> str | None:
-    """What kind of credential a URL in a text holds, without the credential itself."""
-    return next((kind for _, kind in credentials(text)), None)
-
-
-def credentials(text: str) -> Iterator[tuple[int, str]]:
-    """Position and kind of each credential that a URL in a text holds."""
-    yield from ((match.start(), "a password") for match in LOGIN.finditer(text))
-    yield from ((match.start(), f"the parameter `{match['name']}`") for match in SECRET_QUERY.finditer(text))
-
-
-def without_credentials(text: str) -> str:
-    """A text whose URLs have lost users with passwords, and the queries with a credential.
-
-    The other parameters of a signed URL (user, expiry) say nothing of the file.
-    """
-    return SECRET_QUERY.sub(r"\g<place>", LOGIN.sub("", text))
-
-
-def refuse_credentials(where: str, values: object) -> None:
-    """Raise UserError that names each of the nested `values` whose URL holds a credential; it does not repeat it."""
-    if faults := [f"{where}: {key}the URL holds {kind}, {REMEDY}" for key, kind in _found("", values)]:
-        raise UserError("\n".join(faults))
-
-
-def _found(key: str, values: object) -> Iterator[tuple[str, str]]:
-    if isinstance(values, str) and (kind := credential_in(values)):
-        yield f"{without_credentials(key)}: " if key else "", kind
-    if isinstance(values, Mapping):
-        for name, value in values.items():
-            own = f"{key}.{name}" if key else str(name)
-            yield from _found(own, str(name))
-            yield from _found(own, value)
-    elif isinstance(values, list):
-        for number, value in enumerate(values):
-            yield from _found(f"{key}.{number}" if key else str(number), value)

@@ -36,6 +36,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a case with bytes by its argument: compressed ones hold a time, and all processes must name a test alike."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a program that this machine does not have. `pytest -ra` names each reason once."""
     if item.get_closest_marker("needs_bwrap") and not bwrap_works():

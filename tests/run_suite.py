@@ -29,6 +29,9 @@ def run_suite(options: list[str]) -> int:
         if code != TESTS_FAILED or not recorded.exists():
             return code
         failed = sorted(json.loads(recorded.read_text()))
+        if not all("::" in name for name in failed):
+            print("red: the tests could not be collected")
+            return code
         if len(failed) > MOST_REPEATED:
             print(f"red: {len(failed)} tests failed, too many to be flaky")
             return code

@@ -67,11 +67,20 @@ def test_a_run_that_did_not_reach_its_end_is_red_and_not_repeated(tmp_path: Path
     assert "Once more" not in said
 
 
-def test_a_module_that_cannot_be_imported_is_red(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "import no_such_module\n", "-n", "1")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import no_such_module\n",
+        "import os, pytest\n\n@pytest.mark.parametrize('n', [os.getpid()])\ndef test_fine(n):\n    pass\n",
+    ],
+    ids=["a module that cannot be imported", "names that differ between processes"],
+)
+def test_tests_that_cannot_be_collected_are_red_and_not_repeated(tmp_path: Path, text: str) -> None:
+    code, said = run(tmp_path, text, "-n", "2")
 
-    assert code != 0
-    assert "flaky" not in said
+    assert code == 1
+    assert "red: the tests could not be collected" in said
+    assert "Once more" not in said
 
 
 def test_a_suite_without_failures_runs_once(tmp_path: Path) -> None:

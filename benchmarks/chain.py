@@ -7,9 +7,10 @@ is measured. Both sides read the same files, with one worker and a tokenizer tha
 all processes, start-up included. With the default of 100 MB that is a sixth of ours, with 24 MB it was a third.
 
 The rules that are the same on both sides are on, and the documents that they keep are compared: the share of words with
-a letter, repeated paragraphs, repeated n-grams of five to ten words, `lorem ipsum`. Near-duplicates are not: datatrove
-drops each document that shares one of 14 bands of 8 hashes of 5-grams; parrotflow compares the words of candidates
-exactly.
+a letter, repeated paragraphs, repeated n-grams of five to ten words, `lorem ipsum`. datatrove takes n-grams for equal
+that differ only in where a word ends (`f (x)` and `f( x)`), so a document at a limit can be judged differently: the
+figure says how many are. Near-duplicates are not compared: datatrove drops each document that shares one of 14 bands of
+8 hashes of 5-grams; parrotflow compares the words of candidates exactly.
 """
 
 import argparse
@@ -66,9 +67,10 @@ def main() -> None:
         size, count = write_project(project, 4_000_000 if arguments.quick else arguments.megabytes * 1_000_000)
         sides = {"ours": lambda: ours(project), "datatrove": lambda: theirs(project, arguments.datatrove)}
         seconds = interleave(sides, 1 if arguments.quick else arguments.runs)
-        same_verdicts(project)
+        different = judged_differently(project)
     figure = compare(
-        f"lines of JSON to tokens, {count:,} documents, {size:.0f} MB of Python: CPU time",
+        f"lines of JSON to tokens, {count:,} documents, {size:.0f} MB of Python, {different} judged differently by the "
+        "rules: CPU time",
         seconds["ours"],
         seconds["datatrove"],
         peer_name=f"datatrove {version_of(arguments.datatrove)}",
@@ -130,8 +132,8 @@ def cpu_seconds(command: list[str], project: Path, environment: dict[str, str]) 
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def same_verdicts(project: Path) -> None:
-    """Raises SystemExit where the rules keep other documents than datatrove's."""
+def judged_differently(project: Path) -> int:
+    """Count the documents that the rules keep on one side only, and print them."""
     ledger = pd.concat(map(pd.read_parquet, sorted((project / "data/clean/ledger").glob("*.parquet"))))
     by_rule = ledger["verdict"].str.split("_above|_below", regex=True).str[0].isin(RULES)
     kept = set(ledger.loc[~by_rule, "path"])
@@ -140,7 +142,8 @@ def same_verdicts(project: Path) -> None:
     theirs = {json.loads(line)["id"] for line in lines}
     print(f"kept by the rules: {len(kept):,} of {len(ledger):,}; by datatrove's {len(theirs):,}")
     if kept != theirs:
-        raise SystemExit(f"the verdicts differ: {sorted(kept ^ theirs)[:10]}")
+        print(f"kept on one side only: {sorted(kept ^ theirs)[:10]}")
+    return len(kept ^ theirs)
 
 
 def version_of(python: Path) -> str:

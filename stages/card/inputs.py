@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
-from stages.formats.evaluation.measurements import Measurements, read_measurements
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
-from stages.formats.evaluation.scores import HARNESS_REPORT, SCORE_REPORT, HarnessReport, ScoreReport
+from stages.formats.evaluation.scores import (
+    HARNESS_REPORT,
+    SCORE_REPORT,
+    HarnessReport,
+    Measurements,
+    ScoreReport,
+    read_measurements,
+)
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.sources import SplitSize, read_split

@@ -21,9 +21,8 @@ from stages.card.card import (
 from stages.card.inputs import HELD_OUT, CardInputs
 from stages.card.params import CardParams, Destination
 from stages.formats.evaluation.generation import Generation
-from stages.formats.evaluation.measurements import Measurements
 from stages.formats.evaluation.report import Evaluation, Interval
-from stages.formats.evaluation.scores import HarnessReport, ScoreReport
+from stages.formats.evaluation.scores import HarnessReport, Measurements, ScoreReport
 from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.reports import Points, read_curve
 from stages.formats.revision.provenance import CARD, CURVES

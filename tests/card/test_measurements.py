@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 
 from stages.card.__main__ import main
 from stages.card.inputs import read_inputs
-from stages.formats.evaluation.measurements import Measurements, TableMetric, read_measurements
+from stages.formats.evaluation.scores import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import write_json
 from stages.runtime.errors import UserError

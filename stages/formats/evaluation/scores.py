@@ -1,6 +1,8 @@
-"""Scores of benchmarks: of code problems by running programs, of tasks by lm-evaluation-harness.
+"""Scores of benchmarks: of code problems by running programs, of tasks by lm-evaluation-harness, and of your own.
 
-`score` writes verdicts and pass@k, `harness` metrics and answers; the card shows both reports.
+`score` writes verdicts and pass@k, `harness` metrics and answers; the card shows both reports. A stage of your own that
+writes `Measurements` to `reports/NAME.json`, with the file among its own plots and among `card`'s deps in dvc.yaml, has
+its table in the card and its entries in the Hub's model-index.
 """
 
 import json
@@ -9,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from stages.formats.reports import Report, write_lines
+from stages.formats.reports import REPORTS, Report, write_lines
+from stages.runtime.errors import UserError
 
 VERDICTS = Path("data/verdicts.jsonl")
 SCORE_REPORT = Path("reports/score.json")
@@ -151,3 +154,54 @@ def write_harness_samples(samples: Iterable[dict[str, Any]]) -> None:
     """Write `data/harness.jsonl`, one sample a line."""
     lines = [json.dumps(sample, sort_keys=True, ensure_ascii=False) + "\n" for sample in samples]
     write_lines(HARNESS_SAMPLES, "".join(lines))
+
+
+class TableMetric(BaseModel, frozen=True, extra="forbid"):
+    """One number of a table."""
+
+    label: str
+    """As people read it."""
+    unit: str = ""
+    value: float | None
+    """Null where it is not a number."""
+    interval_95: tuple[float, float] | None = None
+    over: int
+    """The number of documents, problems or questions behind the value."""
+
+
+class Measurements(Report):
+    """The report of an evaluation that the card does not know: it says itself what it measured, and in what."""
+
+    stage: ClassVar[str] = "card"  # which runs after all of them
+
+    format: Literal["measurements"] = "measurements"
+    title: str
+    """The title of the card's section: the evaluation's name."""
+    data_set: str
+    """The data set, as the Hub names it; else a name of one's own."""
+    counted: str
+    """The items that a metric is computed over, in the plural: `documents`."""
+    convention: str
+    """How the metrics were computed, in prose."""
+    weights_sha256: str = Field(min_length=1)
+    """The weights of the model that was measured."""
+    versions: dict[str, str]
+    """Library -> version, of those that computed the metrics."""
+    metrics: dict[str, TableMetric]
+    """By name."""
+
+
+def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
+    """The reports of this kind in a folder: those that say so.
+
+    Raises UserError that names a report that is no JSON, or the first field that is missing or wrong.
+    """
+    found = {}
+    for report in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(report.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{report}: cannot be read ({error}); run `dvc repro {Measurements.stage}`") from None
+        if isinstance(content, dict) and content.get("format") == "measurements":
+            found[report] = Measurements.read(report)
+    return found

@@ -11,7 +11,6 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from collections.abc import Sequence
 
 from stages.evaluate.likelihood.documents import named_sets, validation_split
-from stages.evaluate.likelihood.models import baseline_models, trained_model
 from stages.evaluate.likelihood.report import (
     Bootstrap,
     compress,
@@ -21,7 +20,7 @@ from stages.evaluate.likelihood.report import (
     lost_text,
     write_document_losses,
 )
-from stages.evaluate.likelihood.score import ScoredSet, score_sets
+from stages.evaluate.likelihood.score import ScoredSet, baseline_models, score_sets, trained_model
 from stages.evaluate.params import EvaluateParams
 from stages.formats.documents import CLEAN
 from stages.formats.evaluation.report import LOSS_BY_POSITION, HeldOutMetrics, write_loss_by_position

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
-from stages.evaluate.likelihood.models import ScoredModel
-from stages.evaluate.likelihood.score import ScoredSet, Scores
+from stages.evaluate.likelihood.score import ScoredModel, ScoredSet, Scores
 from stages.formats.documents import write_table
 from stages.formats.evaluation.report import (
     BaselineComparison,

@@ -26,8 +26,7 @@ from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder, origins
 from stages.train.model.loss import CausalLoss
-from stages.train.model.validation import Validation, ValidationResult
-from stages.train.monitoring.report import Reporter
+from stages.train.monitoring.report import Reporter, Validation, ValidationResult
 from stages.train.monitoring.throughput import Throughput, profiled
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import clip, count, gradient_sum, norm

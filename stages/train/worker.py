@@ -34,8 +34,7 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
-from stages.train.model.validation import Validation
-from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
+from stages.train.monitoring.report import TRACKERS, Reporter, Validation, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.optim.settings import build_optimizers

@@ -42,7 +42,7 @@ from stages.train.data.order import SourceShare, shares
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.loop import Trainer
 from stages.train.model.build import plain_model, save_model
-from stages.train.model.validation import ValidationResult
+from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import device_name
 from stages.train.parallel import full_weights, uses_fsdp
 

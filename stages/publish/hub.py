@@ -1,4 +1,4 @@
-"""Publishes to the Hub: each exported step on the branch of its run, then the model as one commit on `main`, and tags.
+"""Publishes to the Hub: the data set, each exported step on the branch of its run, then the model on `main`, and tags.
 
 `python -m stages.publish.hub` checks before hours of training that all of it may be written: it makes the private and
 empty repositories, which answers every question of names and rights.
@@ -11,6 +11,7 @@ kill or an error the same command continues; there are no retries here, the flow
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -18,15 +19,19 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
+    DatasetCardData,
     HfApi,
     constants,
     set_client_factory,
 )
 from huggingface_hub.utils._http import default_client_factory
 
+from stages.formats.documents import CLEAN, require_documents
 from stages.formats.evaluation.report import Evaluation
+from stages.formats.pages import escape, table
 from stages.formats.reports import Report
 from stages.formats.revision.provenance import (
+    CARD,
     EVALUATION,
     MAIN,
     NOT_INDEXED,
@@ -37,9 +42,10 @@ from stages.formats.revision.provenance import (
     run_branch,
     step_tag,
 )
-from stages.publish.data_set import data_set_content, is_shard
+from stages.formats.sources import SplitSize, by_license, by_source, read_split
+from stages.formats.tokens import SPLITS, TOKENS, TRAIN, VALIDATION
 from stages.publish.params import PublishParams
-from stages.publish.revision import Gate, Revision, exported_steps, run_of_model
+from stages.publish.revision import Gate, Revision, card_head, exported_steps, name_revision, run_of_model
 from stages.runtime.errors import UserError
 from stages.runtime.hub import explained
 from stages.runtime.section import read_section
@@ -188,12 +194,50 @@ def publish_steps(model: Repository, run: str, revision: str) -> dict[int, str]:
 def publish_data_set(repository: Repository, params: PublishParams) -> str:
     """Make main of a data set hold the cleaned documents; the commit, with a tag that names the content."""
     with TemporaryDirectory() as folder, explained(repository.title):
-        content = data_set_content(params, repository.name, Path(folder))
+        shards = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
+        card = Path(folder) / CARD
+        card.write_text(data_card(params, repository.name), encoding="utf-8")
+        content = name_revision(shards | {CARD: card})
         main = repository.tip(MAIN)
-        stale = {path for path in main.paths - content.files.keys() if is_shard(path)}
+        ours = (f"data/{split}/b*.parquet" for split in SPLITS)
+        stale = {path for pattern in ours for path in main.paths - content.files.keys() if fnmatchcase(path, pattern)}
         commit = repository.commit(MAIN, main, f"Publish {content.name}", content, stale)
         repository.tag(content.name, commit)
         return commit
+
+
+def data_card(params: PublishParams, repository: str) -> str:
+    """README.md of the data set: how to load it, and what it holds by licence and by source."""
+    files = [{"split": split, "path": f"data/{split}/*.parquet"} for split in SPLITS]
+    head = card_head()
+    metadata = DatasetCardData(
+        language=head.get("language"),
+        license="other",
+        license_name="by-document",
+        pretty_name=f"Documents of {params.name}",
+        tags=head.get("tags"),
+        task_categories=["text-generation"],
+        configs=[{"config_name": "default", "data_files": files}],
+    )
+    titles = {TRAIN: "The model is trained on", VALIDATION: "Held out to measure it"}
+    sections = "\n".join(split_tables(titles[split], read_split(TOKENS / split)) for split in SPLITS)
+    return (
+        f"---\n{metadata.to_yaml()}\n---\n\n# Documents of {escape(params.name)}\n\n"
+        "Collected, filtered, deduplicated and split. Each row is a document: `id` (sha256 of the text), `source`, "
+        "`revision` and `path` (where it comes from), `license` (SPDX; empty where none is stated), `text`. "
+        "The documents keep the licences of their sources.\n\n"
+        f'```python\nfrom datasets import load_dataset\n\ndocuments = load_dataset("{repository}")\n```\n\n{sections}'
+    )
+
+
+def split_tables(title: str, split: SplitSize) -> str:
+    """One split's documents by licence and by source, the largest first."""
+    total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
+    return (
+        f"## {title}\n\n{total}.\n\n"
+        f"{table(('licence', 'documents', 'bytes'), by_license(split))}\n"
+        f"{table(('source', 'documents', 'bytes', 'licence'), by_source(split))}"
+    )
 
 
 def open_repositories(params: PublishParams) -> list[Repository]:

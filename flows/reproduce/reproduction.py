@@ -18,11 +18,11 @@ from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out
 from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent, run_python
-from flows.reproduce.environment import Interpreter, choose_interpreter
-from flows.reproduce.execution import check_segment, environment_of
+from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
-from stages.formats.revision.provenance import PROVENANCE
+from stages.formats.model_folder import CHECKPOINTS
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError
 
@@ -156,6 +156,29 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
     if code:
         error = UnavailableError if code == EXIT_UNAVAILABLE else UserError
         raise error(f"the stages did not all run (exit code {code}, see above); the same command continues there")
+
+
+def check_segment(
+    request: ReproduceOptions,
+    steps: tuple[int, int],
+    revision: RecordedRevision,
+    python: Path,
+    checkout: Path,
+    environment: Mapping[str, str],
+) -> int:
+    """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code.
+
+    Raises UserError if the revision does not record how its training was executed.
+    """
+    if revision.execution is None:
+        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
+    checkpoints = (CHECKPOINTS / revision.execution.fingerprint).absolute()
+    files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
+    asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
+    first, last = map(str, steps)
+    trainer = str(revision.stages[str(revision.training)]["cmd"]).split()[-1]  # the checker is a module of its package
+    command = ["-m", f"{trainer}.segment", "--from", first, "--to", last, *files, *asked]
+    return run_python(python, command, checkout, environment)
 
 
 def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:

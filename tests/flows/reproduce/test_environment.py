@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce.environment import Machine
-from flows.reproduce.execution import limits_for, settings_for
+from flows.reproduce.environment import Machine, limits_for, settings_for
 from stages.formats.revision.execution import Session
 from tests.formats.revision.records import SESSION
 

@@ -22,13 +22,14 @@ from ruamel.yaml import YAML
 from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
-from stages.formats.revision.lock import hash_of, is_outside
 from stages.formats.revision.provenance import (
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
+    hash_of,
+    is_outside,
     record_path,
 )
 from stages.runtime.atomic import atomic_folder, file_md5

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
-from stages.formats.revision.lock import LockEntry, hash_of, overlaps
+from stages.formats.revision.provenance import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import first_line
 from stages.runtime.stage_code import FOLDER

@@ -8,15 +8,6 @@ from pathlib import Path
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.lock import (
-    LockEntry,
-    ancestors,
-    maker_of,
-    makers_of,
-    outs_of,
-    overlaps,
-    read_recorded_lock,
-)
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
@@ -30,8 +21,15 @@ from stages.formats.revision.provenance import (
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
+    LockEntry,
     Provenance,
+    ancestors,
     is_shipped,
+    maker_of,
+    makers_of,
+    outs_of,
+    overlaps,
+    read_recorded_lock,
     record_path,
 )
 from stages.formats.revision.verify import verify_files, verify_signature

@@ -10,8 +10,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.formats.revision.lock import Stages, ancestors, makers_of, overlaps
-from stages.formats.revision.provenance import record_path
+from stages.formats.revision.provenance import Stages, ancestors, makers_of, overlaps, record_path
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads, differences, value_at
 from stages.runtime.stage import DVC_FILE

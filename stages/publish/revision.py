@@ -18,7 +18,6 @@ from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_SPEED, Execution
-from stages.formats.revision.lock import Stages
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
@@ -35,6 +34,7 @@ from stages.formats.revision.provenance import (
     SPEED,
     InputListing,
     Provenance,
+    Stages,
     is_shipped,
     record_path,
     revision_name,

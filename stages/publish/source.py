@@ -17,8 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.lock import Stages
-from stages.formats.revision.provenance import GitState
+from stages.formats.revision.provenance import GitState, Stages
 from stages.publish.lock import LOCK, outside_deps
 from stages.runtime.code import PACKAGES
 from stages.runtime.credentials import SECRET_NAMES, credentials

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.formats.revision.lock import ancestors
+from stages.formats.revision.provenance import ancestors
 from stages.publish.lock import in_temporary_workspace, lock_of, published_stages, read_stages, settings
 from stages.runtime.errors import UserError
 from stages.runtime.stage_code import code_of

@@ -18,7 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import (
     CARD,
     CURVES,
@@ -27,6 +26,7 @@ from stages.formats.revision.provenance import (
     RECORD,
     SIGNATURE,
     Provenance,
+    is_outside,
     is_shipped,
     revision_name,
 )

@@ -9,7 +9,6 @@ from ruamel.yaml import YAML
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_SPEED
-from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     EXECUTION,
     PROVENANCE,
@@ -20,6 +19,7 @@ from stages.formats.revision.provenance import (
     SOURCE_ARCHIVE,
     GitState,
     Provenance,
+    read_recorded_lock,
 )
 from stages.publish.source import archive_source
 from stages.runtime.atomic import file_md5

@@ -15,12 +15,12 @@ from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
-from stages.formats.revision.lock import is_outside
 from stages.formats.revision.provenance import (
     EVALUATION,
     FORMAT,
     GitState,
     Provenance,
+    is_outside,
 )
 from stages.runtime.errors import UserError
 

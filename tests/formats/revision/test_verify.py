@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.lock import read_recorded_lock
 from stages.formats.revision.provenance import (
     PROVENANCE,
     RECORDED_LOCK,
     Provenance,
     is_observed,
+    read_recorded_lock,
     record_path,
     revision_name,
 )

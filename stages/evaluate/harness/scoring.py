@@ -149,7 +149,7 @@ def _data_of(name: str, own: TaskManager) -> Iterator[None]:
 
 def _task_error(name: str, error: Exception) -> UserError:
     what = f"harness.tasks: `{name}` cannot be scored ({type(error).__name__}: {first_line(error)})"
-    copied = f"a copy of its file in {TASK_FILES}/ may change its keys or name local `data_files`"
+    copied = f"a copy of its file in {TASK_FILES}/ may set `generation_kwargs.max_gen_toks` or local `data_files`"
     return data_set_error(what, error, f"correct its file or its data ({copied}), or remove it")
 
 

@@ -108,6 +108,7 @@ def test_a_task_that_fails_is_named_and_the_answers_of_the_others_are_kept(proje
     message = message_of(project, "longer", "after")
 
     assert message.startswith("harness.tasks: `longer` cannot be scored (AssertionError: ")
+    assert "may set `generation_kwargs.max_gen_toks`" in message
     assert "after" not in message
     assert len(asked) == len(ANSWERS)
     run(project, "after")

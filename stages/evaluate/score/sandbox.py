@@ -79,6 +79,7 @@ def judge(program: str, limits: Limits) -> Outcome:
             pass_fds=(theirs, filters),
             env={},
             cwd="/",
+            process_group=watcher().pid,
         ) as sandbox:
             try:
                 given = f"{nonce}\n{program}".encode("utf-8", "surrogatepass")
@@ -99,6 +100,21 @@ def judge(program: str, limits: Limits) -> Outcome:
     if lines := said.decode(errors="replace").strip().splitlines():
         raise refused(lines[-1])
     return Outcome("timeout" if sandbox.returncode == 128 + signal.SIGXCPU else "died")
+
+
+@cache
+def watcher() -> "subprocess.Popen[bytes]":
+    """A shell that kills its process group, in which sandboxes start, when this process ends, however it ends.
+
+    `--die-with-parent` has no effect before bubblewrap and its child ask the kernel for it.
+    """
+    return subprocess.Popen(["/bin/sh", "-c", "read _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0)
+
+
+def end_all() -> None:
+    """Kill every sandbox of this process."""
+    watcher().communicate()  # nothing more to read
+    watcher.cache_clear()
 
 
 def end(sandbox: "subprocess.Popen[bytes]") -> None:

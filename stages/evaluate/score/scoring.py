@@ -14,7 +14,7 @@ from rich.progress import track
 
 from stages.evaluate.bootstrap import interval_95, resampled_sums
 from stages.evaluate.score.params import Limits, ScoreParams
-from stages.evaluate.score.sandbox import LEVEL, judge, require_isolation
+from stages.evaluate.score.sandbox import LEVEL, end_all, judge, require_isolation
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
@@ -64,7 +64,8 @@ def judged(
             for done in track(as_completed(judging), description="scoring", total=len(judging)):
                 outcomes[judging[done]] = done.result()
         except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)  # those that run end at their limits
+            threads.shutdown(wait=False, cancel_futures=True)
+            end_all()
             raise
     verdicts = [
         SampleVerdict(

@@ -129,21 +129,34 @@ def test_the_same_completions_give_the_same_bytes_for_any_number_of_workers(
     assert (VERDICTS.read_bytes(), SCORE_REPORT.read_bytes()) == first
 
 
+def killed(processes: int) -> list[psutil.Process]:
+    """The processes of a score of one worker that is killed once it has that many."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
+    run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env=variables)
+    command = psutil.Process(run.pid)
+    found = wait_until(lambda: all_of if len(all_of := command.children(recursive=True)) >= processes else [])
+    run.kill()
+    run.wait()
+    return found
+
+
 @pytest.mark.needs_bwrap
 def test_a_kill_leaves_no_sandbox(project: Path) -> None:
     slow = [one.model_copy(update={"completion": "    __import__('time').sleep(60)"}) for one in samples(PROBLEMS[0])]
     write_completions(slow + [one for problem in PROBLEMS[1:] for one in samples(problem)])
     write_params(run_generated_code=True, limits={"cpu_seconds": 3, "wall_seconds": 100.0, "memory_megabytes": 512})
-    # One worker: no second sandbox begins meanwhile. bubblewrap, its child and Python: the program runs.
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
-    run = subprocess.Popen([sys.executable, "-m", "stages.evaluate.score"], env=variables)
-    command = psutil.Process(run.pid)
-    sandboxes = wait_until(lambda: found if len(found := command.children(recursive=True)) >= 3 else [])
 
-    run.kill()
-    run.wait()
+    wait_until_ended(killed(processes=4))  # the watcher, bubblewrap, its child, and Python, which runs the program
 
-    wait_until_ended(sandboxes)
+
+def test_a_kill_leaves_no_sandbox_that_is_still_being_made(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexec sleep 600\n")  # does not die with its parent yet
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    wait_until_ended(killed(processes=2))
 
 
 def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> None:

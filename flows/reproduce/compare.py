@@ -31,8 +31,7 @@ NEXT_TO_ZERO = 1e-6
 """The absolute difference that it may make in a number near 0, such as a difference of two others."""
 
 NOT_JUDGED = re.compile(r"(^|\.)(versions|python)\b")
-"""Keys that say nothing of the weights: the libraries that computed, and the model that was published before, which
-moves on and whose weights no record holds."""
+"""Keys of the libraries that computed: they say nothing about the weights."""
 
 UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
 """Exceptions raised for a damaged file."""

@@ -20,7 +20,7 @@ from flows.reproduce.checkout import bring_data, check_out
 from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent, run_python
 from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
-from flows.reproduce.verdict import NOT_REPRODUCED, ReproductionVerdict, judge
+from flows.reproduce.verdict import ReproductionVerdict, judge
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
@@ -76,7 +76,7 @@ def reproduce(request: ReproduceOptions) -> int:
         run_stages(list(revision.stages), checkout, interpreter, environment)
         verdict = judge(revision, checkout, restored, interpreter.different)
         print("\n".join(verdict_lines(verdict)), flush=True)
-        return int(verdict.result == NOT_REPRODUCED)
+        return int(verdict.result == "not reproduced")
 
 
 def say(step: str, text: str) -> None:

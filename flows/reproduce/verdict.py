@@ -8,21 +8,11 @@ from typing import Literal
 
 from flows.reproduce.compare import ROUNDING, ComparedStage, Difference, compare_stages
 from flows.reproduce.revision import RecordedRevision
-from stages.formats.evaluation.report import (
-    EVALUATE_REPORT,
-    Evaluation,
-    HeldOutMetrics,
-    Interval,
-    Intervals,
-)
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Interval, Intervals
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
-from stages.formats.revision.provenance import (
-    EVALUATION,
-)
+from stages.formats.revision.provenance import EVALUATION
 from stages.runtime.errors import UserError
-
-BIT_IDENTICAL, EQUAL, NOT_REPRODUCED = "bit-identical", "equal within intervals", "not reproduced"
 
 
 @dataclass(frozen=True, slots=True)

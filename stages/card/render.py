@@ -23,7 +23,6 @@ from stages.card.params import CardParams, Destination
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.report import Evaluation, Interval
 from stages.formats.evaluation.scores import HarnessReport, Measurements, ScoreReport
-from stages.formats.reports import CURVES as CURVES_FOLDER
 from stages.formats.reports import Points, read_curve
 from stages.formats.revision.provenance import CARD, CURVES
 from stages.runtime.hub import HUB_COMMIT
@@ -143,9 +142,10 @@ SIZE_INCHES, DOTS_PER_INCH = (9.0, 3.4), 110
 LOSSES = {"training_loss": "training", "validation_loss": "held out"}
 
 
-def draw_curves(target: Path, folder: Path = CURVES_FOLDER) -> bool:
+def draw_curves(target: Path) -> bool:
     """Write the picture as PNG; False if no curves were recorded."""
-    losses, rates = read_losses(folder), read_rates(folder)
+    losses = {label: points for name, label in LOSSES.items() for points in read_curve(name).values() if points}
+    rates = {name: points for name, points in read_curve("learning_rate").items() if points}
     if not losses:
         return False
     # Half a second of imports: only where there is something to draw.
@@ -165,16 +165,6 @@ def draw_curves(target: Path, folder: Path = CURVES_FOLDER) -> bool:
         # Without the version of matplotlib, which the file would name.
         figure.savefig(target, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return True
-
-
-def read_losses(folder: Path) -> dict[str, Points]:
-    """Label -> points, of the losses."""
-    return {label: points for name, label in LOSSES.items() for points in read_curve(name, folder).values() if points}
-
-
-def read_rates(folder: Path) -> dict[str, Points]:
-    """Label -> points, of the learning rates."""
-    return {name: points for name, points in read_curve("learning_rate", folder).items() if points}
 
 
 def plot(axes: "Axes", series: dict[str, Points]) -> None:

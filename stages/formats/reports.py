@@ -104,9 +104,9 @@ def releases(libraries: Iterable[str] = MODEL_LIBRARIES) -> dict[str, str]:
     return {library: version(library).split("+")[0] for library in libraries}
 
 
-def read_curve(name: str, folder: Path = CURVES) -> dict[str, Points]:
+def read_curve(name: str) -> dict[str, Points]:
     """Series -> its points; empty where there is no such curve. The first column is `step`, each other one a series."""
-    path = folder / f"{name}.tsv"
+    path = CURVES / f"{name}.tsv"
     if not path.is_file():
         return {}
     heading, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())

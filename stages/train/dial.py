@@ -197,11 +197,7 @@ def sharing(rows: float) -> int:
 
 
 def best_recipe(
-    flops: float,
-    sequence_length: int,
-    count: Callable[[int], Counted],
-    corpus_tokens: float | None = None,
-    law: Law = LAW,
+    flops: float, sequence_length: int, count: Callable[[int], Counted], corpus_tokens: float | None
 ) -> Recipe | None:
     """The recipe with the fewest bits per byte by the law for that many FLOPs; None if no model gets enough steps.
 
@@ -215,7 +211,7 @@ def best_recipe(
         if recipe.steps < LEAST_STEPS:
             break
         model = recipe.model
-        bits = law.bits_per_byte(model.parameters, flops, flops / model.flops_per_token, corpus_tokens)
+        bits = LAW.bits_per_byte(model.parameters, flops, flops / model.flops_per_token, corpus_tokens)
         if best is None or bits < best[0]:
             best, risen = (bits, recipe), 0
         else:

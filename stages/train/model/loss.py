@@ -108,7 +108,7 @@ class CausalLoss(nn.Module):
     """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers if it has one."""
 
     def __init__(self, model: PreTrainedModel, params: TrainParams, plain_head: bool | None = None) -> None:
-        """`plain_head`: said by one whose model has no values to try it with, as in a forecast."""
+        """`plain_head`: given for a model without values, which cannot be tried."""
         super().__init__()
         if params.precision == "auto":
             raise ValueError("precision is auto: resolve_precision first")

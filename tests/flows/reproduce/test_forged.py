@@ -13,7 +13,7 @@ from flows.reproduce.commands import MARK, only_reproduction_in, require_consent
 from flows.reproduce.compare import ComparedStage, Difference
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
-from flows.reproduce.verdict import BIT_IDENTICAL, ReproductionVerdict, compare_evaluations, compare_set, pairs
+from flows.reproduce.verdict import ReproductionVerdict, compare_evaluations, compare_set, pairs
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
 from stages.formats.revision.provenance import (
     EVALUATION,
@@ -79,7 +79,7 @@ def test_only_rounding_excuses_another_number_of_the_same_weights(
 def test_an_input_that_was_changed_after_the_check_of_the_code_is_said_whatever_the_verdict() -> None:
     stage = ComparedStage("train", "identical", ["train.py: md5 a -> b"], [])
 
-    said = verdict_lines(ReproductionVerdict(BIT_IDENTICAL, [stage], []))
+    said = verdict_lines(ReproductionVerdict("bit-identical", [stage], []))
 
     assert "         input: train.py: md5 a -> b" in said
 

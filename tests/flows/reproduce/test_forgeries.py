@@ -17,7 +17,7 @@ import pytest
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import read_revision
-from flows.reproduce.verdict import EQUAL, NOT_REPRODUCED, judge
+from flows.reproduce.verdict import judge
 from stages.formats.revision.provenance import (
     CARD,
     CURVES,
@@ -126,7 +126,7 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
 
     verdict = judge(revision, rebuilt, [], {})
 
-    assert verdict.result == NOT_REPRODUCED
+    assert verdict.result == "not reproduced"
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
 
 
@@ -141,7 +141,7 @@ def test_another_patch_of_python_in_a_report_is_listed_and_no_failure(
 
     verdict = judge(revision, rebuilt, [], {})
 
-    assert verdict.result == EQUAL
+    assert verdict.result == "equal within intervals"
     assert verdict.facts == [f"versions.python: recorded 3.11.0, here {here}"]
 
 

@@ -121,7 +121,7 @@ def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, 
 def only_reproduction_in(work: Path) -> Iterator[None]:
     """The right to work in a folder. Waits while another one, or what a killed one left running, has it.
 
-    Raises UserError where the folder holds something else.
+    Raises UserError if the folder holds something else.
     """
     if work.exists() and not (work / MARK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(

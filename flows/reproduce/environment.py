@@ -128,7 +128,7 @@ def probe(python: Path) -> Machine:
 
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Library -> (locked, installed) where they differ."""
+    """Library -> (locked, installed), of those that differ."""
     found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
     return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
 
@@ -151,7 +151,8 @@ def make_environment(revision: RecordedRevision, base: Path) -> Path:
 def install_locked(revision: RecordedRevision, python: Path) -> None:
     """Install the pins of the lock and nothing else, from the indexes of the user's own configuration of pip.
 
-    Wheels where all have one: what has none runs its own code when it is built. Raises UserError with pip's last lines.
+    Wheels if every library has one: building a source distribution runs its code. Raises UserError with pip's last
+    lines.
     """
     pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True).values()
     requirements = revision.work / REQUIREMENTS
@@ -248,7 +249,7 @@ def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[s
 
 
 def limits_for(session: Session, machine: Machine) -> dict[str, str]:
-    """Limits that keep the libraries to the recorded processor's instructions; empty where it had all of this one's."""
+    """Limits that keep the libraries to the recorded processor's instructions; empty if it had all of this one's."""
     extra = [flag for _, flag in ISA_LEVELS if flag in machine.flags and flag not in session.cpu_flags]
     level = next((name for name, flag in ISA_LEVELS if flag in session.cpu_flags), None)
     if not extra or level is None:

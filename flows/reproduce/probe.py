@@ -1,7 +1,7 @@
 """The libraries of an interpreter, and its processor, as one line of JSON.
 
-Run as a script by another interpreter, which need not have this project: the standard library only, and torch where it
-is there.
+Run as a script by another interpreter, which need not have this project: the standard library only, and torch if it is
+there.
 """
 
 import json

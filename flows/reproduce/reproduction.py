@@ -2,7 +2,7 @@
 
     WORK/revision/      a revision of the Hub, as downloaded; a local one is read in place
     WORK/checkout/      its code; here everything is computed
-    WORK/venv/          an environment with the locked versions, where this one has others
+    WORK/venv/          an environment with the locked versions, if this one has others
     WORK/prepared.json  how it was prepared: a reproduction that was killed continues only in the same way
 
 WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is kept: the same command continues.
@@ -50,9 +50,9 @@ class Prepared(BaseModel):
 
 
 def reproduce(request: ReproduceOptions) -> int:
-    """Rebuild a revision and compare. The exit code: 0 where it was reproduced, 1 where it was not.
+    """Rebuild a revision and compare. The exit code: 0 if it was reproduced, 1 if it was not.
 
-    Raises UserError where it cannot be tried: the revision is damaged, or something that it needs is nowhere.
+    Raises UserError if it cannot be tried: the revision is damaged, or something that it needs is missing.
     """
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
@@ -111,7 +111,7 @@ def prepare(
 ) -> tuple[Interpreter, list[str]]:
     """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
 
-    What the first start has checked and asked is not checked and asked again. Raises UserError where that had other
+    What the first start has checked and asked is not checked and asked again. Raises UserError if that had other
     options: its results would be taken for those of this one.
     """
     earlier = revision.work / PREPARED

@@ -62,7 +62,7 @@ class RecordedRevision:
         return makers_of(self.stages)
 
     def maker_of(self, path: str) -> str | None:
-        """The stage that makes a file or folder of the project; None where no recorded one does."""
+        """The stage that makes a file or folder of the project; None if no recorded stage does."""
         return maker_of(self.makers, path)
 
     def is_made(self, path: str) -> bool:
@@ -218,7 +218,7 @@ def require_intact(asked: str, folder: Path) -> None:
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:
     """What is known of the signature, in words.
 
-    Raises UserError where it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
+    Raises UserError if it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
     not signed by it.
     """
     found = verify_signature(folder, key)

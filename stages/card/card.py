@@ -90,7 +90,7 @@ def shown(value: Any) -> str:
 
 
 def between(interval: Interval | None, count: int, digits: str = "g") -> str:
-    """A bootstrap interval over a number of documents or problems, in words; empty where there is none."""
+    """A bootstrap interval over a number of documents or problems, in words; empty if there is none."""
     if interval is None:
         return ""
     if count < FEWEST:
@@ -99,7 +99,7 @@ def between(interval: Interval | None, count: int, digits: str = "g") -> str:
 
 
 def example_prompt(params: CardParams, inputs: CardInputs) -> str:
-    """The publisher's, else the beginning of a line of a held-out document; empty where there is neither.
+    """The publisher's, else the beginning of a line of a held-out document; empty if there is neither.
 
     No line that begins with a dash: on a command line it would be an option.
     """
@@ -108,7 +108,7 @@ def example_prompt(params: CardParams, inputs: CardInputs) -> str:
 
 
 def first_words(line: str) -> str:
-    """At most `PROMPT_CHARACTERS` of a line, in whole words where it has several."""
+    """At most `PROMPT_CHARACTERS` of a line, in whole words if it has several."""
     if len(line) <= PROMPT_CHARACTERS:
         return line
     words, _, _ = line[: PROMPT_CHARACTERS + 1].rpartition(" ")
@@ -139,7 +139,7 @@ def without_width(scores: Iterable[tuple[str, SetScore, int, PassAtK]]) -> bool:
 
 
 def problems_from(found: SetScore, generation: Generation) -> str:
-    """The file or data set whose problems these are; empty where one holds several sets."""
+    """The file or data set whose problems these are; empty if one holds several sets."""
     receipt = generation.receipts.problem_sets.get(found.problems_sha256)
     return receipt.name if receipt else ""
 
@@ -155,7 +155,7 @@ def is_published(name: str, found: SetScore) -> bool:
 
 
 def unpublished(report: ScoreReport) -> str:
-    """The sets that are no benchmark's; empty where all are."""
+    """The sets that are no benchmark's; empty if all are."""
     return ", ".join(
         problem_set_name(name, found.problems)
         for name, found in sorted(report.sets.items())

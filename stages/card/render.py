@@ -148,7 +148,7 @@ def draw_curves(target: Path) -> bool:
     rates = {name: points for name, points in read_curve("learning_rate").items() if points}
     if not losses:
         return False
-    # Half a second of imports: only where there is something to draw.
+    # Half a second of imports: only if there is something to draw.
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -168,7 +168,7 @@ def draw_curves(target: Path) -> bool:
 
 
 def plot(axes: "Axes", series: dict[str, Points]) -> None:
-    """A line for each series; points where there are few, and a legend where there are several."""
+    """A line for each series, with markers if it has few points, and a legend if there are several series."""
     for label, points in series.items():
         steps, values = zip(*points, strict=True)
         axes.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)

@@ -98,7 +98,7 @@ class _Work:
     requests: Sequence[GenerationRequest]
     width: int
     limit: float
-    """The model's positions; infinite where they have no limit."""
+    """The model's positions; infinite if they have no limit."""
     prompts: dict[str, list[int]]
     """The tokens of each prompt."""
     waiting: list[tuple[int, deque[int]]]

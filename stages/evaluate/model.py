@@ -43,12 +43,12 @@ def open_config(folder: Path) -> PreTrainedConfig:
 
 
 def inference_device() -> str:
-    """The GPU of this process, where there is one: transformers takes `cuda` for the first of the machine."""
+    """The GPU of this process, if it has one: transformers takes `cuda` for the first of the machine."""
     return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
 
 
 def open_model(folder: Path) -> PreTrainedModel:
-    """The model in float32 for inference, on a GPU where there is one.
+    """The model in float32 for inference, on a GPU if there is one.
 
     Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
     """
@@ -108,7 +108,7 @@ def answers_key(folder: Path) -> str:
 
 
 def note_untrained_positions(length: int, remedy: str) -> None:
-    """Print a line where the trained model reads more tokens at once than a sequence of its training had.
+    """Print a line if the trained model reads more tokens at once than a sequence of its training had.
 
     `remedy` says what to do about it.
     """
@@ -123,6 +123,6 @@ def note_untrained_positions(length: int, remedy: str) -> None:
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model can read at once; None where its positions have no limit."""
+    """Tokens that a model can read at once; None if its positions have no limit."""
     limit: int | None = getattr(config, "max_position_embeddings", None)
     return limit

@@ -101,7 +101,7 @@ DECIMALS = 3
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     """The natural logarithm of each row's token's probability, rounded; logits (rows, vocabulary).
 
-    Under the model itself, at temperature 1 and over all tokens, also where it was drawn otherwise.
+    Under the model itself, at temperature 1 and over all tokens, however it was drawn.
     """
     drawn = torch.tensor(tokens, device=logits.device)[:, None]
     own = torch.log_softmax(logits.float(), dim=-1).gather(1, drawn)[:, 0]
@@ -258,7 +258,7 @@ End: TypeAlias = Callable[[str], int | None]
 
 
 def stop_at(strings: Sequence[str]) -> End:
-    """Ends a text before the first of these strings; where one token completes several, before the earliest."""
+    """Ends a text before the first of these strings; if one token completes several, before the earliest."""
     return partial(_first, tuple(strings))
 
 

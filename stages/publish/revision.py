@@ -131,7 +131,7 @@ def exported_steps() -> list[ExportedStep]:
 
 
 def training_execution() -> Execution | None:
-    """How the training was executed; None where that is recorded of other weights than those in model/."""
+    """How the training was executed; None if the record is of other weights than those in model/."""
     execution = Execution.find()
     return execution if execution and execution.weights_sha256 == weights_hash() else None
 
@@ -142,7 +142,7 @@ def weights_hash() -> str:
 
 
 def run_of_model() -> str | None:
-    """The name of the run that made the model; None where no execution of these weights is recorded."""
+    """The name of the run that made the model; None if no execution of these weights is recorded."""
     execution = training_execution()
     return run_name(execution.fingerprint) if execution else None
 

@@ -166,7 +166,7 @@ OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s
 
 
 def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False) -> str | None:
-    """What kind of credential a file holds, and in which line; None where it holds none that is known by its form.
+    """What kind of credential a file holds, and in which line; None if it holds none that is known by its form.
 
     Forms are those of detect-secrets, and the values of this process's own secret variables. `in_urls` also finds
     passwords and signatures in URLs, which in code are mostly examples; `by_name` those of a configuration, by their
@@ -193,7 +193,7 @@ def _line(text: str, position: int) -> int:
 @cache
 def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Kind of credential -> its pattern."""
-    # Half a second of imports, needed only where something is published for the first time.
+    # Imported here: it takes half a second.
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     detectors: list[Any] = list(get_mapping_from_secret_type_to_class().values())

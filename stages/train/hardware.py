@@ -131,7 +131,7 @@ USABLE = 0.8
 
 STATE = 3
 """What a process keeps of its weights' size besides them: gradients and AdamW's two moments (Muon has one). One more
-where there are DDP's buckets."""
+if there are DDP's buckets."""
 
 
 def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:

@@ -118,7 +118,7 @@ def blocks(model: CausalLoss) -> Iterator[nn.Module]:
 
 
 def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
-    """Wrap a model that is not sharded for data parallel training, where there are several processes.
+    """Wrap a model that is not sharded for data parallel training, if there are several processes.
 
     By torch's own DDP: accelerate has no word for buffers that are sent once. They are constants here, such as rotary
     frequencies. The buckets of an exchange are the gradients, not copies of them.

@@ -50,7 +50,7 @@ def require_text(prompt: str) -> None:
 
 
 def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:
-    """Say on standard error how much of the prompt the model reads, where that is not all."""
+    """Say on standard error how much of the prompt the model reads, if that is not all."""
     length, limit = len(prompt_tokens(tokenizer, prompt)), position_limit(model.config)
     if limit is not None and length > limit:
         print(

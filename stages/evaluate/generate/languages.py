@@ -205,7 +205,7 @@ def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
 
 
 def first_half(paragraph: str) -> str:
-    """The first half of the words with the white space between them; empty where there are fewer than two.
+    """The first half of the words with the white space between them; empty if there are fewer than two.
 
     Of a single long word, as Chinese and Thai have, which write no spaces, the first half of the characters.
     """

@@ -109,7 +109,7 @@ def repeated_share(ids: Sequence[int]) -> float:
 
 
 def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
-    """For each text the tokens of its longest passage that occurs word for word in the store; 0 where it shares none.
+    """For each text the tokens of its longest passage that occurs word for word in the store; 0 if there is none.
 
     Exact, no hashing: n-grams get numbers (Karp, Miller and Rosenberg 1972). A pass over the store finds where the
     texts' 1-grams occur; of these positions, those where the next token continues some text's 2-gram, and so on. With

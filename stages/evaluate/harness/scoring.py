@@ -117,7 +117,7 @@ class _Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
 
 
 def _managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:
-    """All tasks that are needed, and the project's own. lm-eval reads 13,000 files where one of its tasks is needed."""
+    """All tasks that are needed, and the project's own. lm-eval reads 13,000 files if one of its tasks is needed."""
     own = every = _Tasks(include_path=TASK_FILES, include_defaults=False)
     tasks = {name for name, entry in own.task_index.items() if entry.kind in (Kind.TASK, Kind.PY_TASK)}
     if not tasks.issuperset(params.tasks):

@@ -276,7 +276,7 @@ class ScoringPlan:
     tokens: Tokens
     sizes: WindowSizes
     batch_size: int
-    """Windows that the model reads at once where they are as long as the context; of shorter ones it reads more."""
+    """Windows that the model reads at once if they are as long as the context; it reads more of shorter ones."""
 
     @cached_property
     def batches(self) -> list[list[Window]]:

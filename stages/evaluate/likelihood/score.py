@@ -241,7 +241,7 @@ class Scorer:
 
     @torch.inference_mode()
     def token_losses(self, tokens: Tokens, batch: list[Window]) -> torch.Tensor:
-        """The negative log-likelihood in nats of the positions from the shortest context on; 0 where none is scored.
+        """The negative log-likelihood in nats of the positions from the shortest context on; 0 if none is scored.
 
         float64, shape (windows, positions).
         """

@@ -1,6 +1,6 @@
 """Problems + completions -> verdicts and pass@k: `python -m stages.evaluate.score`.
 
-It needs no model and no accelerator. Generated code runs only where `score.run_generated_code` asks for it, in a
+It needs no model and no accelerator. Generated code runs only if `score.run_generated_code` asks for it, in a
 sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (default: the cores).
 """
 

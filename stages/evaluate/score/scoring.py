@@ -198,7 +198,7 @@ def _convention(params: ScoreParams) -> str:
 
 
 def first_pass_at_k(report: ScoreReport) -> RunMetrics:
-    """pass@k of the smallest k, of several sets by their names; empty where nothing was run."""
+    """pass@k of the smallest k, by name if there are several sets; empty if nothing was run."""
     scores = {name: one.pass_at_k for name, one in sorted(report.sets.items()) if one.pass_at_k}
     if not scores:
         return {}

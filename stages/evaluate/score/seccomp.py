@@ -55,7 +55,7 @@ MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 
 def this_machine() -> tuple[int, int]:
-    """A row of MACHINES. Raises OSError where system calls have other numbers than those known here."""
+    """A row of MACHINES. Raises OSError if the numbers of its system calls are not known here."""
     name = os.uname().machine
     if name not in MACHINES or sys.maxsize < 2**32:
         raise OSError(errno.ENOSYS, f"system calls of {name} are not known to the sandbox")

@@ -115,7 +115,7 @@ class SampleCounts(BaseModel, frozen=True, extra="forbid"):
 
 
 class Looks(BaseModel, frozen=True, extra="forbid"):
-    """Measurements of texts that need no run of them; null where there are none."""
+    """Measurements of texts that need no run of them; null if there are none."""
 
     texts: int
     parsed_share: float | None

@@ -69,14 +69,14 @@ class MbppRow(BaseModel, frozen=True, strict=True):
 def read_problems(path: Path, language: str = "python") -> list[Problem]:
     """The problems of a file in HumanEval's or MBPP's format, in its order; all are taken to be in `language`.
 
-    Raises UserError that names the line and the field where one is missing or wrong, or a task_id that occurs twice.
+    Raises UserError that names the line and the field that is missing or wrong, or a task_id that occurs twice.
     """
     lines = [(f"{path}: line {number}", line) for number, line in read_lines(path)]
     return require_unique([as_problem(json_object(line, where), where, language) for where, line in lines], str(path))
 
 
 def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
-    """A row of HumanEval or MBPP. `where` names it in messages. Raises UserError where a field is missing or wrong."""
+    """A row of HumanEval or MBPP. `where` names it in messages. Raises UserError if a field is missing or wrong."""
     try:
         problem = _mbpp(row, language) if "test_list" in row else _humaneval(row, language)
         "".join(problem.model_dump().values()).encode()

@@ -59,7 +59,7 @@ class SetScore(BaseModel, frozen=True, extra="forbid"):
     problems_sha256: str
     samples: int
     results: dict[str, int]
-    """Result -> samples; results that did not occur are left out. Empty where nothing was run."""
+    """Result -> samples; results that did not occur are left out. Empty if nothing was run."""
     left_out: dict[str, str]
     """task_id -> how its own solution failed on this machine. Such a problem does not count for pass@k."""
     pass_at_k: dict[str, PassAtK]
@@ -96,7 +96,7 @@ def write_verdicts(verdicts: Iterable[SampleVerdict]) -> None:
 
 
 TaskMetrics: TypeAlias = dict[str, dict[str, float | None]]
-"""Task or group -> metric -> value; null where it is not a number."""
+"""Task or group -> metric -> value; null if it is not a number."""
 
 
 class TaskReceipt(BaseModel, frozen=True, extra="forbid"):
@@ -133,7 +133,7 @@ class ScoredWith(BaseModel, frozen=True, extra="forbid"):
 class HarnessReport(Report):
     """Metrics by task or group, with their uncertainty and the tasks' receipts.
 
-    A metric is named as lm-eval names it; behind a comma is the filter of the answers that it was computed from, where
+    A metric is named as lm-eval names it; after a comma comes the filter of the answers that it was computed from, if
     the task has any (`exact_match,strict-match`).
     """
 
@@ -147,7 +147,7 @@ class HarnessReport(Report):
     """Step -> the same of its model, if `harness.exported_steps` asks for it."""
     tasks: dict[str, TaskReceipt]
     scored_with: ScoredWith | None
-    """Null where no task was asked for: nothing was scored."""
+    """Null if no task was asked for: nothing was scored."""
 
 
 def write_harness_samples(samples: Iterable[dict[str, Any]]) -> None:
@@ -163,7 +163,7 @@ class TableMetric(BaseModel, frozen=True, extra="forbid"):
     """As people read it."""
     unit: str = ""
     value: float | None
-    """Null where it is not a number."""
+    """Null if it is not a number."""
     interval_95: tuple[float, float] | None = None
     over: int
     """The number of documents, problems or questions behind the value."""

@@ -60,12 +60,12 @@ class Session(BaseModel, frozen=True):
     compiled: bool
     micro_batch_size: int
     gradient_accumulation_steps: int
-    """Micro-batches of a step in each process; of the last step where the batch grows."""
+    """Micro-batches of a step in each process."""
     distributed: Literal["none", "ddp", "fsdp2"]
     environment: dict[str, str]
     """Variables that were set and can change the computation (PARROTFLOW_*, OMP_*, MKL_*, TORCH*, ...)."""
     launch: str | None
-    """The content of the launch preset; None where none was used."""
+    """The content of the launch preset; None if none was used."""
     versions: dict[str, str]
     """Library -> the version that was imported, with its build tag (2.13.0+cpu); and python."""
 
@@ -81,7 +81,7 @@ class Execution(Report, extra="ignore"):
     fingerprint: str
     """Of the run, as its checkpoints have it."""
     sessions: list[Session]
-    """In order; more than one where the training was stopped and continued."""
+    """In order; more than one if the training was stopped and continued."""
     checkpoints: dict[int, str]
     """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
 

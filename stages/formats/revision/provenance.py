@@ -20,8 +20,8 @@ In a folder destination, below `published/NAME`:
     main -> revisions/REVISION   the current revision
     receipt.json                 `Receipt`: what the last publication did
 
-On the Hub `main` has a commit for each revision, which the tag REVISION names. The branch `run_branch` has a commit for
-each exported step of a run, which `step_tag` names.
+On the Hub `main` has a commit for each publication, and the tag REVISION names the first one of that revision. The
+branch `run_branch` has a commit for each exported step of a run, which `step_tag` names.
 """
 
 import hashlib
@@ -179,7 +179,7 @@ class Receipt(Report):
     commit: str | None = None
     """On the Hub: the commit on `main`."""
     run: str | None = None
-    """The name of the training run (`run_name`); None where its checkpoints' fingerprint is not recorded."""
+    """The name of the training run (`run_name`); None if the fingerprint of its checkpoints is not recorded."""
     steps: dict[int, str] = Field(default_factory=dict)
     """On the Hub: exported step of that run -> its commit."""
     data_set: str | None = None
@@ -190,7 +190,7 @@ class Receipt(Report):
     """That of the card's example, for people who try the model."""
 
     def write(self, path: Path | None = None) -> None:
-        """Write it without the fields that have no value; nothing is written where it is there."""
+        """Write it without the fields that have no value, unless it is there already."""
         if Receipt.find(path) != self:
             write_json(path or self.path, self.model_dump(mode="json", exclude_none=True))
 
@@ -245,7 +245,7 @@ def makers_of(stages: Stages) -> dict[str, str]:
 
 
 def maker_of(makers: Mapping[str, str], path: str) -> str | None:
-    """The stage that makes a file or folder of the project; None where no recorded one does."""
+    """The stage that makes a file or folder of the project; None if no recorded stage does."""
     return next((stage for out, stage in makers.items() if is_within(path, out)), None)
 
 

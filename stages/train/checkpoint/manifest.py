@@ -46,7 +46,7 @@ class History:
 
     sessions: list[Session] = field(default_factory=list)
     contents: dict[int, str] = field(default_factory=dict)
-    """Step -> `content_sha256` of its checkpoint. Steps are missing where no checkpoint could be written."""
+    """Step -> `content_sha256` of its checkpoint. A step is missing if its checkpoint could not be written."""
 
     def sessions_until(self, step: int) -> list[Session]:
         """The sessions that computed the steps up to `step`, the last one cut there."""

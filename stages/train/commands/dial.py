@@ -105,10 +105,9 @@ class Dial:
         return recipe, [*self._lines(recipe)]
 
     def for_seconds(self, seconds: float) -> tuple[Recipe, list[str]]:
-        """The same for a time of training steps: the speed is measured, or taken from the last run here.
+        """The same for a time of training steps, at the speed that is measured now.
 
-        A smaller model does fewer operations a second, so compute and model are sought in turns. Raises UserError where
-        no speed is known.
+        A smaller model does fewer operations a second, so compute and model are sought in turns.
         """
         config = launch_config()
         speed = self._flops_per_second(self.for_flops(1e12)[0], config)

@@ -48,7 +48,7 @@ def leave_out_mask(model: PreTrainedModel, sequence_length: int) -> None:
 
 
 def use_flex_attention(model: PreTrainedModel) -> None:
-    """Let transformers attend by flex_attention where it would by torch's kernels, unless the model cannot."""
+    """Let transformers use flex_attention instead of torch's attention kernels, if the model can."""
     config = model.config.get_text_config()
     drops_out = any(getattr(config, name, 0) for name in SCORE_DROPOUTS)
     if config._attn_implementation == "sdpa" and model._supports_flex_attn and not drops_out:

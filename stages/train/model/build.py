@@ -110,7 +110,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
 
 
 def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
-    """What the config describes, in fp32; it takes no memory on `meta`, nor where torch's tensors are fake.
+    """What the config describes, in fp32; it takes no memory on `meta` or with fake tensors.
 
     Raises UserError if transformers cannot build it.
     """

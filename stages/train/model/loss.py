@@ -56,7 +56,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, dtype:
     vocabulary, width = weight.shape
     rows = rows_at_once(hidden.device.type, vocabulary, width, dtype)
     if dtype == torch.float32:
-        # Retained graphs are not needed here; torch warns under its compiler where this is not said.
+        # Retained graphs are not needed here; torch warns under its compiler unless this is set.
         options = nn.LinearCrossEntropyOptions(allow_retain_graph=torch.compiler.is_compiling(), batch_chunk_size=rows)
         return functional.linear_cross_entropy(hidden, weight, targets, reduction="sum", options=options)
     total: Tensor

@@ -231,7 +231,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
 
 
 def imported_versions(compiled: bool) -> dict[str, str]:
-    """The versions that this process runs, with their build tags; the C++ compiler's only where it is used."""
+    """The versions that this process runs, with their build tags; the C++ compiler's only if it is used."""
     versions = {name: str(sys.modules[name].__version__) for name in IMPORTED if name in sys.modules}
     versions |= {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     if torch.cuda.is_available():

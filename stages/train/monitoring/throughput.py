@@ -107,7 +107,7 @@ class Throughput:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has held: on its GPU where it has one, else of the machine."""
+    """The most memory that this process has held: on its GPU if it has one, else of the machine."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     # Linux counts in KiB, macOS in bytes.
@@ -139,7 +139,7 @@ Batches = TypeVar("Batches")
 
 
 def profiled_steps() -> range:
-    """The steps that the variable names, from 0; none where it is not set. Raises UserError if it names no steps."""
+    """The steps that the variable names, from 0; none if it is not set. Raises UserError if it names no steps."""
     asked = os.environ.get(PROFILE, "")
     if not asked:
         return range(0)
@@ -166,7 +166,7 @@ def profiled(
         recording.export_chrome_trace(str(path))
         accelerator.print(f"profile: {path} (open it at https://ui.perfetto.dev)")
 
-    with ExitStack() as recording:  # left also where the run ends within these steps
+    with ExitStack() as recording:  # left even if the run ends within these steps
         for step, batches in steps:
             if step in asked and not began:
                 recording.enter_context(profile(activities=activities, on_trace_ready=write))

@@ -47,7 +47,7 @@ class Muon(WithAdamW):
         return {"adamw": self.adamw_learning_rate, "muon": self.muon_learning_rate}
 
     def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
-        """Muon first, where a model has matrices for it."""
+        """Muon first, if the model has matrices for it."""
         import torch
 
         matrices = [weight.parameter for weight in weights if weight.role in ROLES]

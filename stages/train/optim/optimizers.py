@@ -68,7 +68,7 @@ class ByRule(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class TrainedWeight:
-    """A trained parameter of a model, once where several names share it."""
+    """A trained parameter of a model, once if several names share it."""
 
     name: str
     parameter: nn.Parameter

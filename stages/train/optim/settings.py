@@ -60,7 +60,7 @@ class WithAdamW(OptimizerSettings):
     """AdamW's denominator floor."""
 
     def adamw(self, weights: Sequence["TrainedWeight"]) -> "Optimizer":
-        """AdamW over some weights: a group of those that are decayed and one of the others, where there are any."""
+        """AdamW over some weights: a group of those that are decayed and one of the others, without empty groups."""
         import torch
 
         decayed = [weight.parameter for weight in weights if weight.is_decayed]

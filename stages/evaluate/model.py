@@ -17,8 +17,6 @@ from transformers.utils import logging
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weight_files
 from stages.formats.reports import read_json
-from stages.runtime.atomic import file_sha256
-from stages.runtime.cache import cache_key
 from stages.runtime.errors import UserError, first_line
 
 ROUNDING = 1e-4
@@ -99,12 +97,6 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         raise UserError(f"{folder}: the tokenizer has no eos_token, with which every text begins")
     tokenizer.backend_tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def answers_key(folder: Path) -> str:
-    """Changes with any file of a model folder, and with the kind of device: all else that an answer may depend on."""
-    files = (f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file())
-    return cache_key(torch.device(inference_device()).type, *files)
 
 
 def note_untrained_positions(length: int, remedy: str) -> None:

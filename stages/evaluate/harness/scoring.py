@@ -17,9 +17,10 @@ from lm_eval.tasks.manager import Kind, TaskDict
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.libraries import BARS
-from stages.evaluate.model import answers_key, open_model, open_tokenizer
+from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases
+from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_folder, cache_key, drop_unused
 from stages.runtime.errors import UnavailableError, UserError, first_line, whole_number
 from stages.runtime.hub import data_set_error
@@ -67,7 +68,8 @@ def score(folder: Path, params: HarnessParams) -> Scored:
     """
     manager, own = _managers(params)
     lm = open_language_model(folder)
-    key = cache_key(answers_key(folder), computing_sha256(__name__), str(releases(LIBRARIES)))
+    files = (f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file())
+    key = cache_key(lm.device.type, *files, computing_sha256(__name__), str(releases(LIBRARIES)))
     results, failed = [], []
     for name in params.tasks:
         try:

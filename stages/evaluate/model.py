@@ -40,22 +40,19 @@ def open_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
-def inference_device() -> str:
-    """The GPU of this process, if it has one: transformers takes `cuda` for the first of the machine."""
-    return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
-
-
 def open_model(folder: Path) -> PreTrainedModel:
     """The model in float32 for inference, on a GPU if there is one.
 
     Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
     """
     weight_files(folder)
+    # Not `cuda`, which transformers takes for the first GPU of the machine.
+    device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=torch.float32,
-            device_map=inference_device(),
+            device_map=device,
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,

@@ -89,7 +89,7 @@ def unpack(archive: Path, folder: Path, asked: str) -> None:
                     shutil.copyfileobj(content, file)
                 path.chmod(0o755 if item.mode & 0o100 else 0o644)
     except NOT_UNPACKED as error:
-        raise UserError(f"{asked}: no .tar.gz that can be unpacked ({first_line(error)})") from None
+        raise UserError(f"{asked}: cannot be unpacked as a .tar.gz ({first_line(error)})") from None
 
 
 def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfile.TarInfo]:

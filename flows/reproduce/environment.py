@@ -124,7 +124,7 @@ def probe(python: Path) -> Machine:
     try:
         return Machine.model_validate_json(output([str(python), "-I", str(PROBE)], Path.cwd()))
     except (OSError, ValueError) as error:
-        raise UserError(f"{python}: no interpreter of Python ({first_line(error)})") from None
+        raise UserError(f"{python}: not a Python interpreter ({first_line(error)})") from None
 
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:

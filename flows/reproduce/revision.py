@@ -180,7 +180,7 @@ def local_folder(asked: str) -> Path | None:
     if path.is_file():
         raise UserError(f"{asked}: is a file; unpack it, and name the folder")
     if HUB_NAME.fullmatch(asked) is None:
-        raise UserError(f"{asked}: no folder, and no owner/name@revision of the Hub")
+        raise UserError(f"{asked}: neither a folder nor an owner/name@revision of the Hub")
     return None
 
 

@@ -36,7 +36,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
     if getattr(config, "vocab_size", None) is None:
-        raise UserError(f"{folder}: no language model: its configuration names no vocabulary")
+        raise UserError(f"{folder}: not a language model: its configuration names no vocabulary")
     return config
 
 
@@ -76,7 +76,7 @@ def _require_causal(folder: Path, model: PreTrainedModel) -> None:
         return
     one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     if (one - other).abs().max() > ROUNDING * one.abs().max():
-        raise UserError(f"{folder}: no causal language model: what it says of a token depends on the tokens after it")
+        raise UserError(f"{folder}: not a causal language model: what it predicts depends on later tokens")
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:

@@ -31,7 +31,7 @@ def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Float
     The most likely token at temperature 0. Raises UserError if a logit is NaN or infinite.
     """
     if not torch.isfinite(logits.amax(dim=-1)).all():
-        raise UserError("the model's output is no number (NaN or infinite): its training has diverged")
+        raise UserError("the model's output is not a number (NaN or infinite): its training has diverged")
     if temperature < COLDEST:
         most_likely: list[int] = logits.argmax(dim=-1).tolist()
         return most_likely

@@ -105,7 +105,7 @@ def releases(libraries: Iterable[str] = MODEL_LIBRARIES) -> dict[str, str]:
 
 
 def read_curve(name: str) -> dict[str, Points]:
-    """Series -> its points; empty where there is no such curve. The first column is `step`, each other one a series."""
+    """Series -> its points; empty if there is no such curve. The first column is `step`, each other one a series."""
     path = CURVES / f"{name}.tsv"
     if not path.is_file():
         return {}

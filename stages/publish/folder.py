@@ -62,7 +62,7 @@ def main_of(location: Path) -> str | None:
     main = location / MAIN
     if main.exists() and not main.is_symlink():
         raise UserError(
-            f"{main}: is no link, as a copy of {location} did not keep it (`cp -a` and `rsync -a` do): delete it, then "
+            f"{main}: is not a link: a copy of {location} did not keep it (`cp -a` and `rsync -a` do); delete it, then "
             "`parrotflow published promote REVISION` makes the link"
         )
     return main.resolve().name if main.is_symlink() else None

@@ -40,7 +40,7 @@ def published_stages() -> Stages:
             raise UserError(f"{LOCK}: no stage has made {path}: run `dvc repro`")
     stages = ancestors(everything, inputs)
     for change in (*changed_code(stages), *changes_since(stages)):
-        raise UserError(f"{change}; only what {LOCK} says is published: take the edit back, or run `dvc repro`")
+        raise UserError(f"{change}; only what {LOCK} says is published: undo the edit, or run `dvc repro`")
     return stages
 
 
@@ -81,7 +81,7 @@ def changes_since(stages: Stages) -> Iterator[str]:
     for stage, changes in status.items():
         for change in changes:
             if change == "changed command":
-                yield f"{DVC_FILE}: {stage}: the command is another one than ran: {stages[stage]['cmd']}"
+                yield f"{DVC_FILE}: {stage}: the command differs from the one that ran: {stages[stage]['cmd']}"
             for path, how in change.get("changed deps", {}).items() if isinstance(change, dict) else ():
                 if isinstance(how, dict):
                     yield from changed_parameters(stages[stage], stage, path, how)

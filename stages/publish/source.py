@@ -93,7 +93,7 @@ def listed(*arguments: str) -> list[str]:
 def content_of(path: str) -> bytes:
     """The content of a file. Raises UserError for what an archive cannot hold."""
     if Path(path).is_symlink() or not Path(path).is_file():
-        raise UserError(f"{path}: is a link or another repository, which no revision holds: put the files in its place")
+        raise UserError(f"{path}: is a link or another repository, which no revision holds: replace it with its files")
     return Path(path).read_bytes()
 
 

@@ -256,7 +256,7 @@ def test_a_model_that_reads_what_it_is_to_predict_is_refused(project: Path, tmp_
     bert = BertConfig(**size, intermediate_size=16, is_decoder=False)
     BertLMHeadModel(bert).save_pretrained(tmp_path / "bert")
 
-    with pytest.raises(UserError, match="bert: no causal language model: what it says of a token depends on the"):
+    with pytest.raises(UserError, match="bert: not a causal language model: what it predicts depends on later"):
         open_model(tmp_path / "bert")
 
 

@@ -132,7 +132,7 @@ def run_sample(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_a_prompt_in_another_encoding_or_a_length_that_cannot_be_is_refused(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="the prompt is no UTF-8 text"):
+    with pytest.raises(UserError, match="the prompt is not UTF-8"):
         run_sample(monkeypatch, os.fsdecode(b"caf\xe9"))
     with pytest.raises(UserError, match="--max-new-tokens 999999999999: Input should be less than"):
         run_sample(monkeypatch, "x", "--max-new-tokens", "9" * 12)

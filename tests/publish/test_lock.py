@@ -51,7 +51,7 @@ def test_a_command_that_was_edited_is_named_with_the_one_that_ran(project: Path)
     pipeline = Path("dvc.yaml")
     pipeline.write_text(pipeline.read_text().replace("cmd: 'true'", "cmd: 'false'", 1))
 
-    refused(r"^dvc\.yaml: card: the command is another one than ran: true; ")
+    refused(r"^dvc\.yaml: card: the command differs from the one that ran: true; ")
 
 
 def test_a_stage_that_is_not_recorded_is_named(project: Path) -> None:

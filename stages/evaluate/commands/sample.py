@@ -46,7 +46,7 @@ def require_text(prompt: str) -> None:
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError("the prompt is no UTF-8 text") from None
+        raise UserError("the prompt is not UTF-8") from None
 
 
 def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:

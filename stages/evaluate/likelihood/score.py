@@ -91,7 +91,7 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
     Their windows are as long as those of the trained model, or as long as their positions allow.
     """
     for name in sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"params.yaml: evaluate.baselines: {name} is there twice")
+        raise UserError(f"params.yaml: evaluate.baselines: {name} is listed twice")
     if str(MODEL) in names:
         raise UserError(f"params.yaml: evaluate.baselines: {MODEL}: the report uses this name; write ./{MODEL}")
     return [_model(name, trained.sizes) for name in names]

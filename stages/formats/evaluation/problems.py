@@ -89,7 +89,7 @@ def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}") from None
     except UnicodeEncodeError:
-        raise UserError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
+        raise UserError(f"{where}: half of a surrogate pair (\\ud800 to \\udfff) is not a character") from None
 
 
 def _humaneval(row: Mapping[str, Any], language: str) -> Problem:

@@ -226,7 +226,7 @@ def read_recorded_lock(folder: Path) -> Stages:
         content = YAML(typ="safe", pure=True).load(folder / RECORDED_LOCK)
         _Lock.model_validate(content)
     except (YAMLError, ValueError, RecursionError, OSError) as error:
-        raise UserError(f"damaged: {RECORDED_LOCK}: is no dvc.lock ({first_line(error)})") from None
+        raise UserError(f"damaged: {RECORDED_LOCK}: not a dvc.lock ({first_line(error)})") from None
     stages: Stages = content.get("stages", {})
     for path in (out["path"] for out in outs_of(stages)):
         if is_outside(path):

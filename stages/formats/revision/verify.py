@@ -134,7 +134,7 @@ class SignatureCheck:
 def sign(index: Path, key: Path) -> Path:
     """Write the signature of an index next to it; its path. Raises UserError if the key cannot sign."""
     if not key.is_file():
-        raise UserError(f"{SIGNING_KEY}: {key} is no file; it names a private key, e.g. ~/.ssh/id_ed25519")
+        raise UserError(f"{SIGNING_KEY}: {key} is not a file; name a private key, e.g. ~/.ssh/id_ed25519")
     with TemporaryDirectory() as temporary:
         copy = Path(temporary, PROVENANCE)
         copy.write_bytes(index.read_bytes())

@@ -102,7 +102,7 @@ def test_a_damaged_signature_is_not_valid_with_a_key_or_without(signed: Path, ke
 
 
 def test_a_key_that_cannot_be_used_is_named(signed: Path, key: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"PARROTFLOW_SIGNING_KEY: .*none is no file"):
+    with pytest.raises(UserError, match=r"PARROTFLOW_SIGNING_KEY: .*none is not a file"):
         sign(signed / PROVENANCE, tmp_path / "none")
     with pytest.raises(UserError, match=r"none.pub: no such file; name a public key"):
         verify_signature(signed, tmp_path / "none.pub")

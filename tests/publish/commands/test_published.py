@@ -114,7 +114,7 @@ def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(
     shutil.copytree(target, MAIN)
 
     for command in (lambda: published("list"), publish):
-        with pytest.raises(UserError, match=r"tiny/main: is no link, as a copy of published/tiny did not keep it"):
+        with pytest.raises(UserError, match=r"tiny/main: is not a link: a copy of published/tiny did not keep it"):
             command()
 
     shutil.rmtree(MAIN)

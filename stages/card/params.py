@@ -34,7 +34,7 @@ class CardParams(Section):
     """A line each, in Markdown; the card adds what follows from the data."""
 
     def warnings(self, params: Mapping[str, Any]) -> list[str]:
-        """That the card would describe another corpus."""
+        """A warning if the card would describe another corpus."""
         if "collect" not in params:
             return []
         fault = describes_another_corpus(self.model_dump(), params["collect"]["sources"])
@@ -42,7 +42,7 @@ class CardParams(Section):
 
 
 class Destination(BaseModel, frozen=True, extra="ignore"):
-    """What the card says of where the model is published, from the section `publish`."""
+    """The values of the section `publish` that the card shows."""
 
     name: str
     """Of the model: the card's title."""
@@ -59,7 +59,7 @@ WRITTEN_FOR_A_CORPUS = ("license", "language", "tags", "description", "prompt", 
 
 
 def describes_another_corpus(card: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> str | None:
-    """What to do if `card` was written for other sources than these entries of `collect.sources`; else None."""
+    """The fault and the remedy if `card` was not written for these entries of `collect.sources`; else None."""
     collected = [str(source.get("name", source["kind"])) for source in sources]
     described = card["describes"]
     if set(collected) == set(described):

@@ -52,7 +52,7 @@ class Generated:
     ids: list[int]
     """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
     pieces: list[str]
-    """What each token added to the text, and to the stop string: empty until a character is whole."""
+    """The characters that each token added, also those of the stop string; empty until a character is whole."""
     log_probabilities: list[float]
     """The log-probability of each token, under the model itself (`rows.log_probabilities`)."""
 

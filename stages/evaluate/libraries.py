@@ -19,7 +19,7 @@ os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # `datasets` would repo
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 BARS = sys.stderr.isatty()
-"""Whether progress bars are drawn: they would fill a log."""
+"""True if progress bars are drawn: they would fill a log."""
 
 if not BARS:
     os.environ["TQDM_DISABLE"] = "1"  # tqdm reads it when it is imported

@@ -52,7 +52,7 @@ from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 
 REQUEST_SECONDS = 60.0
-"""Of silence until a request fails. The client itself would wait for ever."""
+"""Silence after which a request fails. The client itself would wait for ever."""
 
 KEPT_BY_HUB = {".gitattributes"}
 """Files that the Hub adds to every repository."""
@@ -83,7 +83,7 @@ class Repository:
 
     @property
     def title(self) -> str:
-        """What messages begin with."""
+        """The beginning of messages."""
         return f"{self.setting} = {self.name}, as the user of HF_TOKEN"
 
     def open(self, *, private: bool) -> None:

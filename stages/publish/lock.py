@@ -57,7 +57,7 @@ def deps_of(defined: Mapping[str, Any]) -> list[str]:
 
 
 def changed_code(stages: Stages) -> Iterator[str]:
-    """What of the code differs from the files of code that the stages depend on."""
+    """The differences between the present code and the files of code that the stages depend on."""
     recorded = {path: code_in(path) for path in code_files(stages)}
     present = stage_codes(modules=[f"stages.{path.stem}" for path in recorded])
     for path, code in recorded.items():
@@ -68,7 +68,7 @@ def changed_code(stages: Stages) -> Iterator[str]:
 
 
 def changes_since(stages: Stages) -> Iterator[str]:
-    """What differs from the entries in dvc.lock, as DVC sees it. An output that is not here contradicts none."""
+    """The differences from the entries in dvc.lock, as DVC sees them; a missing output is none."""
     from dvc.exceptions import DvcException  # slow
     from dvc.repo import Repo
 

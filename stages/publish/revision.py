@@ -67,7 +67,7 @@ def _hash(path: Path, *_: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What is to be published."""
+    """Files that are published under one name."""
 
     name: str
     """`revision_name`: from the files' names and hashes, without those that are observed."""
@@ -137,7 +137,7 @@ def training_execution() -> Execution | None:
 
 
 def weights_hash() -> str:
-    """What `model_folder.weights_sha256` of the model is, without reading it again."""
+    """`model_folder.weights_sha256` of the model, without reading it again."""
     return combined_sha256([file_hash(file) for file in weight_files(MODEL)])
 
 
@@ -203,7 +203,7 @@ class Gate:
     params: GateParams
     evaluation: Evaluation
     advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
-    """What a refusal ends with."""
+    """The end of a refusal's message."""
     compared: set[float] = field(default_factory=set)
     """With which values it was compared, so that a repeated check says so once."""
 

@@ -69,7 +69,7 @@ def inputs_of(stages: Stages) -> list[str]:
 
 
 def git(*arguments: str) -> str:
-    """What git prints. Raises UserError with its own words if it fails."""
+    """Run git and return its output. Raises UserError with git's message if it fails."""
     # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
     command = ["git", "--no-optional-locks", "--literal-pathspecs", *arguments]
     try:
@@ -159,14 +159,14 @@ ALLOWED = "pragma: allowlist secret"
 """A line with this comment is not looked at: detect-secrets' own mark."""
 
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
-"""Of the Hugging Face Hub, for which detect-secrets has no detector."""
+"""A token of the Hugging Face Hub, for which detect-secrets has no detector."""
 
 OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S")
 """In DVC's configuration: a credential by its name."""
 
 
 def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False) -> str | None:
-    """What kind of credential a file holds, and in which line; None if it holds none that is known by its form.
+    """The kind of credential that a file holds, and its line; None if it holds none of a known form.
 
     Forms are those of detect-secrets, and the values of this process's own secret variables. `in_urls` also finds
     passwords and signatures in URLs, which in code are mostly examples; `by_name` those of a configuration, by their

@@ -55,7 +55,7 @@ class Law:
         return 1e6 * math.exp(-(k2 + k4 * edge) / (2 * k3) + BEYOND * (u - edge))
 
     def covers(self, flops: float) -> bool:
-        """Whether compute lies within what was measured, but for 1 %."""
+        """True if compute lies within the measured range, or at most 1 % outside."""
         low, high = self.measured_tflop
         return 0.99 * low <= flops / 1e12 <= 1.01 * high
 
@@ -87,7 +87,7 @@ LAW = Law(
     coefficients=(0.604062177, -0.16774555, 0.161829958, 0.0655840032, -0.0596150951, 0.0116696599),
     measured_tflop=(0.3, 18.9),
 )
-"""Of models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""
+"""Fitted to models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""
 
 LEAST_STEPS = 20
 """Fewer are no training: rates are warmed up and brought down within them."""
@@ -97,15 +97,15 @@ LARGEST_WIDTH = 16_384
 
 REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 2.048e6, 2048
 MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.0042, 0.012
-"""Of the run from which batch and rates follow. The rates are near the best in docs/explanation/recipe.md at width 64
-with 12 rows, and at width 32 with 1 TFLOP, where few others were run."""
+"""The reference run, from which batch and rates follow. The rates are near the best in docs/explanation/recipe.md at
+width 64 with 12 rows, and at width 32 with 1 TFLOP, where few others were run."""
 
 BATCH_EXPONENT = 0.383
 """The batch grows as tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,
 "Power Lines"."""
 
 WARMUP_SHARE = 0.02
-"""Of the steps: 20 of the 1,000 of the reference."""
+"""Share of the steps: 20 of the 1,000 of the reference."""
 
 
 def widths() -> Iterator[int]:
@@ -146,22 +146,22 @@ class Counted:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the dial writes into `train`."""
+    """The values that the dial writes into `train`."""
 
     model: Counted
     sequence_length: int
     rows: int
-    """Of a step."""
+    """Rows of a step."""
     steps: int
 
     @property
     def tokens(self) -> int:
-        """Of all steps."""
+        """Tokens of all steps."""
         return self.rows * self.steps * self.sequence_length
 
     @property
     def flops(self) -> int:
-        """Of all steps."""
+        """Operations of all steps."""
         return self.tokens * self.model.flops_per_token
 
     @property

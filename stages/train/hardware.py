@@ -54,7 +54,7 @@ def resolve_precision(params: TrainParams, device_type: str) -> TrainParams:
 
 
 def multiplies_bf16_fast(device_type: str) -> bool:
-    """Whether matrix products in bf16 are faster than in fp32.
+    """True if matrix products in bf16 are faster than in fp32.
 
     CPUs: with AMX ten times as fast. With AVX-512's bf16 alone they are slower (GPT-2 of 4 layers, 2 cores: 2,700
     tokens/s against 4,200), with AVX2 fifty times slower. Other devices than CUDA's were not measured: fp32.
@@ -77,7 +77,7 @@ def describe_precision(params: TrainParams, device_type: str) -> str:
 
 
 def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
-    """Whether a run compiles: decided by the whole run's work.
+    """True if a run compiles, which the work of the whole run decides.
 
     Raises UserError if compiling is asked for and there is no compiler.
     """
@@ -100,7 +100,7 @@ def _compile_choice() -> str:
 
 
 def _has_compiler(device: torch.device) -> bool:
-    """Whether there is what compiles for the device; triton, which compiles for GPUs, builds a C module of Python's."""
+    """True if the compilers for the device are installed. triton, which compiles for GPUs, builds a C module."""
     if device.type == "cpu":
         return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -127,10 +127,10 @@ CPU_TOKENS = 8192
 """More tokens at a time gain nothing on a CPU and cost memory."""
 
 USABLE = 0.8
-"""Of the memory that is left on a GPU: the rest is for what trials do not show (fragments, the compiler)."""
+"""Share of a GPU's free memory; the rest is for what trials do not show (fragments, the compiler)."""
 
 STATE = 3
-"""What a process keeps of its weights' size besides them: gradients and AdamW's two moments (Muon has one). One more
+"""Memory besides the weights, in multiples of their size: gradients and AdamW's two moments (Muon has one). One more
 if there are DDP's buckets."""
 
 

@@ -53,7 +53,7 @@ class StopSignal:
 
     @property
     def is_set(self) -> bool:
-        """Whether to stop."""
+        """True if the run should stop."""
         return self._received or stop_is_requested()
 
 
@@ -73,7 +73,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process trains and on what, before a checkpoint is loaded into it."""
+    """Data, model and device of a process, before a checkpoint is loaded."""
 
     params: TrainParams
     """With the precision that the hardware means."""
@@ -91,7 +91,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Trainer(Setup):
-    """What a step needs besides."""
+    """A setup that can compute steps."""
 
     model: nn.Module
     """`eager`, compiled and wrapped as the hardware wants it."""

@@ -44,7 +44,7 @@ a process that fails the others hear from the launcher, which ends them (`launch
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
-    """What `work` returns on the main process, on every process; a UserError there is raised on each.
+    """Run `work` on the main process; every process returns its result, or raises its UserError.
 
     Every process calls this.
     """
@@ -68,7 +68,7 @@ def count(accelerator: Accelerator, vote: bool) -> int:
 
 
 def uses_fsdp() -> bool:
-    """Whether the launcher's configuration asks for FSDP."""
+    """True if the launcher's configuration asks for FSDP."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
@@ -98,7 +98,7 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
 
 
 def has_buckets(params: TrainParams, processes: int, sharded: bool) -> bool:
-    """Whether the gradients of so many processes are exchanged in DDP's buckets.
+    """True if the gradients of so many processes are exchanged in DDP's buckets.
 
     These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
     them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
@@ -135,7 +135,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def local_bytes(tensors: Iterable[Tensor | None]) -> int:
-    """What this process holds of some tensors that may be sharded."""
+    """The bytes that this process holds of some tensors, which may be sharded."""
     own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None)
     return sum(tensor.nbytes for tensor in own)
 

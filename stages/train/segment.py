@@ -52,7 +52,7 @@ EXIT_DIFFERENT = 3
 """The steps do not lead to the recorded state. A traceback exits with 1."""
 
 RESULTS = (STATE_DIR, MODEL, REPORTS)
-"""What a run writes; the temporary project has its own."""
+"""Folders that a run writes; the temporary project has its own."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class SegmentResult:
-    """What the steps led to this time."""
+    """The result of computing the steps again."""
 
     session: Session
     """How they were executed."""

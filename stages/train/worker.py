@@ -51,7 +51,7 @@ from stages.train.params import TrainParams
 
 
 def main() -> None:
-    """What one process does."""
+    """Train in one process."""
     follow_command()
     stop = StopSignal()
     setup = set_up(read_section("train", TrainParams), stop)
@@ -181,7 +181,7 @@ def compile_and_spread(setup: Setup, compiled: bool) -> Trainer:
 
 
 def run_identity(params: TrainParams, accelerator: Accelerator, stores: list[TokenStore]) -> dict[str, Any]:
-    """What the weights depend on. Raises UserError if another machine has other data, parameters or code."""
+    """Everything that the weights depend on. Raises UserError if another machine has other data, parameters or code."""
     own = identity(params, stores)
     run = on_main(accelerator, lambda: own)
     if others := accelerator.num_processes - count(accelerator, fingerprint(own) == fingerprint(run)):

@@ -244,7 +244,7 @@ class Language:
     header_end: Callable[[Header], End]
     """Where the completion of a header ends."""
     parses: Callable[[str], bool] | None
-    """Whether a text parses; None for a language without a grammar."""
+    """True if a text parses; None for a language without a grammar."""
     stops: Mapping[ProblemFormat, tuple[str, ...]]
     """Strings before which the completion of a problem is cut."""
 

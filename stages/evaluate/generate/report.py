@@ -79,7 +79,7 @@ class Look:
     tokens: int
     """Tokens of the text, tokenized again."""
     parses: bool | None
-    """Whether the whole parses; None for a language without a grammar."""
+    """True if the whole parses; None for a language without a grammar."""
     repeated: float
     """Share of the text's 4-grams of tokens that occurred before in it."""
     longest_shared: int

@@ -77,9 +77,9 @@ class Execution(Report, extra="ignore"):
     stage: ClassVar[str] = "train"
 
     weights_sha256: str
-    """Of the weights that these sessions made (`model_folder.weights_sha256`)."""
+    """Hash of the weights that these sessions made (`model_folder.weights_sha256`)."""
     fingerprint: str
-    """Of the run, as its checkpoints have it."""
+    """Fingerprint of the run, as its checkpoints have it."""
     sessions: list[Session]
     """In order; more than one if the training was stopped and continued."""
     checkpoints: dict[int, str]
@@ -100,7 +100,7 @@ class DifferingFact:
 
 
 def is_computing(name: str) -> bool:
-    """Whether a variable can change the computation."""
+    """True if a variable can change the computation."""
     return bool(COMPUTING.fullmatch(name)) and not PRIVATE.search(name)
 
 

@@ -62,7 +62,7 @@ NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE})
 """Files whose hashes the provenance does not have: itself, and what is made from it."""
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
-"""Of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
+"""Files of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
 
 REVISIONS = "revisions"
 MAIN = "main"

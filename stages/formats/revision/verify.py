@@ -76,7 +76,7 @@ def verify_files(folder: Path, besides: Collection[str] = ()) -> list[str]:
 
 
 def may_hold(path: str) -> bool:
-    """Whether a revision can hold a file: the model's own, the card's, or one of the record.
+    """True if a revision can hold a file: the model's own, the card's, or one of the record.
 
     Code and pickles it cannot hold, since loading the model would run them.
     """
@@ -116,7 +116,7 @@ def _unlisted(folder: Path, provenance: Provenance, besides: Collection[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class SignatureCheck:
-    """What is known of a revision's signature."""
+    """The result of checking a revision's signature."""
 
     state: Literal["unsigned", "unchecked", "valid", "invalid"]
     """`unchecked`: there is a signature, and no public key to check it with."""
@@ -124,7 +124,7 @@ class SignatureCheck:
     """In words, with the fingerprint of the key or the reason."""
 
     def is_acceptable(self, key: Path | None) -> bool:
-        """Whether the signature satisfies the caller: valid when a key is given, not invalid when none is."""
+        """True if the signature satisfies the caller: valid when a key is given, not invalid when none is."""
         return self.state == "valid" or (trusted_key(key) is None and self.state != "invalid")
 
     def __str__(self) -> str:

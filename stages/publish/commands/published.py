@@ -28,7 +28,7 @@ from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 
 LEAST_DIGITS = 4
-"""Of an abbreviated name, as in git."""
+"""The shortest abbreviation of a name, as in git."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def bits_per_byte(revision: Path) -> float:
-    """Of the held-out split; infinite if the revision has no evaluation."""
+    """Bits per byte of the held-out split; infinite if the revision has no evaluation."""
     evaluation = Evaluation.find(revision / EVALUATION)
     return evaluation.bits_per_byte if evaluation else math.inf
 
@@ -103,7 +103,7 @@ def verify(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def faults(folder: Path, name: str) -> list[str]:
-    """What is wrong with a revision, and with its name here."""
+    """The faults of a revision, and of its name here."""
     index = Provenance.find(folder / REVISIONS / name / PROVENANCE)
     misnamed = [f"{PROVENANCE}: is that of {index.revision}"] if index else []
     return [*verify_files(folder / REVISIONS / name), *(misnamed if index and index.revision != name else [])]

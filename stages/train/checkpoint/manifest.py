@@ -33,7 +33,7 @@ class TrainingProgress(BaseModel):
     step: int
     """Optimizer steps done."""
     training_loss: float
-    """Of the last step, nats per token."""
+    """Loss of the last step, nats per token."""
 
 
 @dataclass(frozen=True)

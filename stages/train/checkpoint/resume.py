@@ -74,7 +74,7 @@ def fingerprint(values: dict[str, Any]) -> str:
 
 
 def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
-    """What differs from the newest other run here that has checkpoints, a line each."""
+    """The differences from the newest other run here that has checkpoints, a line each."""
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
@@ -85,7 +85,7 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
 
 
 def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:
-    """What differs from the identity in a file, a line each."""
+    """The differences from the identity in a file, a line each."""
     try:
         before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))
     except (ValueError, AttributeError):

@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def of_packages(values: dict[str, Any]) -> bool:
-    """Whether the corpus is Python packages, as in the runs behind the law."""
+    """True if the corpus is Python packages, as in the runs behind the law."""
     sources = value_at(values, "collect.sources") or []
     return all(isinstance(source, dict) and source.get("kind") == "packages" for source in sources)
 

@@ -172,7 +172,7 @@ def vocabulary(values: dict[str, Any]) -> Manifest:
 
 
 def is_made_of(values: dict[str, Any]) -> bool:
-    """Whether the tokens were made by these values: by dvc.lock, since params.yaml may have changed after them."""
+    """True if the tokens were made from these values, by dvc.lock: params.yaml may have changed since."""
     lock = read_params_file(LOCK) if LOCK.is_file() else {}
     recorded = {
         key: value

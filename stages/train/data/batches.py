@@ -141,7 +141,7 @@ class MicroBatch:
     first_row: int
     """Index of its first row in the global batch."""
     is_last: bool
-    """Whether it is this process's last one of the step."""
+    """True for the last micro-batch of the step in this process."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def epoch_order(seed: int, epoch: int, rows: int) -> Integers:
 
 
 class DataOrder(BaseModel):
-    """What determines the order of the data, as a run records it. The fields are those of the `train` section."""
+    """Everything that determines the order of the data, as a run records it, by the names of the `train` section."""
 
     seed: int
     max_steps: int
@@ -173,20 +173,20 @@ def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_l
 
 
 class SourceShare(BaseModel):
-    """What a run trains on of one source."""
+    """The tokens of one source that a run trains on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokens: int
     """Trained on; a token that is read in two epochs counts twice."""
     share: float
-    """Of the tokens of all sources."""
+    """Share of the tokens of all sources."""
     epochs: float
     """The tokens as a multiple of the source's own."""
 
 
 def shares(order: RowOrder) -> dict[str, SourceShare]:
-    """What the whole run trains on of each source; empty without a mixture."""
+    """The tokens of each source that the whole run trains on; empty without a mixture."""
     if (mixed := order.mixed) is None:
         return {}
     draws = order.params.max_steps * order.params.global_batch_size

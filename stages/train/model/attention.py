@@ -56,7 +56,7 @@ def use_flex_attention(model: PreTrainedModel) -> None:
 
 
 def head_size(config: PreTrainedConfig) -> int:
-    """Of each query head; 0 for an architecture without attention, such as mamba, which names no heads."""
+    """The size of a query head; 0 for an architecture without attention, such as mamba, which names no heads."""
     heads = getattr(config, "num_attention_heads", None) or 0
     return int(getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0
 

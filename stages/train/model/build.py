@@ -53,7 +53,7 @@ def source_folder(start_from: str, download: bool = False) -> Path:
 
 
 def source_sha256(start_from: str) -> str:
-    """What identifies the model's content: a Hub commit, or the sha256 of the folder's weights and config.json."""
+    """Identifies the model's content: a Hub commit, or the sha256 of the folder's weights and config.json."""
     if commit := HUB_COMMIT.fullmatch(start_from):
         return commit["commit"]
     folder = source_folder(start_from)
@@ -110,7 +110,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
 
 
 def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
-    """What the config describes, in fp32; it takes no memory on `meta` or with fake tensors.
+    """The model that the config describes, in fp32; it takes no memory on `meta` or with fake tensors.
 
     Raises UserError if transformers cannot build it.
     """

@@ -50,7 +50,7 @@ METRICS = Path("reports/train.json")
 
 
 class TrainingReport(BaseModel):
-    """What was computed: the same on every machine up to rounding, the same bytes on the same machine.
+    """The result of the computation: the same on every machine up to rounding, the same bytes on the same machine.
 
     All of it is of the whole run, across interruptions and over all processes.
     """
@@ -165,9 +165,9 @@ def begins_with(token: str, number: int) -> dict[str, Any]:
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:
-    """What leads from a step back to its documents, and the precision: it goes wherever the weights go.
+    """The settings that lead from a step back to its documents, and the precision; stored next to the weights.
 
-    Nothing that the weights do not depend on: the same weights leave the same folder.
+    The weights depend on all of them, so the same weights give the same folder.
     """
     names = {"seed", "max_steps", "global_batch_size", "sequence_length", "precision"}
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}

@@ -51,7 +51,7 @@ class Throughput:
 
     flops_per_token: int
     peak_flops: float | None
-    """Of all processes' devices together, per second; None if it is unknown."""
+    """The peak of all processes' devices together, per second; None if it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
     aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
@@ -122,7 +122,7 @@ def device_name(device: torch.device) -> str:
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
-    """What the device can do per second by its data sheet in a precision; None for CPUs and GPUs that are not listed.
+    """The peak of the device per second in a precision, by its data sheet; None for CPUs and GPUs that are not listed.
 
     Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
     """

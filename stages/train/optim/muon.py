@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from stages.train.optim.optimizers import TrainedWeight
 
 ROLES = ("matrix", "experts")
-"""Of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
+"""Roles of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration: chosen for its slope at 0, so that small singular values grow fast."""
+"""Those of the quintic Newton-Schulz iteration, chosen for its slope at 0, so that small singular values grow fast."""
 
 ITERATIONS = 5
 

@@ -76,7 +76,7 @@ class TrainedWeight:
 
     @property
     def is_decayed(self) -> bool:
-        """Whether weight decay is applied to it."""
+        """True if weight decay is applied to it."""
         return self.role in DECAYED
 
 
@@ -114,6 +114,6 @@ def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: i
 
 
 def _chooses(path: str, owner: nn.Module) -> bool:
-    """Whether a module is called a router or a gate; `gate_proj`, a part of an MLP, is not."""
+    """True if a module is called a router or a gate; `gate_proj`, a part of an MLP, is not."""
     named = any(part in ("gate", "router") or part.endswith("_gate") for part in path.split("."))
     return named or "Router" in type(owner).__name__

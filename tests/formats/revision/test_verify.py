@@ -139,6 +139,6 @@ def test_a_name_follows_from_content_and_not_from_order_nor_from_what_is_observe
 def test_what_is_no_dvc_lock_is_damaged_and_says_why(revision: Path, text: str) -> None:
     (revision / RECORDED_LOCK).write_text(text)
 
-    with pytest.raises(UserError, match=rf"^damaged: {RECORDED_LOCK}: (is no dvc\.lock \(|has the output)"):
+    with pytest.raises(UserError, match=rf"^damaged: {RECORDED_LOCK}: (not a dvc\.lock \(|has the output)"):
         read_recorded_lock(revision)
     assert not Path("harm").exists()

@@ -67,7 +67,7 @@ def test_a_damaged_archive_ends_with_a_message(tmp_path: Path) -> None:
     damaged[20:60] = b"\xff" * 40
     archive.write_bytes(damaged)
 
-    with pytest.raises(UserError, match="that can be unpacked"):
+    with pytest.raises(UserError, match="cannot be unpacked"):
         unpack(archive, tmp_path / "out", "source.tar.gz")
 
 

@@ -13,7 +13,7 @@ class CardParams(Section):
 
     describes: list[str]
     """The sources of `collect.sources` for which what follows was written: their names, or their kinds where they have
-    none. Publishing refuses others, so that no card describes another corpus."""
+    none. The stage refuses others, so that no card describes another corpus."""
     license: Annotated[str, Field(min_length=1)] | None
     """Of the weights, as the Hub names it, e.g. `apache-2.0`; null: the card states none."""
     language: list[str]

@@ -1,6 +1,6 @@
 """Completions of held-out headers and of code problems that a model wrote, and the report on both.
 
-generate writes all of it; score runs the completions of problems, publish shows the samples and the report.
+generate writes all of it; score runs the completions of problems, card shows the samples and the report.
 
 data/samples.json          completions of held-out headers
 data/completions.jsonl     of code problems: a line per sample, sorted by task_id and sample, so that the file does not

@@ -1,4 +1,4 @@
-"""The evaluation report: how well a model predicts held-out text. evaluate writes it, publish reads it.
+"""The evaluation report: how well a model predicts held-out text. evaluate writes it, card and publish read it.
 
 reports/evaluate.json        the metrics, and in `receipt` what they were measured on, with what, and how
 reports/loss_by_position/    a table for each set: what `dvc plots diff` compares

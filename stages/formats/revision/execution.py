@@ -46,7 +46,7 @@ class Session(BaseModel, frozen=True):
     device: str
     """The name of the processor or GPU."""
     device_type: str
-    """As torch names it: cpu, cuda, mps."""
+    """As torch names it: cpu, cuda."""
     cpu_flags: list[str]
     """The processor's vector instructions, sorted: avx2, avx512f, amx_bf16, neon, sve."""
     cpu_capability: str
@@ -83,7 +83,7 @@ class Execution(Report, extra="ignore"):
     sessions: list[Session]
     """In order; more than one if the training was stopped and continued."""
     checkpoints: dict[int, str]
-    """Step of a checkpoint -> sha256 of its content, the same for any number of processes."""
+    """Step of a checkpoint -> sha256 of its content, the same for any number of data-parallel processes."""
 
 
 @dataclass(frozen=True, slots=True)

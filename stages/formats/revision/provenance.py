@@ -5,7 +5,7 @@
     record/                                        what made the revision: `record_path` of a file of the project, and
         params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, reports/...
         execution.json                             `Execution`: how the training was executed
-        train_speed.json                           how fast it was, and how much of its time was useful
+        train_speed.json                           how fast it was
         inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, and the inputs that git has
     provenance.json                                `Provenance`: the index, with the sha256 of every file above

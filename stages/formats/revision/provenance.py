@@ -35,7 +35,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.evaluation.report import EVALUATE_REPORT
-from stages.formats.model_folder import WEIGHTS, combined_sha256
 from stages.formats.reports import Report, write_json
 from stages.formats.sources import Source
 from stages.runtime.errors import UserError, first_line
@@ -146,11 +145,6 @@ class Provenance(Report, extra="ignore"):
     files: dict[str, str]
     """File of the revision -> sha256, without this file and the signature."""
     git: GitState
-
-    @property
-    def weights_sha256(self) -> str:
-        """What `model_folder.weights_sha256` of the revision's weights is."""
-        return combined_sha256([self.files[path] for path in sorted(self.files) if fnmatchcase(path, WEIGHTS)])
 
 
 class InputListing(Report, extra="ignore"):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.formats.model_folder import weights_sha256
 from stages.formats.revision.provenance import (
     PROVENANCE,
     RECORDED_LOCK,
@@ -31,14 +30,6 @@ def faults(folder: Path) -> list[tuple[str, str]]:
 
 def test_an_intact_revision_has_no_fault(revision: Path) -> None:
     assert verify_files(revision) == []
-
-
-def test_the_index_names_the_weights_without_a_field_of_its_own(revision: Path) -> None:
-    (revision / "model-2.safetensors").write_bytes(b"more weights")
-    provenance = write_index(revision)
-
-    assert provenance.weights_sha256 == weights_sha256(revision)
-    assert "weights_sha256" not in json.loads((revision / PROVENANCE).read_bytes())
 
 
 @pytest.mark.parametrize("path", [".gitattributes", ".cache/evil.py", "sub/modeling_evil.py", "empty/"])

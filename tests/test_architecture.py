@@ -28,7 +28,6 @@ PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "
 
 SHARED_BY_ALL = (
     "__init__",
-    "formats/reports",
     "runtime/atomic",
     "runtime/code",
     "runtime/credentials",
@@ -37,7 +36,7 @@ SHARED_BY_ALL = (
     "runtime/stage",
     "runtime/stage_code",
 )
-"""Reports, whole files, clear failures, code, inputs, versions: what no stage can do without."""
+"""Whole files, clear failures, code, inputs, versions: what no stage can do without."""
 
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
 """A line of a lock: a version of one library, perhaps on some platforms only."""

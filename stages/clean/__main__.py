@@ -8,10 +8,9 @@ import pandas as pd
 
 from stages.clean.decontamination import SEARCHED
 from stages.clean.judge import check_splits, judge, kept_rows, key_of
-from stages.clean.ledger import preview, write_ledger, write_splits
+from stages.clean.ledger import with_beginnings, write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
-from stages.formats.cleaning import KEPT, LEDGER
-from stages.formats.documents import CLEAN, DOCUMENTS, PLACE_IN_FILE, require_documents
+from stages.formats.documents import CLEAN, DOCUMENTS, KEPT, LEDGER, PLACE_IN_FILE, require_documents
 from stages.formats.reports import REPORTS, write_json
 from stages.formats.tokens import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder
@@ -34,10 +33,9 @@ def main() -> None:
 
     # Before anything may fail: the ledger says why too little is left.
     with atomic_folder(LEDGER) as folder:
-        write_ledger(folder, ledger)
+        write_ledger(folder, with_beginnings(ledger, judged.masked.paths))
     if params.decontamination is not None:
         print(searched_items(judged.searched, params.decontamination), flush=True)
-    preview(ledger, judged.masked.paths).write()
     check_splits(ledger, params.split)
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:

@@ -19,8 +19,7 @@ from stages.clean.ledger import measure_shards
 from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
-from stages.formats.cleaning import KEPT
-from stages.formats.documents import read_shard
+from stages.formats.documents import KEPT, read_shard
 from stages.formats.tokens import SPLITS, TRAIN, VALIDATION
 from stages.runtime.errors import UserError
 

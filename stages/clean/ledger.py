@@ -1,9 +1,7 @@
 """The ledger: a row for each document with where it comes from and every feature, measured once and kept.
 
 A threshold costs nothing, an edited document its own shard. Once the ledger is judged, it says which documents
-are written to which split, a shard for a shard, and which few of each verdict the page about the corpus shows: those
-with the smallest ids. An id is a hash of the text, so this is a random choice that depends on the documents alone; and
-shards hold ranges of ids, so few of them are read.
+are written to which split, a shard for a shard, and how a few that each verdict dropped begin.
 """
 
 import hashlib
@@ -19,8 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import feather
 
 from stages.clean.filtering import DocumentText, Feature, Measure
-from stages.formats.cleaning import KEPT, Dropped, DroppedBy, Preview
-from stages.formats.documents import Document, containing_file, documents_of, order_of, read_shard, write_table
+from stages.formats.documents import KEPT, Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.tokens import SPLITS
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.errors import UserError, first_line
@@ -28,7 +25,7 @@ from stages.runtime.errors import UserError, first_line
 FEATURES = "features.arrow"
 """In an entry of the cache."""
 
-LATER = ("shard", "verdict", "because", "split")
+LATER = ("shard", "verdict", "because", "split", "beginning")
 """Columns that the ledger gets afterwards."""
 
 LANGUAGE_OF_SUFFIX = {
@@ -43,13 +40,10 @@ LANGUAGE_OF_SUFFIX = {
 }  # fmt: skip
 
 EXAMPLES = 5
-"""Documents of a verdict that are shown."""
-
-VERDICTS = 25
-"""The most verdicts with examples: those with the most documents."""
+"""Documents of a verdict that the page about the corpus shows."""
 
 CHARACTERS = 500
-"""Of a document that are shown."""
+"""What it shows of each."""
 
 ShardSplits = tuple[Path, list[str]]
 """One shard, and where each of its rows goes: `train`, `validation` or empty."""
@@ -169,47 +163,18 @@ def _write_shard_splits(item: ShardSplits, folder: Path) -> None:
             write_table(folder / split, documents.take(kept).combine_chunks())
 
 
-def preview(ledger: pd.DataFrame, shards: Sequence[Path]) -> Preview:
-    """Examples of what is dropped of `shards`, the documents as they were judged."""
-    counts = ledger.loc[ledger["verdict"] != KEPT, "verdict"].value_counts().sort_index()
-    counts = counts.sort_values(ascending=False, kind="stable").head(VERDICTS)
-    chosen = {str(verdict): chosen_rows(ledger, ledger["verdict"] == verdict) for verdict in counts.index}
-    texts = read_texts(shards, ledger, (row for rows in chosen.values() for row in rows))
-    return Preview(
-        dropped=[
-            DroppedBy(
-                verdict=verdict,
-                documents=int(counts[verdict]),
-                examples=[example(ledger.iloc[row], texts[row]) for row in rows],
-            )
-            for verdict, rows in chosen.items()
-        ]
-    )
+def with_beginnings(ledger: pd.DataFrame, shards: Sequence[Path]) -> pd.DataFrame:
+    """The judged ledger with `beginning`: how a few dropped documents of each verdict begin, as they were judged.
 
-
-def chosen_rows(ledger: pd.DataFrame, among: "pd.Series[bool]") -> list[int]:
-    """The rows of the documents with the smallest ids; of equal texts the first."""
-    return [int(row) for row in ledger["id"][among].sort_values(kind="stable").index[:EXAMPLES].to_numpy()]
-
-
-def read_texts(shards: Sequence[Path], ledger: pd.DataFrame, rows: Iterable[int]) -> dict[int, str]:
-    """The texts of some rows of the ledger, by row."""
-    paths = {path.name: path for path in shards}
-    first_rows = ledger.index.to_series().groupby(ledger["shard"]).min()
-    texts: dict[int, str] = {}
-    for name, own in ledger.loc[sorted(rows)].groupby("shard"):
-        column = read_shard(paths[str(name)], ["text"]).column("text")
-        texts |= {int(row): column[int(row - first_rows[name])].as_py() for row in own.index}
-    return texts
-
-
-def example(facts: pd.Series, text: str) -> Dropped:
-    """What is shown of a document."""
-    return Dropped(
-        source=facts["source"],
-        path=facts["path"],
-        bytes=int(facts["bytes"]),
-        because=facts["because"][:CHARACTERS],
-        beginning=text[:CHARACTERS],
-        is_all=len(text) <= CHARACTERS,
-    )
+    Those with the smallest ids. An id is a hash of the text, so this is a random choice that depends on the documents
+    alone, and few shards, which hold ranges of ids, are read.
+    """
+    dropped = ledger[ledger["verdict"] != KEPT].sort_values("id", kind="stable")
+    chosen = dropped.groupby("verdict").head(EXAMPLES)
+    row_in_shard = ledger.groupby("shard").cumcount()
+    beginnings = dict.fromkeys(ledger.index, "")
+    for shard in shards:
+        if rows := chosen.index[chosen["shard"] == shard.name].tolist():
+            texts = read_shard(shard, ["text"]).column("text")
+            beginnings |= {row: texts[int(row_in_shard[row])].as_py()[:CHARACTERS] for row in rows}
+    return ledger.assign(beginning=pd.Series(beginnings))

@@ -9,16 +9,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from stages.formats.cleaning import CORPUS_PAGE, KEPT, Preview, read_ledger
+from stages.formats.documents import KEPT, read_ledger
 from stages.formats.pages import filled_template
 from stages.formats.tokens import SPLITS, TOKENS, Manifest, Positions, TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import visible
 from stages.runtime.stage import run_stage
 
+CORPUS_PAGE = Path("data/corpus.html")
+
 TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
 
-LEDGER_COLUMNS = ("source", "license", "language", "bytes", "characters", "verdict", "split")
+LEDGER_COLUMNS = (
+    "source", "path", "license", "language", "bytes", "characters", "verdict", "because", "split", "beginning",
+)  # fmt: skip
 
 MOST_BARS = 25
 """Bars of a chart; the rest is summed up in one more."""
@@ -28,7 +32,7 @@ def main() -> None:
     stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}
-    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS), manifests, lengths, Preview.read()))
+    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS).to_pandas(), manifests, lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,11 @@ class Size:
     characters: int
 
 
-def html_report(
-    ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions], preview: Preview
-) -> str:
+def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions]) -> str:
     """The page. `ledger` has `LEDGER_COLUMNS`; `lengths` has the tokens of each document, by split."""
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger[ledger["verdict"] != KEPT]
+    shown_of = dropped[dropped["beginning"] != ""]
     manifest = next(iter(manifests.values()))
     return filled_template(
         TEMPLATE,
@@ -75,7 +78,7 @@ def html_report(
         collected=Bar("", len(ledger), int(ledger["bytes"].sum())),
         dropped=Bar("", len(dropped), int(dropped["bytes"].sum())),
         drops=sorted(grouped(dropped, "verdict"), key=lambda bar: (-bar.documents, bar.name)),
-        preview=preview,
+        examples={verdict: rows.to_dict("records") for verdict, rows in shown_of.groupby("verdict")},
     )
 
 

@@ -1,9 +1,12 @@
-"""Documents: Parquet shards named by content, so that editing one document rewrites one shard.
+"""Documents: Parquet shards named by content, so that editing one document rewrites one shard. And the ledger.
 
 A folder of documents is a binary trie over the documents' ids (sha256 of the text). The leaf `b0110` holds every
 document whose id begins with the bits 0110, sorted by id and then by where they come from; a leaf that grows past
 `shard_bytes` of text splits on its next bit. The layout depends on the set of documents alone: not on their order, not
 on the number of workers.
+
+The ledger has a row for each collected document with its features, `verdict`, `because` and `split`, and for a few of
+those that each verdict dropped the `beginning` of the text.
 """
 
 import hashlib
@@ -25,6 +28,11 @@ DOCUMENTS = Path("data/documents")
 
 CLEAN = Path("data/clean")
 """What cleaning kept: `CLEAN / TRAIN` and `CLEAN / VALIDATION`."""
+
+LEDGER = Path("data/clean/ledger")
+
+KEPT = "kept"
+"""The verdict on a document that nothing dropped."""
 
 ORDER = ("id", "source", "path", "revision", "license")
 """What documents of a shard are sorted by."""
@@ -129,6 +137,14 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: damaged ({reason}); delete its folder and run again") from None
+
+
+def read_ledger(columns: Sequence[str] | None = None) -> pa.Table:
+    """Some or all columns of the ledger of the last run. Raises UserError if there is none."""
+    shards = shard_paths(LEDGER)
+    if not shards:
+        raise UserError(f"{LEDGER}: no ledger; run `dvc repro clean`")
+    return pa.concat_tables([read_table(shard, columns) for shard in shards])
 
 
 def read_documents(folder: Path) -> Iterator[Document]:

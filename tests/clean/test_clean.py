@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from stages.clean import ledger
@@ -12,8 +13,7 @@ from stages.clean.__main__ import main
 from stages.clean.filtering import Measure
 from stages.clean.ledger import CHARACTERS, EXAMPLES
 from stages.collect.__main__ import main as collect
-from stages.formats.cleaning import DroppedBy, Preview, read_ledger
-from stages.formats.documents import document_id, read_documents
+from stages.formats.documents import document_id, read_documents, read_ledger
 from stages.formats.reports import read_json
 from stages.runtime.errors import UserError
 from tests.small_project import FILES_SOURCE, folder_bytes, write_corpus, write_project
@@ -56,7 +56,7 @@ def test_what_is_kept_is_in_one_split_and_the_report_adds_up() -> None:
     }
     dropped = sum(drop["bytes"] for drop in report["dropped"].values())
     assert report["bytes"] == report["train"]["bytes"] + report["validation"]["bytes"] + dropped
-    rows = read_ledger().set_index("path")
+    rows = read_ledger().to_pandas().set_index("path")
     assert len(rows) == 32
     assert rows.loc["corpus/long.py", ["line_length_maximum", "verdict", "split"]].tolist() == [
         2000,
@@ -117,7 +117,7 @@ def test_a_copy_of_a_near_duplicate_resembles_the_copy() -> None:
     collect()
     clean(clean__near_duplicates=NEAR)
 
-    ledger = read_ledger().set_index("path")
+    ledger = read_ledger().to_pandas().set_index("path")
     assert ledger.loc[ledger["because"] != "", ["verdict", "because"]].to_dict("index") == {
         "corpus/alike_2.py": {"verdict": "near_duplicate", "because": "mine corpus/alike_1.py, 0.950"},
         "corpus/alike_3.py": {"verdict": "exact_duplicate", "because": "mine corpus/alike_2.py"},
@@ -186,8 +186,10 @@ def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(me
     assert measured == []
 
 
-def dropped_by(verdict: str) -> DroppedBy:
-    return next(one for one in Preview.read().dropped if one.verdict == verdict)
+def examples() -> pd.DataFrame:
+    """The rows of the ledger with the beginning of a text."""
+    ledger: pd.DataFrame = read_ledger().to_pandas()
+    return ledger[ledger["beginning"] != ""].sort_values("id")
 
 
 def test_each_verdict_has_examples_that_say_what_decided() -> None:
@@ -203,16 +205,20 @@ def test_each_verdict_has_examples_that_say_what_decided() -> None:
         clean__masks=MASKS,
     )
 
-    shown = {one.verdict: [(two.path, two.because) for two in one.examples] for one in Preview.read().dropped}
-    assert shown == {
-        "contaminated": [("corpus/leak.py", "passage.txt#1: one two three four five")],
-        "exact_duplicate": [("corpus/module_004.py", "mine corpus/copy.py")],
-        "line_length_maximum_above": [("corpus/long.py", "")],
-        "near_duplicate": [("corpus/alike_2.py", "mine corpus/alike_1.py, 0.950")],
+    shown = examples().set_index("verdict")
+    assert shown[["path", "because"]].to_dict("index") == {
+        "contaminated": {"path": "corpus/leak.py", "because": "passage.txt#1: one two three four five"},
+        "exact_duplicate": {"path": "corpus/module_004.py", "because": "mine corpus/copy.py"},
+        "line_length_maximum_above": {"path": "corpus/long.py", "because": ""},
+        "near_duplicate": {"path": "corpus/alike_2.py", "because": "mine corpus/alike_1.py, 0.950"},
     }
-    assert dropped_by("contaminated").examples[0].beginning == "# One two, three: four five at <EMAIL>\n"
-    (long,) = dropped_by("line_length_maximum_above").examples
-    assert (long.beginning, long.is_all, long.bytes) == ("x" * CHARACTERS, False, 2000)
+    assert shown["beginning"]["contaminated"] == "# One two, three: four five at <EMAIL>\n"
+    assert shown["beginning"]["line_length_maximum_above"] == "x" * CHARACTERS
+
+
+def long_examples() -> list[str]:
+    rows = examples()
+    return rows.loc[rows["verdict"] == "line_length_maximum_above", "path"].tolist()
 
 
 def test_the_few_examples_are_the_same_whatever_other_documents_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,16 +226,14 @@ def test_the_few_examples_are_the_same_whatever_other_documents_there_are(monkey
         Path(f"corpus/long_{number}.py").write_text(f"x{number}" * 5000)
     collect()
     clean()
-    before = dropped_by("line_length_maximum_above").examples
-    assert Path("data/clean/preview.json").stat().st_size < 20_000
+    before = long_examples()
     with monkeypatch.context() as all_of_them:
         all_of_them.setattr(ledger, "EXAMPLES", 40)
         clean()
-        paths = [one.path for one in dropped_by("line_length_maximum_above").examples]
+        paths = long_examples()
     for path in paths[10:]:
         Path(path).unlink()
     collect()
     clean()
 
-    assert [one.path for one in before] == paths[:EXAMPLES]
-    assert dropped_by("line_length_maximum_above").examples == before
+    assert long_examples() == before == paths[:EXAMPLES]

@@ -18,7 +18,7 @@ import yaml
 
 from stages.clean.params import CleanParams
 from stages.collect.params import CollectParams
-from stages.formats.cleaning import read_ledger
+from stages.formats.documents import read_ledger
 from stages.formats.reports import read_json
 from stages.runtime.section import check_section
 from stages.runtime.stage_code import StageCode, stage_codes
@@ -66,7 +66,7 @@ def test_one_file_adds_a_kind_of_source_and_one_a_filter(project: Path) -> None:
 
     assert [(done.returncode, done.stderr) for done in map(run, ("collect", "clean"))] == [(0, ""), (0, "")]
 
-    ledger: pd.DataFrame = read_ledger()
+    ledger: pd.DataFrame = read_ledger().to_pandas()
     added = ledger[ledger["source"] == "shouts"].set_index("path")
     assert added["verdict"].to_dict() == {"shout.txt#1": "capital_share_above", "shout.txt#2": "kept"}
     assert added["capital_share"].to_dict() == {"shout.txt#1": 13 / 16, "shout.txt#2": 0.0}
@@ -85,7 +85,7 @@ def test_the_quality_classifier_drops_what_is_unlike_the_good_documents(project:
 
     assert [run(stage).stderr for stage in ("collect", "clean")] == ["", ""]
 
-    verdicts = read_ledger().set_index("path")["verdict"]
+    verdicts = read_ledger().to_pandas().set_index("path")["verdict"]
     assert verdicts["corpus/spam.txt"] == "quality_below"
     assert (verdicts == "kept").sum() == len(good)
 

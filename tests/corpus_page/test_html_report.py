@@ -5,11 +5,8 @@ import pandas as pd
 import yaml
 
 from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
-from stages.formats.cleaning import Dropped, DroppedBy, Preview
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
-
-NOTHING = Preview(dropped=[])
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)>&lt;b&gt;\u202e\x1b[31m\x00"
 
@@ -41,12 +38,15 @@ def ledger(count: int) -> pd.DataFrame:
     rows = [
         {
             "source": f"s{n % 40:02d}",
+            "path": "a.py",
             "license": "MIT" if n % 2 else "",
             "language": "Python",
             "bytes": 10,
             "characters": 8,
             "verdict": "kept" if n % 5 else "generated",
             "split": "" if n % 5 == 0 else "train",
+            "because": "",
+            "beginning": "",
         }
         for n in range(count)
     ]
@@ -56,7 +56,7 @@ def ledger(count: int) -> pd.DataFrame:
 def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     shard = ShardEntry("b", documents=80, tokens=320, bytes=800, sha256={})
     manifest = Manifest("uint16", 300, 0, "hash", "test 1", (shard,))
-    text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)}, NOTHING)
+    text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})
 
     cells = Cells()
     cells.feed(text)
@@ -71,20 +71,22 @@ def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
     assert "20 of 100 collected documents, 200 of 1,000 bytes" in text
 
 
-def page_of(rows: pd.DataFrame, preview: Preview = NOTHING) -> str:
+def page_of(rows: pd.DataFrame) -> str:
     shard = ShardEntry("b", documents=1, tokens=2, bytes=10, sha256={})
     manifests = {"train": Manifest("uint16", 300, 0, "h", "e", (shard,))}
-    return html_report(rows, manifests, {"train": np.array([2])}, preview)
+    return html_report(rows, manifests, {"train": np.array([2])})
 
 
 def test_hostile_documents_are_shown_as_text() -> None:
-    example = Dropped(source=HOSTILE, path=HOSTILE, bytes=1234, because=HOSTILE, beginning=HOSTILE, is_all=False)
-    dropped = [
-        DroppedBy(verdict="near_duplicate", documents=1200, examples=[example]),
-        DroppedBy(verdict=HOSTILE, documents=3, examples=[example]),
-    ]
-    rows = ledger(2).assign(source=HOSTILE)
-    text, plain = page_of(rows, Preview(dropped=dropped)), page_of(rows)
+    rows = ledger(4).assign(
+        source=HOSTILE,
+        path=HOSTILE,
+        bytes=1234,
+        characters=len(HOSTILE) + 1,
+        because=HOSTILE,
+        verdict=["kept", "near_duplicate", "near_duplicate", HOSTILE],
+    )
+    text, plain = page_of(rows.assign(beginning=["", HOSTILE, "", HOSTILE])), page_of(rows)
 
     cells = Cells()
     cells.feed(text)
@@ -95,7 +97,8 @@ def test_hostile_documents_are_shown_as_text() -> None:
     assert text.count("</details>") == plain.count("</details>") + 2
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in plain
     assert "&amp;lt;b&amp;gt;\\u202e\\x1b[31m\\x00" in text
-    assert "<summary>near_duplicate: 1 of 1,200</summary>" in text
+    assert "<summary>near_duplicate: 1 of 2</summary>" in text
+    assert text.count(" …</pre>") == 2
     assert "1,234 bytes: &lt;/pre&gt;" in text
 
 

@@ -19,8 +19,7 @@ from rich.table import Table
 
 from stages.clean.judge import Judgement, check_splits, judge
 from stages.clean.params import CleanParams
-from stages.formats.cleaning import KEPT
-from stages.formats.documents import DOCUMENTS, require_documents
+from stages.formats.documents import DOCUMENTS, KEPT, require_documents
 from stages.formats.tokens import SPLITS
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import check_section, read_params_file, read_value

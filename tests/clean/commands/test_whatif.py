@@ -7,7 +7,7 @@ import pytest
 from stages.clean.__main__ import main as clean
 from stages.clean.commands import whatif
 from stages.collect.__main__ import main as collect
-from stages.formats.cleaning import read_ledger
+from stages.formats.documents import read_ledger
 from stages.runtime.errors import UserError
 from tests.small_project import folder_bytes, write_corpus, write_project
 
@@ -96,7 +96,7 @@ def test_its_answer_holds_where_near_duplicates_masks_and_the_split_matter(
     changed = {f"clean__{name}": value for name, value in params.items()}
     write_project(Path(), **{"clean__near_duplicates": near} | changed)
     clean()
-    ledger = read_ledger()
+    ledger = read_ledger().to_pandas()
 
     kept = ledger[ledger["verdict"] == "kept"]
     assert answer["kept now"] != answer["kept then"]

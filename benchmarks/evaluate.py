@@ -36,7 +36,7 @@ from stages.evaluate.harness.scoring import open_language_model
 from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, Window, WindowSizes, document_windows, encoded
 from stages.evaluate.likelihood.score import score_batches, windows_at_once
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.formats.documents import read_documents
+from stages.formats.documents import read_documents, shard_paths
 from stages.tokenizer.train import save_trained, train_on_documents
 
 CONTEXT, VOCABULARY = 256, 4096
@@ -104,7 +104,7 @@ def measure(model: str, config: dict[str, Any], limit: int, runs: int) -> list[M
 def write_model(config: dict[str, Any]) -> None:
     """A tokenizer of the documents, and a model of a `train.model` section with random weights."""
     Path("tokenizer").mkdir()
-    save_trained(train_on_documents(Path("documents"), 20_000_000, VOCABULARY, "gpt2"), Path("tokenizer"))
+    save_trained(train_on_documents(shard_paths(Path("documents")), 20_000_000, VOCABULARY, "gpt2"), Path("tokenizer"))
     tokenizer = open_tokenizer(Path("tokenizer"))
     torch.manual_seed(0)
     eos = tokenizer.eos_token_id

@@ -1,5 +1,6 @@
 """Documents -> tokenizer: `python -m stages.tokenizer`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,18 +13,16 @@ from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.section import read_section
 from stages.runtime.stage import require_listed, run_stage
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, parts, save_trained, take_over, train_on_documents
-
-TRAINING_DOCUMENTS = CLEAN / TRAIN
+from stages.tokenizer.train import characters, save_trained, take_over, texts_of, train_on_documents
 
 
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
     if params.folder is not None:
         require_listed("tokenizer.folder", Path(params.folder))
-    require_documents(TRAINING_DOCUMENTS)
+    shards = require_documents(CLEAN / TRAIN)
     with atomic_folder(TOKENIZER) as folder:
-        tokenizer = make(params, folder)
+        tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
     write_json(
         REPORTS / "tokenizer.json",
@@ -42,24 +41,18 @@ def longest_token(tokenizer: Tokenizer) -> int:
     return max(map(len, tokenizer.decode_batch(ids, skip_special_tokens=False)))
 
 
-def make(params: TokenizerParams, folder: Path) -> Tokenizer:
+def make(params: TokenizerParams, shards: Sequence[Path], folder: Path) -> Tokenizer:
     """Train or take over the tokenizer that the parameters name, and write it to `folder`."""
     if params.folder is not None:
         return take_over(Path(params.folder), folder)
     if params.kind == "characters":
-        tokenizer = characters(part.texts() for part in parts(TRAINING_DOCUMENTS, limit=2**63 - 1))
+        tokenizer = characters(map(texts_of, shards))
     else:
-        tokenizer = train_on_documents(
-            TRAINING_DOCUMENTS, params.training_bytes, params.vocabulary_size, params.pattern
-        )
+        tokenizer = train_on_documents(shards, params.training_bytes, params.vocabulary_size, params.pattern)
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
-            is_all = sum(count for _, count in parts(TRAINING_DOCUMENTS, params.training_bytes)) == sum(
-                count for _, count in parts(TRAINING_DOCUMENTS, 2**63 - 1)
-            )
-            remedy = "Add text" if is_all else "Raise tokenizer.training_bytes"
             print(
-                "the text ran out of pairs to merge: the vocabulary has "
-                f"{size:,} of {params.vocabulary_size:,} tokens. {remedy} or lower tokenizer.vocabulary_size",
+                f"the text ran out of pairs to merge: the vocabulary has {size:,} of {params.vocabulary_size:,} tokens. Add "
+                "text (tokenizer.training_bytes limits how much of it counts), or lower tokenizer.vocabulary_size",
                 flush=True,
             )
     save_trained(tokenizer, folder)

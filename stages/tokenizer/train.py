@@ -9,13 +9,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from stages.formats.documents import read_shard, shard_paths
+from stages.formats.documents import read_shard
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
 from stages.runtime.cache import cache_key, cached, drop_unused, shard_sha256
@@ -38,56 +37,48 @@ NO_LIMIT = 10**30
 """`model_max_length` of a tokenizer without a limit, as transformers writes it: the limit is the model's."""
 
 
-class CountedPart(NamedTuple):
-    """The documents of a shard that are counted: the first ones."""
-
-    shard: Path
-    documents: int
-
-    def texts(self) -> list[str]:
-        """Their texts."""
-        texts: list[str] = read_shard(self.shard, columns=["text"]).column("text")[: self.documents].to_pylist()
-        return texts
-
-
-def parts(folder: Path, limit: int) -> Iterator[CountedPart]:
-    """The documents of a folder in the order of their ids, up to `limit` bytes of text in total.
+def sample(shards: Sequence[Path], limit: int) -> Iterator[tuple[Path, int]]:
+    """Shards with how many of their first documents are counted: in the order of the ids, up to `limit` bytes of text.
 
     Raises UserError if the first one is larger.
     """
     room = limit
-    for shard in shard_paths(folder):
-        texts = read_shard(shard, columns=["text"]).column("text")
+    for shard in shards:
         # Not `to_numpy`, which imports pandas.
-        sizes = np.cumsum(pc.binary_length(texts).to_pylist())
+        sizes = np.cumsum(pc.binary_length(read_shard(shard, ["text"]).column("text")).to_pylist())
         fitting = int((sizes <= room).sum())
-        if room == limit and 0 == fitting < len(texts):
+        if room == limit and not fitting:
             raise UserError(
                 f"tokenizer.training_bytes = {limit:,}: no document fits, the first has {sizes[0]:,} bytes; raise it "
                 "to at least that"
             )
-        yield CountedPart(shard, fitting)
-        if fitting < len(texts):
+        yield shard, fitting
+        if fitting < len(sizes):
             return
         room -= int(sizes[-1])
 
 
-def train_on_documents(folder: Path, limit: int, vocabulary_size: int, pattern: str) -> Tokenizer:
-    """Byte-pair encoding of the first `limit` bytes of a folder of documents, from the cache if they are known.
+def texts_of(shard: Path, count: int | None = None) -> list[str]:
+    """The texts of a shard's first documents, or of all."""
+    found: list[str] = read_shard(shard, ["text"]).column("text")[:count].to_pylist()
+    return found
+
+
+def train_on_documents(shards: Sequence[Path], limit: int, vocabulary_size: int, pattern: str) -> Tokenizer:
+    """Byte-pair encoding of the first `limit` bytes of documents, from the cache if they are known.
 
     It has fewer tokens than `vocabulary_size` if no pair is left to merge. Raises UserError if no document fits.
     """
-    counted = list(parts(folder, limit))
+    counted = list(sample(shards, limit))
     key = cache_key(pattern, str(vocabulary_size), *(f"{shard_sha256(shard)} {count}" for shard, count in counted))
-    entry = cached(TRAINED, key, partial(_train_on_parts, counted, vocabulary_size, pattern))
+    entry = cached(TRAINED, key, partial(_train_on_sample, counted, vocabulary_size, pattern))
     tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
     drop_unused(TRAINED)
     return tokenizer
 
 
-def _train_on_parts(counted: Sequence[CountedPart], vocabulary_size: int, pattern: str, folder: Path) -> None:
-    trained = train((part.texts() for part in counted), vocabulary_size, pattern)
-    trained.save(str(folder / TOKENIZER_JSON))
+def _train_on_sample(counted: Sequence[tuple[Path, int]], vocabulary_size: int, pattern: str, folder: Path) -> None:
+    train((texts_of(*one) for one in counted), vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
 
 
 def train(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:

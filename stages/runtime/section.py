@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from stages.runtime.credentials import refuse_credentials, without_credentials
-from stages.runtime.errors import UserError
+from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail
 
 PARAMS_FILE = Path("params.yaml")
 
@@ -41,12 +41,15 @@ def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[
 
 
 def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:
-    """Raise UserError where two modules define the same name. `defined`: (module, name), `what` in words."""
+    """End the process with a message if two modules define the same name. `defined`: (module, name); `what`: in words.
+
+    Models are made while modules are imported, before anything turns a UserError into a message.
+    """
     owners: dict[str, str] = {}
     for module, name in defined:
         if name in owners:
             first, second = (f"{dotted.replace('.', '/')}.py" for dotted in (owners[name], module))
-            raise UserError(f"{second}: {first} has a {what} `{name}` already; rename one of them")
+            fail(f"{second}: {first} has a {what} `{name}` already; rename one of them", EXIT_USER_ERROR)
         owners[name] = module
 
 

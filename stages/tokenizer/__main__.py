@@ -51,8 +51,8 @@ def make(params: TokenizerParams, shards: Sequence[Path], folder: Path) -> Token
         tokenizer = train_on_documents(shards, params.training_bytes, params.vocabulary_size, params.pattern)
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:
             print(
-                f"the text ran out of pairs to merge: the vocabulary has {size:,} of {params.vocabulary_size:,} tokens. Add "
-                "text (tokenizer.training_bytes limits how much of it counts), or lower tokenizer.vocabulary_size",
+                f"the text ran out of pairs to merge: the vocabulary has {size:,} of {params.vocabulary_size:,} tokens."
+                " Add text (tokenizer.training_bytes says how much of it counts), or lower tokenizer.vocabulary_size",
                 flush=True,
             )
     save_trained(tokenizer, folder)

@@ -11,16 +11,14 @@ much as everything here.
 
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from hashlib import blake2b
-from itertools import compress, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import regex
 from rensa import RMinHash
 
@@ -77,19 +75,20 @@ def word_list(text: str) -> list[bytes]:
     return [word.encode("utf-8") for word in words]
 
 
-def word_hashes(texts: pa.ChunkedArray) -> Iterator[WordHashes]:
+def word_hashes(texts: Iterable[str]) -> Iterator[WordHashes]:
     """The hashes of each text's words, those of `word_list` in their order, several texts at once."""
-    for batch in _batches(texts):
+    for is_ascii, group in groupby(texts, str.isascii):
         # Where each character is a byte, as in most documents of code, less is to be done.
-        by_bytes = [document.isascii() for document in batch]
-        plain = _hashes_of(list(compress(batch, by_bytes)), byte_spans)
-        beyond = _hashes_of([composed(document) for document in batch if not document.isascii()], character_spans)
-        yield from (next(plain if is_plain else beyond) for is_plain in by_bytes)
-
-
-def composed(document: bytes) -> bytes:
-    """UTF-8 text in NFC, so that both ways to write an accent give the same word."""
-    return unicodedata.normalize("NFC", document.decode("utf-8")).encode("utf-8")
+        spans = byte_spans if is_ascii else character_spans
+        batch, size = [], 0
+        for text in group:
+            # Composed (NFC), so that both ways to write an accent give the same word.
+            batch.append((text if is_ascii else unicodedata.normalize("NFC", text)).encode("utf-8"))
+            size += len(batch[-1])
+            if size >= BATCH_BYTES:
+                yield from _hashes_of(batch, spans)
+                batch, size = [], 0
+        yield from _hashes_of(batch, spans)
 
 
 def _hashes_of(documents: Sequence[bytes], spans: Callable[[bytes], Spans]) -> Iterator[WordHashes]:
@@ -101,52 +100,19 @@ def _hashes_of(documents: Sequence[bytes], spans: Callable[[bytes], Spans]) -> I
         yield hashes[start:stop]
 
 
-def _batches(texts: pa.ChunkedArray) -> Iterator[list[bytes]]:
-    """The UTF-8 of the texts, cut from the column's memory: making each one a text first would cost as much again."""
-    batch, size = [], 0
-    for chunk in texts.chunks:
-        _, offsets, buffer = chunk.buffers()
-        data = buffer.to_pybytes() if buffer else b""
-        ends = np.frombuffer(offsets, dtype=np.int32)[chunk.offset : chunk.offset + len(chunk) + 1].tolist()
-        for start, stop in pairwise(ends):
-            batch.append(data[start:stop])
-            size += stop - start
-            if size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-    yield batch
-
-
-BLOCK = 2**12
-"""Characters that are looked at together when one of them is met first: a text has few scripts, and to look at all of
-Unicode takes a tenth of a second."""
-
-UNKNOWN = 255
-"""In place of a kind that is not known yet."""
-
 SURROGATES = slice(0xD800, 0xE000)
 """No characters: UTF-8 does not have them."""
 
-_KINDS = np.full(sys.maxunicode + 1, UNKNOWN, dtype=np.uint8)
 
-
-def kinds_of(text: str) -> npt.NDArray[np.uint8]:
-    """`NO_WORD`, `RUN` or `PAIRED` for each character, looked up in a table that fills block by block."""
-    numbers = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    found: npt.NDArray[np.uint8] = _KINDS[numbers]
-    if (is_unknown := found == UNKNOWN).any():
-        for block in np.unique(numbers[is_unknown] // BLOCK).tolist():
-            _find_out(block * BLOCK, (block + 1) * BLOCK)
-        found = _KINDS[numbers]
-    return found
-
-
-def _find_out(first: int, end: int) -> None:
-    numbers = np.arange(first, end, dtype="<u4")
-    numbers[(numbers >= SURROGATES.start) & (numbers < SURROGATES.stop)] = 0
-    _KINDS[first:end] = NO_WORD
+@cache
+def kinds() -> npt.NDArray[np.uint8]:
+    """`NO_WORD`, `RUN` or `PAIRED` for each code point; takes a tenth of a second."""
+    numbers = np.arange(sys.maxunicode + 1, dtype="<u4")
+    numbers[SURROGATES] = 0
+    found = np.full(len(numbers), NO_WORD, dtype=np.uint8)
     for word in WORD.finditer(numbers.tobytes().decode("utf-32-le")):
-        _KINDS[first + word.start() : first + word.end()] = PAIRED if WRITTEN_WITHOUT_SPACES.match(word[0]) else RUN
+        found[word.start() : word.end()] = PAIRED if WRITTEN_WITHOUT_SPACES.match(word[0]) else RUN
+    return found
 
 
 def distinct(hashes: WordHashes) -> WordHashes:
@@ -196,7 +162,7 @@ def read_words(shards: Sequence[Path]) -> Iterator[ShardWords]:
 
 def _compute(shard: Path, folder: Path) -> None:
     hashed, signed = [], []
-    for hashes in word_hashes(read_shard(shard, ["text"]).column("text")):
+    for hashes in word_hashes(read_shard(shard, ["text"]).column("text").to_pylist()):
         signed.append(passages(hashes))
         hashed.append(distinct(hashes))
     words = np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
@@ -225,13 +191,13 @@ def character_spans(data: bytes) -> Spans:
         character   0 1 2 3 4 5 6 7 8 9      words   1..3, 4..6, 5..7 and 8..9
         kind        - r r - p p p - p -
     """
-    kinds = kinds_of(data.decode("utf-8"))
-    before, here, after = kinds[:-2], kinds[1:-1], kinds[2:]
+    found = kinds()[np.frombuffer(data.decode("utf-8").encode("utf-32-le"), dtype="<u4")]
+    before, here, after = found[:-2], found[1:-1], found[2:]
     begins_run = (here == RUN) & (before != RUN)
     begins_pair = (here == PAIRED) & ((after == PAIRED) | (before != PAIRED))
     first = np.flatnonzero(begins_run | begins_pair) + 1
-    end = first + 1 + (kinds[first + 1] == PAIRED)
-    end[kinds[first] == RUN] = np.flatnonzero((here == RUN) & (after != RUN)) + 2
+    end = first + 1 + (found[first + 1] == PAIRED)
+    end[found[first] == RUN] = np.flatnonzero((here == RUN) & (after != RUN)) + 2
     # In UTF-8 the bytes after the first of a character are 0x80 to 0xBF: as signed numbers the smallest.
     byte_of = np.flatnonzero(np.frombuffer(data, dtype=np.int8) >= -0x40)
     return byte_of[first], byte_of[end]
@@ -253,16 +219,12 @@ def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
     that differ in one byte would be an arithmetic progression, to which MinHash is not fair.
     """
     hashes = np.empty(len(starts), dtype=np.uint64)
+    ends = np.minimum(ends, starts + HASHED_AT_ONCE)  # a longer word is data, and its beginning tells it from others
     content, (powers, inverses) = np.frombuffer(data, np.uint8), _powers(HASHED_AT_ONCE)
     first = 0
     while first < len(starts):
         begin = int(starts[first])
         stop = int(np.searchsorted(ends, begin + HASHED_AT_ONCE, "right"))
-        if stop == first:  # a longer word is data, and rare
-            digest = blake2b(data[begin : ends[first]], digest_size=8).digest()
-            hashes[first] = int.from_bytes(digest, "little")
-            first += 1
-            continue
         block = slice(first, stop)
         terms = content[begin : ends[stop - 1]]
         sums = np.cumulative_sum(terms * powers[: len(terms)], include_initial=True)

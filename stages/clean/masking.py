@@ -94,13 +94,7 @@ class Masked(NamedTuple):
     """A text without what was masked, and how often each kind was found."""
 
     text: str
-    values: list[tuple[str, str]]
-    """Kind and value of each, in the order in which they were replaced."""
-
-    @property
-    def found(self) -> Counter[str]:
-        """How often each kind was."""
-        return Counter(kind for kind, _ in self.values)
+    found: Counter[str]
 
 
 class MaskedShards(NamedTuple):
@@ -139,22 +133,22 @@ def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:
 
 def mask(text: str, kinds: Collection[str]) -> Masked:
     """The text with `<EMAIL>`, `<IP_ADDRESS>` and `<KEY>` in place of values of `emails`, `ip_addresses`, `keys`."""
-    values: list[tuple[str, str]] = []
+    found: Counter[str] = Counter()
     if "keys" in kinds:
         lowered = text.casefold()
-        text = _without_private_keys(text, values)
+        text = _without_private_keys(text, found)
         for pattern, needed in key_patterns():
             if any_in(needed, lowered):
-                text = pattern.sub(lambda match: _without_key(match, values), text)
+                text = pattern.sub(lambda match: _without_key(match, found), text)
     if "emails" in kinds and any_in(EMAIL_NEEDED, text):
-        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", values), text)
+        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", found), text)
     if "ip_addresses" in kinds and any_in(IP_ADDRESS_NEEDED, text):
-        text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", values), text)
-    return Masked(text, values)
+        text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
+    return Masked(text, found)
 
 
-def _without_private_keys(text: str, values: list[tuple[str, str]]) -> str:
-    """The text without its private keys, which are added to `values`: from a BEGIN line to the next END line."""
+def _without_private_keys(text: str, found: Counter[str]) -> str:
+    """The text without its private keys, which are counted: from a BEGIN line to the next END line."""
     # Not a pattern for the whole key, which would read to the end of the text from each BEGIN without END.
     parts, copied, begin = [], 0, None
     for line in PRIVATE_KEY_LINE.finditer(text):
@@ -162,24 +156,23 @@ def _without_private_keys(text: str, values: list[tuple[str, str]]) -> str:
             begin = line.start()
         elif line[1] == "END" and begin is not None:
             parts += [text[copied:begin], PLACEHOLDERS["keys"]]
-            values.append(("keys", text[begin : line.end()]))
+            found["keys"] += 1
             copied, begin = line.end(), None
     return "".join([*parts, text[copied:]])
 
 
-def _replaced(match: re.Match[str], real: bool, kind: str, values: list[tuple[str, str]]) -> str:
+def _replaced(match: re.Match[str], real: bool, kind: str, found: Counter[str]) -> str:
     if not real:
         return match[0]
-    values.append((kind, match[0]))
+    found[kind] += 1
     return PLACEHOLDERS[kind]
 
 
-def _without_key(match: re.Match[str] | regex.Match[str], values: list[tuple[str, str]]) -> str:
+def _without_key(match: re.Match[str] | regex.Match[str], found: Counter[str]) -> str:
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
-    value = value if len(value) >= SHORTEST_VALUE else match[0]
-    values.append(("keys", value))
-    return match[0].replace(value, PLACEHOLDERS["keys"])
+    found["keys"] += 1
+    return match[0].replace(value if len(value) >= SHORTEST_VALUE else match[0], PLACEHOLDERS["keys"])
 
 
 def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:

@@ -27,13 +27,17 @@ NOT_HASHED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
 OF_DVC = "DVC's own file"
 
 BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""Errors of a file that cannot be read, or is not compressed as its name says."""
+"""How reading and decompressing fail."""
 
 DENIED_STATUS = {401, 403}
 """HTTP status of refused or missing credentials."""
 
 SILENT_SECONDS = 60
 """How long a web server may send nothing."""
+
+
+class UnreadableError(UserError):
+    """A file of this machine that cannot be read, or is not compressed as its name says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,6 @@ class FoundFile:
     """Its path, or its URL without credentials."""
     flaw: str = ""
     """Why it is left out; empty if it is read."""
-    size: int | None = None
-    """Bytes, if known."""
     url: str = ""
     """What fsspec opens; empty for a local file."""
 
@@ -131,7 +133,7 @@ def _file(path: Path, follow: bool = False) -> FoundFile:
         return FoundFile(str(path), LINK)
     if not path.is_file():
         return FoundFile(str(path), NOT_REGULAR)
-    return FoundFile(str(path), OF_DVC if path.suffix == ".dvc" else "", path.stat().st_size)
+    return FoundFile(str(path), OF_DVC if path.suffix == ".dvc" else "")
 
 
 def _ignored_by_dvc() -> Callable[[str], bool]:
@@ -176,7 +178,7 @@ def _remote(pattern: str) -> Iterator[FoundFile]:
             url = system.unstrip_protocol(name)
             below = name.removeprefix(folder).partition("?")[0].split("/") if first is not None else []
             flaw = HIDDEN if is_hidden(below, named=path.split("/")) else ""
-            yield FoundFile(without_credentials(url), flaw, info.get("size"), url)
+            yield FoundFile(without_credentials(url), flaw, url)
 
 
 def _web_options() -> dict[str, Any]:
@@ -208,8 +210,8 @@ OPENERS: dict[str, Opener] = {
 
 @contextmanager
 def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
-    """The content of a file, decompressed if its name says so. Raises UserError that names a file that cannot be read,
-    UnavailableError for a server that breaks off."""
+    """The content of a file, decompressed if its name says so. Raises UnreadableError for a file of this machine that
+    cannot be read, UnavailableError for a server that breaks off."""
     name = without_query(file.name).lower() if decompress else ""
     unpacked = next((opens for end, opens in OPENERS.items() if name.endswith(end)), None)
     try:
@@ -227,7 +229,7 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
         if file.url:
             raise remote_error(f"{file.name}: cannot be read", error) from None
         if isinstance(error, BROKEN):
-            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+            raise UnreadableError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
         raise
 
 

@@ -25,9 +25,6 @@ UNKNOWN = "NOASSERTION"
 ESCAPED_BYTES = 6
 r"""The most bytes that a byte of text takes in JSON (`\u0000`)."""
 
-LONG_CELL_LINES = 1000
-"""Lines of a CSV row above which a stray quote is likelier than a text."""
-
 ROWS_AT_A_TIME = 1000
 
 FIELDS_SHOWN = 20
@@ -142,43 +139,35 @@ def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, Ro
         yield number, row if isinstance(row, dict) else {}
 
 
-def csv_rows(
-    name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields, notes: list[str]
-) -> Iterator[tuple[int, Row]]:
+def csv_rows(name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields) -> Iterator[tuple[int, Row]]:
     """The rows below the heading of a CSV file. Raises UserError that names a line that is not CSV or has another
     number of cells than there are columns, and a field of `fields` that the file lacks."""
     csv.field_size_limit(longest_line(limit))
     text = io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", stream)), "utf-8-sig", newline="")
-    reader = csv.DictReader(text, strict=True, delimiter=delimiter, restkey=_MORE, restval=MISSING)
+    reader = csv.reader(text, strict=True, delimiter=delimiter)
     line = 1
     try:
-        columns = list(reader.fieldnames or ())
-        repeated = [column for column, count in Counter(columns).items() if column and count > 1]
-        if repeated:
-            raise UserError(f"{name}: several columns are named `{repeated[0]}`; rename them")
+        columns = next(reader, [])
+        _require_distinct(name, columns)
         _require_columns(name, fields, columns)
         line = reader.line_num + 1
-        for number, row in enumerate(reader, start=1):
-            cells = len(columns) + len(row.pop(_MORE, None) or ()) - sum(value is MISSING for value in row.values())
-            if cells != len(columns):
+        for number, cells in enumerate(filter(None, reader), start=1):
+            if len(cells) != len(columns):
                 raise UserError(
-                    f"{name}: line {line} has {cells} cells, and there are {len(columns)} columns; quote a cell "
+                    f"{name}: line {line} has {len(cells)} cells, and there are {len(columns)} columns; quote a cell "
                     "that holds a comma, or correct or remove the line"
                 )
-            if reader.line_num - line > LONG_CELL_LINES:
-                notes.append(
-                    visible(f"{name}: the row at line {line} has {reader.line_num - line:,} lines: a stray quote?")
-                )
             line = reader.line_num + 1
-            yield number, row
+            yield number, dict(zip(columns, cells, strict=True))
     except UnicodeError:
         raise UserError(f"{name}: line {line} is not UTF-8: `iconv -f cp1252 -t utf-8` converts it") from None
     except csv.Error as error:
         raise UserError(f"{name}: line {line} is not valid CSV ({error})") from None
 
 
-_MORE = "\0"
-"""The key of cells beyond the heading: not a name that a column can have."""
+def _require_distinct(name: str, columns: Sequence[str]) -> None:
+    if repeated := [column for column, count in Counter(columns).items() if column and count > 1]:
+        raise UserError(f"{name}: several columns are named `{repeated[0]}`; rename them")
 
 
 def _require_columns(name: str, fields: Fields, columns: Sequence[str]) -> None:
@@ -205,8 +194,7 @@ def parquet_rows(
     _require_columns(name, fields, columns)
     asked = [*text, *fields.named]
     wanted = [one for one in columns if any(field == one or field.startswith(f"{one}.") for field in asked)]
-    if repeated := [column for column, count in Counter(wanted).items() if count > 1]:
-        raise UserError(f"{name}: several columns are named `{repeated[0]}`; rename them")
+    _require_distinct(name, wanted)
 
     def rows() -> Iterator[tuple[int, Row]]:
         number = 0

@@ -1,7 +1,6 @@
 """Web pages: HTML files and WARC files, with the extractor of the group `web`."""
 
 import gzip
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,14 +111,6 @@ def test_a_file_that_is_no_warc_is_refused_by_its_name() -> None:
 
     with pytest.raises(UserError, match=r"^a\.warc\.gz: cannot be read \(Invalid WARC header"):
         pages("a.warc.gz")
-
-
-def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("a.html").write_text("<p>x</p>")
-    monkeypatch.setitem(sys.modules, "resiliparse", None)
-
-    with pytest.raises(UserError, match=r"kind `html` needs resiliparse: `pip install -e '\.\[web\]'`, then write"):
-        pages("a.html")
 
 
 def test_an_extractor_that_is_not_pinned_is_refused_since_the_texts_depend_on_it() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, BinaryIO, Literal, cast
 
 from pydantic import Field
 
-from stages.collect.find import FoundFile, find, opened
+from stages.collect.find import FoundFile, UnreadableError, find, opened
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
 from stages.formats.documents import without_query
@@ -68,21 +68,16 @@ class Files(NamedSource):
         elif end == ".json":
             rows = json_rows(file.name, stream, limit)
         else:
-            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields, self.notes)
+            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields)
         yield from rows_as_items(self, rows, file.name, self.text, self.fields, has)
 
     def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:
-        if self.part_bytes is None and (file.size or 0) > limit:
-            yield self.left_out(file.name, TOO_LARGE)
-            return
         number = 0
         try:
             with opened(file) as stream:
                 reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
                 if looks_like_rows(reader.peek(HEAD_BYTES)):
-                    raise LooksLikeRowsError(
-                        f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)"
-                    )
+                    raise UserError(f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)")
                 if self.part_bytes is None:
                     content = reader.read(limit + 1)
                     too_large = len(content) > limit
@@ -95,14 +90,8 @@ class Files(NamedSource):
                         yield self.item(file.name, part + reader.read(limit))
                         return
                     yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
-        except UserError as error:
-            if file.url or isinstance(error, LooksLikeRowsError):
-                raise  # a URL: a server that breaks off
+        except UnreadableError:
             yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
-
-
-class LooksLikeRowsError(UserError):
-    """A file whose content is rows, and whose name says text."""
 
 
 def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:

@@ -6,16 +6,11 @@ extracted words are of the main part against 98 %. It has two libraries of its o
 """
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Literal
 
 from stages.collect.find import find, opened
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem
 from stages.runtime.credentials import without_credentials
-from stages.runtime.errors import UserError
-
-LIBRARIES = ("resiliparse", "fastwarc")
-"""What the text depends on: requirements.lock must pin them where they are used."""
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 """The media types of web pages (RFC 2854, RFC 3236)."""
@@ -33,7 +28,7 @@ class Html(NamedSource):
     @property
     def libraries(self) -> list[str]:
         """What extracts the text."""
-        return required_libraries(self.kind)
+        return ["resiliparse", "fastwarc"]
 
     @property
     def places(self) -> list[str]:
@@ -83,16 +78,6 @@ class Warc(Html):
                         yield self.item(address, page_text(content, record.http_charset, self.main_content))
                     else:
                         yield self.item(address, content)
-
-
-def required_libraries(kind: str) -> list[str]:
-    """The libraries of the group `web`. Raises UserError that says how to install them if they are not."""
-    if missing := [name for name in LIBRARIES if find_spec(name) is None]:
-        raise UserError(
-            f"collect.sources: kind `{kind}` needs {' and '.join(missing)}: `pip install -e '.[web]'`, then write the "
-            "versions of resiliparse and fastwarc that `pip list` shows into requirements.lock, as NAME==VERSION"
-        )
-    return list(LIBRARIES)
 
 
 def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,6 @@ DVC_FILE = Path("dvc.yaml")
 STAGE_VARIABLE = "DVC_STAGE"
 """DVC sets it for a stage's command: the stage's name, of a matrix with its item (NAME@ITEM)."""
 
-HASHED_BYTES = 1_000_000
-"""A listed file up to this size is compared by content: an editor that writes the same text again changes nothing.
-Larger files and folders are compared by size, time and inode, which costs no reading. Code is compared by both: an edit
-that was taken back may have been loaded meanwhile by a worker that started then."""
-
 NAMED_CHANGES = 5
 
 REMEDIES = (
@@ -59,7 +53,9 @@ REMEDIES = (
 )
 """What a user can do about a file that the system refuses to read or write, by its errno."""
 
-FileState = tuple[object, ...]
+FileState = tuple[int, int, int]
+"""Size, time and inode: to compare them costs no reading, and tells an edit that was taken back, which a worker may have
+loaded meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +238,7 @@ def _states(path: Path) -> Iterator[tuple[str, FileState]]:
                 with suppress(OSError):  # gone by now
                     yield file, _state(os.lstat(file))
     elif path.is_file():
-        status = path.stat()
-        content = (sha256(path.read_bytes()).digest(),) if status.st_size <= HASHED_BYTES else ()
-        yield str(path), (*content, *(_state(status) if not content or path.suffix == ".py" else ()))
+        yield str(path), _state(path.stat())
 
 
 def _state(status: os.stat_result) -> FileState:

@@ -133,7 +133,6 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
     [
         lambda p: replace(p / "params.yaml", "other: 1", "other: 2"),
         lambda p: (p / "requirements.lock").write_text("numpy==1.0"),  # what it ran with is on record
-        lambda p: (p / "source.txt").write_text("1"),  # saved again as it was
         lambda p: (p / "not-listed.txt").write_text("1"),
     ],
 )

@@ -21,15 +21,7 @@ from dvc.stage import PipelineStage, Stage
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
 from stages.runtime.section import differences
-from stages.runtime.stage_code import (
-    FOLDER,
-    WRITER,
-    file_changes,
-    library_changes,
-    modules_of,
-    read_stage_code,
-    stage_codes,
-)
+from stages.runtime.stage_code import FOLDER, WRITER, code_in, file_changes, library_changes, modules_of, stage_codes
 
 ReasonKind = Literal[
     "parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"
@@ -111,7 +103,7 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
 
 def _changed_code(dep: Dependency) -> Iterator[Reason]:
     was = Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
-    old, new = (read_stage_code(path.read_bytes()) if path.is_file() else None for path in (was, Path(dep.fs_path)))
+    old, new = code_in(was), code_in(Path(dep.fs_path))
     files = file_changes(old, new) if old and new else {}
     libraries = library_changes(old, new) if old and new else []
     yield from (Reason("code", file, new=how) for file, how in files.items())

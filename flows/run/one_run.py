@@ -42,7 +42,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self._redact = redactor()
-        self._slots = asyncio.Semaphore(whole_number(STAGES_AT_ONCE, 2))
+        self._slots = asyncio.Semaphore(whole_number(STAGES_AT_ONCE) or 2)
         self._resources: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._environment = {name: value for name, value in os.environ.items() if name != SERVER_KEY}
 

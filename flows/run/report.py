@@ -6,13 +6,14 @@ No file, metric or stage is known here by its name.
 import base64
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stages.runtime.section import read_key
+from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
@@ -34,9 +35,14 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     for stage in stages:
         for label, location in stage.policy.show.metrics.items():
             file, _, key = location.partition(":")
-            if (value := read_key(Path(file), key)) is not None:
+            if (value := _value_in(Path(file), key)) is not None:
                 metrics[label] = value
     return metrics
+
+
+def _value_in(file: Path, key: str) -> Any:
+    """The value at a dotted key of a JSON file; None where the file or the key does not exist."""
+    return value_at(json.loads(file.read_text(encoding="utf-8")), key) if file.is_file() else None
 
 
 def filled_in(template: str, form: Callable[[str], str] = str) -> str:
@@ -45,7 +51,7 @@ def filled_in(template: str, form: Callable[[str], str] = str) -> str:
 
     def value(found: re.Match[str]) -> str:
         nonlocal missing
-        read = read_key(Path(found.group(1)), found.group(2))
+        read = _value_in(Path(found.group(1)), found.group(2))
         missing |= read is None
         return form(str(read))
 

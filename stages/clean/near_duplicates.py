@@ -11,7 +11,6 @@ cache: a new document costs its own shard.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,13 +53,11 @@ class Corpus:
     def __init__(self, shards: list[ShardWords], rows: RowNumbers) -> None:
         """`rows` are positions in the sequence of all shards' documents."""
         counts = np.array([len(shard.signatures) for shard in shards], dtype=np.int64)
-        self.first_row = np.cumulative_sum(counts, include_initial=True)
+        first_row = np.cumulative_sum(counts, include_initial=True)
         self.shards = shards
-        self.shard_of = np.searchsorted(self.first_row, rows, side="right") - 1
-        self.row_in_shard = rows - self.first_row[self.shard_of]
-        # The documents of shard n are by_shard[bounds[n]:bounds[n + 1]].
-        self._by_shard = np.argsort(self.shard_of, kind="stable")
-        self._bounds = np.searchsorted(self.shard_of[self._by_shard], np.arange(len(shards) + 1)).tolist()
+        self.rows = rows
+        self.shard_of = np.searchsorted(first_row, rows, side="right") - 1
+        self.row_in_shard = rows - first_row[self.shard_of]
 
     def words(self, document: int) -> WordHashes:
         """Hashes of the distinct words of one document."""
@@ -70,7 +67,7 @@ class Corpus:
     def sizes(self) -> RowNumbers:
         """Distinct words of each document."""
         sizes: RowNumbers = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
-        return sizes[self.first_row[self.shard_of] + self.row_in_shard]
+        return sizes[self.rows]
 
     def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
         """The exact Jaccard similarity of the words of one document with those of each of others; all have words."""
@@ -114,21 +111,14 @@ class Corpus:
         documents = np.flatnonzero(self.sizes() >= params.minimum_words)
         rows = rows_per_band(params.similarity)
         for start in range(0, PERMUTATIONS - rows + 1, rows):
-            keys = self._band(start, start + rows)[documents]
+            keys = np.concatenate([_mixed(shard.signatures[:, start : start + rows]) for shard in self.shards])
+            keys = keys[self.rows[documents]]
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
             bounds = np.concatenate([[0], np.flatnonzero(np.diff(keys[order])) + 1, [len(order)]])
             # Nearly all buckets are of one document.
             for bucket in np.flatnonzero(np.diff(bounds) > 1).tolist():
                 yield documents[order[bounds[bucket] : bounds[bucket + 1]]]
-
-    def _band(self, start: int, stop: int) -> npt.NDArray[np.uint64]:
-        """One number per document that is equal where the signatures' columns start..stop are."""
-        keys = np.empty(len(self.shard_of), dtype=np.uint64)
-        for shard, (first, last) in zip(self.shards, pairwise(self._bounds), strict=True):
-            own = self._by_shard[first:last]
-            keys[own] = _mixed(shard.signatures[:, start:stop])[self.row_in_shard[own]]
-        return keys
 
 
 def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:

@@ -37,9 +37,6 @@ KEPT = "kept"
 ORDER = ("id", "source", "path", "revision", "license")
 """What documents of a shard are sorted by."""
 
-ORIGIN = ("id", "source", "revision", "path")
-"""What a corpus is named by."""
-
 _order_of_fields: Callable[[object], tuple[str, ...]] = attrgetter(*ORDER)
 
 PLACE_IN_FILE = re.compile(r"#\d+$")
@@ -104,10 +101,10 @@ def shard_paths(folder: Path) -> list[Path]:
 
 
 def corpus_id(shards: Iterable[Path]) -> str:
-    """One hash for a corpus: over `ORIGIN` of its documents in the order of the shards."""
+    """One hash for a corpus: over its documents' ids and where they come from, in the order of the shards."""
     digest = hashlib.sha256()
     for shard in shards:
-        table = read_table(shard, columns=ORIGIN)
+        table = read_table(shard, ["id", "source", "revision", "path"])
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
             digest.update(("\t".join(row) + "\n").encode("utf-8"))
     return digest.hexdigest()

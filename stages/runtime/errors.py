@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import overload
 
 STATE_DIR = Path(".parrotflow")
 """What runs leave on this machine, in the project's folder; it is not shared."""
@@ -90,16 +89,11 @@ def private_state_dir(project: Path = Path()) -> Path:
     return home
 
 
-@overload
-def whole_number(variable: str, default: int) -> int: ...
-@overload
-def whole_number(variable: str, default: None) -> int | None: ...
-def whole_number(variable: str, default: int | None) -> int | None:
-    """The value of a variable; `default` where it is unset or empty. Raises UserError unless it is a whole number
-    above 0."""
+def whole_number(variable: str) -> int | None:
+    """The value of a variable, 1 or more; None where it is unset or empty. Raises UserError for another one."""
     given = os.environ.get(variable)
     if not given:
-        return default
+        return None
     if not given.strip().isdecimal() or int(given) < 1:
         raise UserError(f"{variable}={given}: expected a whole number, 1 or more")
     return int(given)

@@ -174,10 +174,3 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{name}"] = value
     return flat
-
-
-def read_key(file: Path, key: str) -> Any:
-    """The value at a dotted key of a JSON file; None where the file or the key does not exist."""
-    if not file.is_file():
-        return None
-    return value_at(json.loads(file.read_text(encoding="utf-8")), key)

@@ -54,8 +54,8 @@ REMEDIES = (
 """What a user can do about a file that the system refuses to read or write, by its errno."""
 
 FileState = tuple[int, int, int]
-"""Size, time and inode: to compare them costs no reading, and tells an edit that was taken back, which a worker may have
-loaded meanwhile."""
+"""Size, time and inode: comparing them costs no reading. Code that was edited and put back counts as changed, since a
+worker may have loaded it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,17 +83,12 @@ def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | Non
     return [entry for entry in versions if entry[1] != entry[2]]
 
 
-def read_stage_code(text: bytes) -> StageCode | None:
-    """Read the content of a file; None where it is not of this format."""
+def code_in(file: Path) -> StageCode | None:
+    """What a file says of a stage's code; None where it is missing or not of this format."""
     try:
-        return _ADAPTER.validate_json(text)
+        return _ADAPTER.validate_json(file.read_bytes()) if file.is_file() else None
     except ValidationError:
         return None
-
-
-def code_in(file: Path) -> StageCode | None:
-    """What a file says of a stage's code; None where it is missing or says nothing."""
-    return read_stage_code(file.read_bytes()) if file.is_file() else None
 
 
 def code_path(module: str) -> Path:

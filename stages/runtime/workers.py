@@ -38,7 +38,7 @@ LINE_SECONDS = 10.0
 def worker_count() -> int:
     """Worker processes: `PARROTFLOW_WORKERS`, else the cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return whole_number(WORKERS_VARIABLE, cores)
+    return whole_number(WORKERS_VARIABLE) or cores
 
 
 def cpu_facts(key: str) -> Iterator[str]:

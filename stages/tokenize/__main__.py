@@ -10,7 +10,7 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
-from stages.tokenize.encode import Encoding, choose_engine, read_vocabulary, write_store
+from stages.tokenize.encode import choose_engine, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
 
 
@@ -20,11 +20,10 @@ def main() -> None:
     vocabulary = read_vocabulary(TOKENIZER)
 
     engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN])
-    encoding = Encoding(vocabulary, engine)
     report: dict[str, Any] = {"engine": engine}
     for split in SPLITS:
         with atomic_folder(TOKENS / split) as folder:
-            report[split] = write_store(shards[split], encoding, folder).summary
+            report[split] = write_store(shards[split], vocabulary, engine, folder).summary
     write_json(REPORTS / "tokenize.json", report)
     drop_unused("tokens")
     print(*(f"{split}: {report[split]['tokens']:,} tokens by {engine}" for split in SPLITS), sep="\n", flush=True)

@@ -7,7 +7,6 @@ here: a special token's name in a document is encoded letter by letter.
 import itertools
 import json
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -155,69 +154,50 @@ def _content(token: str | dict[str, str] | None) -> str:
     return token.get("content", "") if isinstance(token, dict) else token or ""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """What every shard is encoded with."""
-
-    vocabulary: Vocabulary
-    engine: str
-    """Its name with its version."""
-
-
-def write_store(shards: Sequence[Path], encoding: Encoding, folder: Path) -> Manifest:
-    """Write the token store of a split into an existing folder, a shard for a shard."""
+def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, folder: Path) -> Manifest:
+    """Write the token store of a split into an existing folder, a shard for a shard; `engine` as of `choose_engine`."""
     entries = []
-    caches = map_cached("tokens", shards, partial(shard_key, encoding), partial(encode_shard, encoding), THREADS_EACH)
+    key_of, encode = partial(shard_key, vocabulary, engine), partial(encode_shard, vocabulary, engine)
+    caches = map_cached("tokens", shards, key_of, encode, THREADS_EACH)
     for cache in caches:
         entries.append(ShardEntry(**json.loads((cache / ENTRY).read_text(encoding="utf-8"))))
         for name in entries[-1].sha256:
             shutil.copyfile(cache / name, folder / name)
     manifest = Manifest(
-        dtype=smallest_dtype(encoding.vocabulary.size),
-        vocab_size=encoding.vocabulary.size,
-        eos_id=encoding.vocabulary.eos_id,
-        tokenizer_sha256=encoding.vocabulary.sha256,
+        dtype=smallest_dtype(vocabulary.size),
+        vocab_size=vocabulary.size,
+        eos_id=vocabulary.eos_id,
+        tokenizer_sha256=vocabulary.sha256,
         # Without its version: a release that gives the same ids leaves the store as it was.
-        engine=encoding.engine.split()[0],
+        engine=engine.partition(" ")[0],
         shards=tuple(entries),
     )
     (folder / STORE_MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
-def shard_key(encoding: Encoding, shard: Path) -> str:
+def shard_key(vocabulary: Vocabulary, engine: str, shard: Path) -> str:
     """Changes with anything that one shard's files depend on."""
-    vocabulary = encoding.vocabulary
-    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), encoding.engine, shard.stem, shard_sha256(shard))
-
-
-_opening = threading.Lock()
-
-
-def _opened(encoding: Encoding) -> Engine:
-    """The engine, opened once in a process."""
-    with _opening:
-        return _open(encoding.engine, encoding.vocabulary.tokenizer_json, encoding.vocabulary.sha256)
+    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), engine, shard.stem, shard_sha256(shard))
 
 
 @lru_cache(maxsize=1)
-def _open(name: str, tokenizer_json: Path, sha256: str) -> Engine:
-    # The hash is part of the key: a path may come to hold another tokenizer within one process.
-    return Fast(tokenizer_json) if name == Fast.name else Reference(tokenizer_json)
+def _opened(vocabulary: Vocabulary, engine: str) -> Engine:
+    """The engine, opened once in a process."""
+    return Fast(vocabulary.tokenizer_json) if engine == Fast.name else Reference(vocabulary.tokenizer_json)
 
 
-def encode_shard(encoding: Encoding, shard: Path, folder: Path) -> None:
+def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path) -> None:
     """Write one shard's three files and its entry for the manifest.
 
     Raises UserError if a text became a special token.
     """
-    vocabulary = encoding.vocabulary
     table = read_shard(shard)
     texts = table.column("text").to_pylist()
-    ids, lengths = _opened(encoding).encode(texts)
+    ids, lengths = _opened(vocabulary, engine).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(
-            f"{shard}: text became a special token under {encoding.engine}; this tokenizer does not keep "
+            f"{shard}: text became a special token under {engine}; this tokenizer does not keep "
             "special tokens apart from text, so documents could end in the middle: choose another one"
         )
     infos = [

@@ -162,7 +162,7 @@ def given_micro_batch_size(params: TrainParams, device_type: str, share: int) ->
     """Sequences of a forward pass unless trials on the device decide; at most `share`, a process's part of a step."""
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size
-    if (given := whole_number(MICRO_BATCH, None)) is not None:
+    if (given := whole_number(MICRO_BATCH)) is not None:
         return min(given, share)
     return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
 

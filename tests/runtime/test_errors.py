@@ -69,13 +69,13 @@ def test_the_target_of_a_link_is_left_as_it_is_and_dvcs_part_of_it_is_closed(tmp
     assert mode(tmp_path / "shared/dvc") == 0o700
 
 
-def test_a_variable_that_is_unset_or_empty_leaves_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_unset_or_empty_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NUMBER", raising=False)
-    assert whole_number("NUMBER", 7) == 7
+    assert whole_number("NUMBER") is None
     monkeypatch.setenv("NUMBER", "")
-    assert whole_number("NUMBER", None) is None
+    assert whole_number("NUMBER") is None
     monkeypatch.setenv("NUMBER", "3")
-    assert whole_number("NUMBER", 7) == 3
+    assert whole_number("NUMBER") == 3
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "\u00b2"])
@@ -83,4 +83,4 @@ def test_anything_but_a_whole_number_is_refused(value: str, monkeypatch: pytest.
     monkeypatch.setenv("NUMBER", value)
 
     with pytest.raises(UserError, match=f"NUMBER={value}: expected a whole number, 1 or more"):
-        whole_number("NUMBER", 7)
+        whole_number("NUMBER")

@@ -15,7 +15,6 @@ from stages.runtime.stage_code import (
     code_path,
     computing_sha256,
     normalised,
-    read_stage_code,
     require_locked,
     stage_codes,
     stage_modules,
@@ -80,11 +79,16 @@ def test_the_changes_between_two_versions_are_named(project: Path) -> None:
     ]
 
 
-def test_a_file_reads_as_it_was_written_and_a_damaged_one_as_none() -> None:
+def test_a_file_reads_as_it_was_written_and_a_damaged_one_as_none(tmp_path: Path) -> None:
+    file = tmp_path / "toy.json"
     code = StageCode({"stages/toy/__main__.py": "0" * 32}, {"numpy": "2.4.6"})
 
-    assert read_stage_code(code.text.encode()) == code
-    assert read_stage_code(b"") is read_stage_code(b"{}") is read_stage_code(b"[1]") is None
+    assert code_in(file) is None
+    file.write_text(code.text)
+    assert code_in(file) == code
+    for damaged in ("", "{}", "[1]"):
+        file.write_text(damaged)
+        assert code_in(file) is None
 
 
 def test_every_library_that_a_stage_imports_is_known_by_its_name_in_the_lock() -> None:

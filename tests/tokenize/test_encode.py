@@ -12,7 +12,6 @@ from stages.formats.tokens import Positions, TokenStore
 from stages.runtime.errors import UserError
 from stages.tokenize import encode
 from stages.tokenize.encode import (
-    Encoding,
     Engine,
     Fast,
     FlatIds,
@@ -132,11 +131,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write(folder: Path, documents: list[Document], encoding: Encoding) -> Path:
+def write(folder: Path, documents: list[Document], tokenizer: Path, engine: str) -> Path:
     for name in ("documents", "tokens"):
         (folder / name).mkdir(parents=True)
     write_documents(folder / "documents", documents, 150)
-    write_store(shard_paths(folder / "documents"), encoding, folder / "tokens")
+    write_store(shard_paths(folder / "documents"), read_vocabulary(tokenizer), engine, folder / "tokens")
     return folder
 
 
@@ -151,9 +150,8 @@ def test_any_document_comes_back_from_its_tokens_and_their_bytes_do_not_depend_o
     data: st.DataObject,
 ) -> None:
     place = tmp_path_factory.mktemp("stores")
-    encoding = Encoding(read_vocabulary(tokenizer), engine.name)
-    first = write(place / "first", documents, encoding)
-    other = write(place / "other", data.draw(st.permutations(documents)), encoding)
+    first = write(place / "first", documents, tokenizer, engine.name)
+    other = write(place / "other", data.draw(st.permutations(documents)), tokenizer, engine.name)
 
     assert folder_bytes(first) == folder_bytes(other)
     assert sorted(read_documents(first / "documents"), key=repr) == sorted(documents, key=repr)

@@ -168,7 +168,7 @@ def open_language_model(folder: Path = MODEL) -> HFLM:
         tokenizer=tokenizer,
         prefix_token_id=tokenizer.eos_token_id,
         add_bos_token=True,
-        batch_size=whole_number(REQUESTS_VARIABLE, DEFAULT_BATCH.get(model.device.type, 16)),
+        batch_size=whole_number(REQUESTS_VARIABLE) or DEFAULT_BATCH.get(model.device.type, 16),
     )
     if not BARS:
         for name in DRAWING_BARS:

@@ -204,7 +204,7 @@ def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> lis
 def windows_at_once(sizes: WindowSizes) -> int:
     """Full windows scored at once, unless the environment sets the number."""
     tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_TOKENS
-    return whole_number(WINDOWS_VARIABLE, max(1, tokens // sizes.context_length))
+    return whole_number(WINDOWS_VARIABLE) or max(1, tokens // sizes.context_length)
 
 
 def require_finite(nats: Floats, model: ScoredModel) -> None:

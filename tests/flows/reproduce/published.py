@@ -23,7 +23,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.publish.source import archive_source
 from stages.runtime.atomic import file_md5
-from stages.runtime.stage_code import StageCode, read_stage_code
+from stages.runtime.stage_code import StageCode, code_in
 from tests.formats.revision.records import write_index
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
@@ -59,7 +59,7 @@ def pin_only(revision: Path, pins: str) -> None:
     lock = revision / RECORDED_LOCK
     (revision / RECORDED_REQUIREMENTS).write_text(pins)
     for file in (revision / "record/data/code").glob("*.json"):
-        before, code = file_md5(file), read_stage_code(file.read_bytes())
+        before, code = file_md5(file), code_in(file)
         assert code is not None
         file.write_text(StageCode(code.files, {}).text)
         lock.write_text(lock.read_text().replace(before, file_md5(file)))

@@ -25,7 +25,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import EXIT_TERMINATED, UserError
-from stages.runtime.stage_code import StageCode, read_stage_code
+from stages.runtime.stage_code import StageCode, code_in
 from tests.flows.reproduce.published import seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import git, run
@@ -151,7 +151,7 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
 
 def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path) -> None:
     code = revision / "record/data/code/train.json"
-    before = read_stage_code(code.read_bytes())
+    before = code_in(code)
     assert before is not None
     code.write_text(StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries).text)
     seal(revision)

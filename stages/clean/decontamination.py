@@ -5,7 +5,7 @@ An item with fewer words than an n-gram is one passage, the sequence of all its 
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import word_list
 from stages.formats.documents import read_shard
-from stages.formats.rows import COMPRESSED, MISSING, ending, field_of, json_object, looks_like_rows, read_lines
+from stages.formats.rows import MISSING, field_of, json_object, read_lines
 from stages.runtime.atomic import file_sha256
 from stages.runtime.cache import cache_key, map_cached, shard_sha256
 from stages.runtime.errors import UserError
@@ -23,9 +23,6 @@ HITS = "hits.json"
 
 SEARCHED = ("by_ngrams", "whole", "not_searched")
 """How an item is searched for."""
-
-DATA = (".json", ".ndjson", ".jl", ".jsonlines", ".parquet", ".csv", ".tsv", ".zip", ".tar", ".tgz")
-"""Endings of files whose content is no running text."""
 
 NGram = tuple[bytes, ...]
 
@@ -70,7 +67,7 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
     item_of: dict[NGram, str] = {}
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
-        for number, text in enumerate(evaluation_texts(Path(file), sets.fields), start=1):
+        for number, text in evaluation_items(Path(file), sets.fields):
             name, words = f"{file}#{number}", word_list(text.lower())
             if len(words) < sets.minimum_words:
                 searched["not_searched"] += 1
@@ -90,28 +87,15 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
     return searched, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})
 
 
-def evaluation_texts(path: Path, fields: Sequence[str]) -> list[str]:
-    """The items of an evaluation set: lines of JSON, or one text. Raises UserError if it cannot be read."""
-    if ending(path.name) == ".jsonl" and not path.name.lower().endswith(COMPRESSED[1:]):
-        lines = read_lines(path, "; clean.decontamination.files names it: correct its path or the file")
-        return [_item(path, number, line, fields) for number, line in lines]
-    if ending(path.name) in DATA or path.name.lower().endswith(COMPRESSED):
-        raise UserError(f"clean.decontamination: {path}: rows are read from .jsonl or .jsonl.gz alone: convert it")
-    try:
-        content = path.read_bytes()
-        if looks_like_rows(content):
-            raise UserError(f"clean.decontamination: {path} looks like JSON rows: rename it to .jsonl")
-        return [content.decode("utf-8")]
-    except OSError as error:
-        raise UserError(f"clean.decontamination: {path} cannot be read ({error.strerror}); correct its path") from None
-    except UnicodeError as error:
-        raise UserError(f"clean.decontamination: {path} is not UTF-8 ({error})") from None
-
-
-def _item(path: Path, number: int, line: str, fields: Sequence[str]) -> str:
-    where = f"clean.decontamination: {path}: line {number}"
-    row = json_object(line, where)
-    return "\n".join(text for field in fields if (text := _text(field_of(row, field), f"{where}: field `{field}`")))
+def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The text of each item of an evaluation set by its line. Raises UserError if it cannot be read."""
+    if not path.name.lower().endswith((".jsonl", ".jsonl.gz")):
+        raise UserError(f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: convert it")
+    for number, line in read_lines(path, "; clean.decontamination.files names it: correct its path or the file"):
+        where = f"clean.decontamination: {path}: line {number}"
+        row = json_object(line, where)
+        texts = (_text(field_of(row, field), f"{where}: field `{field}`") for field in fields)
+        yield number, "\n".join(filter(None, texts))
 
 
 def _text(value: Any, where: str) -> str:

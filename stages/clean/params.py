@@ -52,10 +52,9 @@ class Decontamination(Section):
     """Documents that contain a passage of an evaluation set are dropped, so that its score means something."""
 
     files: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
-    """Evaluation sets: .jsonl with an item a line, or a text file that is one item. List them under `deps` of the stage
-    in dvc.yaml too, so that a change is noticed."""
-    fields: list[str]
-    """Fields of a .jsonl item that make up its text, e.g. `prompt` and `canonical_solution`."""
+    """Evaluation sets: .jsonl or .jsonl.gz with an item a line. List them under `deps` of the stage in dvc.yaml too."""
+    fields: Annotated[list[str], Field(min_length=1)]
+    """Fields of an item that make up its text, e.g. `prompt` and `canonical_solution`."""
     ngram_size: Annotated[int, Field(ge=3, le=100)]
     """Length in words of the n-gram that counts as a passage. Shorter: more documents are dropped, more of them by
     chance (GPT-3: 13). An item with fewer words is a passage as a whole."""

@@ -196,18 +196,18 @@ def test_each_verdict_has_examples_that_say_what_decided() -> None:
     lines = [f"name{number} = {number}\n" for number in range(200)]
     Path("corpus/alike_1.py").write_text("".join(lines))
     Path("corpus/alike_2.py").write_text("".join(lines[:-10]))
-    Path("passage.txt").write_text("one two three four five")
+    Path("passage.jsonl").write_text('{"text": "one two three four five"}\n')
     Path("corpus/leak.py").write_text("# One two, three: four five at jane@mail.org\n")
     collect()
     clean(
-        clean__decontamination={"files": ["passage.txt"], "fields": [], "ngram_size": 5, "minimum_words": 5},
+        clean__decontamination={"files": ["passage.jsonl"], "fields": ["text"], "ngram_size": 5, "minimum_words": 5},
         clean__near_duplicates=NEAR,
         clean__masks=MASKS,
     )
 
     shown = examples().set_index("verdict")
     assert shown[["path", "because"]].to_dict("index") == {
-        "contaminated": {"path": "corpus/leak.py", "because": "passage.txt#1: one two three four five"},
+        "contaminated": {"path": "corpus/leak.py", "because": "passage.jsonl#1: one two three four five"},
         "exact_duplicate": {"path": "corpus/module_004.py", "because": "mine corpus/copy.py"},
         "line_length_maximum_above": {"path": "corpus/long.py", "because": ""},
         "near_duplicate": {"path": "corpus/alike_2.py", "because": "mine corpus/alike_1.py, 0.950"},

@@ -45,27 +45,27 @@ def because(*texts: str, masks: Sequence[str] = (), **changes: Any) -> dict[int,
 
 
 def test_every_document_with_a_passage_is_named_with_its_own_item_and_the_words() -> None:
-    Path("passage.txt").write_text(SOLUTION)
+    write_items("passage.jsonl", {"prompt": SOLUTION})
     texts = ("x = 1\n\n" + PROBLEM.upper().replace("    ", "\t"), "z = 1", "b = 2\n" + PROBLEM, "c = 3\n" + SOLUTION)
 
     problem = "evaluation.jsonl#2: def has_close numbers threshold check if two numbers"
-    assert because(*texts, files=["evaluation.jsonl", "passage.txt"], fields=["prompt"]) == {
+    assert because(*texts, files=["evaluation.jsonl", "passage.jsonl"], fields=["prompt"]) == {
         0: problem,
         2: problem,
-        3: "passage.txt#1: for first in numbers if first threshold return",
+        3: "passage.jsonl#1: for first in numbers if first threshold return",
     }
 
 
 def test_an_item_with_an_address_is_found_where_addresses_are_masked() -> None:
     item = "Write to jane.doe@mail.org or to john.roe@mail.org for a copy"
-    Path("addresses.txt").write_text(item)
+    write_items("addresses.jsonl", {"prompt": item, "solution": ""})
     leak = f"x = 1\n# {item}\n"
 
-    assert because(leak, files=["addresses.txt"]).keys() == {0}
-    assert because(leak, files=["addresses.txt"], masks=["emails"]) == {
-        0: "addresses.txt#1: write to email or to email for a"
+    assert because(leak, files=["addresses.jsonl"]).keys() == {0}
+    assert because(leak, files=["addresses.jsonl"], masks=["emails"]) == {
+        0: "addresses.jsonl#1: write to email or to email for a"
     }
-    assert because(leak, files=["addresses.txt"], masks=["emails"], ngram_size=20).keys() == {0}
+    assert because(leak, files=["addresses.jsonl"], masks=["emails"], ngram_size=20).keys() == {0}
 
 
 def test_a_shorter_run_of_common_words_is_no_passage() -> None:
@@ -76,11 +76,11 @@ def test_a_shorter_run_of_common_words_is_no_passage() -> None:
 
 
 def test_another_evaluation_set_under_the_same_name_is_looked_for_again() -> None:
-    Path("passage.txt").write_text("one two three four five six seven eight nine")
-    assert because(PROBLEM, files=["passage.txt"]) == {}
-    Path("passage.txt").write_text(PROBLEM)
+    write_items("passage.jsonl", {"prompt": "one two three four five six seven eight nine", "solution": ""})
+    assert because(PROBLEM, files=["passage.jsonl"]) == {}
+    write_items("passage.jsonl", {"prompt": PROBLEM, "solution": ""})
 
-    assert because(PROBLEM, files=["passage.txt"]).keys() == {0}
+    assert because(PROBLEM, files=["passage.jsonl"]).keys() == {0}
 
 
 SHORT = (
@@ -138,15 +138,12 @@ ITEM = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
             '{"prompt": {"text": ["a"], "label": ["A"]}, "solution": ""}\n',
             "clean.decontamination: mapping.jsonl: line 1: field `prompt` has fields of its own (text, label)",
         ),
-        ("set.JSON", "a set of words", "clean.decontamination: set.JSON: rows are read from .jsonl"),
-        ("set.jsonl.zst", "a set of words", "clean.decontamination: set.jsonl.zst: rows are read from .jsonl"),
-        # As one text of JSON they would be searched for, and never be found.
-        ("items.txt", '{"a": "b c"}\n{"a": "d"}\n', "clean.decontamination: items.txt looks like JSON rows: rename it"),
-        ("short.txt", "a few words", "clean.decontamination: no item of short.txt has 8 words"),
+        ("set.JSON", "a set of words", "clean.decontamination: set.JSON: items are read from .jsonl or .jsonl.gz"),
+        ("set.jsonl.zst", "a set of words", "clean.decontamination: set.jsonl.zst: items are read from .jsonl"),
+        ("short.jsonl", json.dumps(SHORT[0]), "clean.decontamination: no item of short.jsonl has 8 words"),
         ("broken.jsonl", f"{ITEM}\n\n{ITEM[:-9]}", "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
         ("list.jsonl", "[1]\n", "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
-        ("latin1.txt", "caf\udce9", "clean.decontamination: latin1.txt is not UTF-8"),
-        (".", None, "clean.decontamination: . cannot be read (Is a directory)"),
+        ("latin1.jsonl", "caf\udce9", "latin1.jsonl: is not UTF-8 text"),
     ],
 )
 def test_an_evaluation_set_that_cannot_serve_is_refused(name: str, content: str | None, said: str) -> None:

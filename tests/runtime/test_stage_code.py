@@ -11,6 +11,7 @@ from stages.runtime.errors import UserError
 from stages.runtime.stage_code import (
     OTHER_NAMES,
     StageCode,
+    code_in,
     code_of,
     code_path,
     computing_sha256,

@@ -92,9 +92,9 @@ def cached_results() -> set[str]:
 def test_an_edited_document_recomputes_its_own_buckets_alone_to_the_bytes_of_a_run_from_nothing() -> None:
     changes = {
         "clean__near_duplicates": {"similarity": 0.85, "minimum_words": 500},
-        "clean__decontamination": {"files": ["passage.txt"], "fields": [], "ngram_size": 3, "minimum_words": 3},
+        "clean__decontamination": {"files": ["passage.jsonl"], "fields": ["text"], "ngram_size": 3, "minimum_words": 3},
     }
-    Path("passage.txt").write_text("words of an evaluation")
+    Path("passage.jsonl").write_text('{"text": "words of an evaluation"}\n')
     make(**changes)
     before = cached_results()
     edited = Path("corpus/module_003.py")

@@ -101,11 +101,6 @@ class Manifest:
         """The manifest's text, the same for the same values."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
-    @staticmethod
-    def from_json(text: str) -> "Manifest":
-        """The manifest that `to_json` wrote."""
-        return TypeAdapter(Manifest).validate_json(text)
-
 
 class TokenStore:
     """A token store opened for reading. Token positions and document numbers run through all shards."""
@@ -114,10 +109,10 @@ class TokenStore:
         """Raises UserError if the folder is not a token store or a file does not have the size in the manifest."""
         self.folder = folder
         try:
-            self.manifest = Manifest.from_json((folder / STORE_MANIFEST).read_text(encoding="utf-8"))
+            self.manifest = TypeAdapter(Manifest).validate_json((folder / STORE_MANIFEST).read_bytes())
         except FileNotFoundError:
             raise UserError(f"{folder}: no token store (no {STORE_MANIFEST}); run `dvc repro tokenize`") from None
-        except (UnicodeDecodeError, ValidationError) as error:
+        except ValidationError as error:
             raise UserError(
                 f"{folder / STORE_MANIFEST}: damaged ({first_line(error)}); run `dvc repro -f tokenize`"
             ) from None

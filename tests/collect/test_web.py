@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stages.collect.sources.web import page_text
+from stages.collect.sources.files import page_text
 from stages.runtime.errors import UserError
 from tests.collect.collecting import ORIGIN, collect, left_out
 from tests.small_project import ROOT

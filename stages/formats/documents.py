@@ -11,9 +11,8 @@ those that each verdict dropped the `beginning` of the text.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +35,6 @@ KEPT = "kept"
 
 ORDER = ("id", "source", "path", "revision", "license")
 """What documents of a shard are sorted by."""
-
-_order_of_fields: Callable[[object], tuple[str, ...]] = attrgetter(*ORDER)
 
 PLACE_IN_FILE = re.compile(r"#\d+$")
 """At the end of a path: the number of a row, or of a part of a long text, in its file."""
@@ -72,7 +69,7 @@ class Document:
     @property
     def sort_key(self) -> tuple[str, ...]:
         """The order within a shard."""
-        return _order_of_fields(self)
+        return self.id, self.source, self.path, self.revision, self.license
 
 
 def text_size(text: str) -> int:

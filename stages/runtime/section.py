@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from stages.runtime.credentials import refuse_credentials, without_credentials
-from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail
+from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail, first_line
 
 PARAMS_FILE = Path("params.yaml")
 
@@ -59,14 +59,14 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     Raises UserError if it is missing or no mapping, has a key twice, or names a URL that holds a credential.
     """
     try:
-        values = as_dvc_reads(path.read_text(encoding="utf-8"))
+        values = as_dvc_reads(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root") from None
     except MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UserError(f"{path}: {line}not valid YAML: {without_credentials(str(error.problem))}") from None
     except YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {without_credentials(str(error))}") from None
+        raise UserError(f"{path}: not valid YAML: {without_credentials(first_line(error))}") from None
     refuse_credentials(str(path), values)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a section per stage, found {type(values).__name__}")

@@ -88,6 +88,13 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes("toy: Köln".encode("latin-1"))
+
+    with pytest.raises(UserError, match=r"params\.yaml: not valid YAML: unacceptable character .* UTF-8"):
+        read_section("toy", Toy, tmp_path / "params.yaml")
+
+
 def test_a_missing_file_says_where_to_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not found; run this from the project's root"):
         read_section("toy", Toy, tmp_path / "params.yaml")

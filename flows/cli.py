@@ -177,7 +177,7 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
 
 
 @app.command
-def table(name: str, *, check: bool = False) -> None:
+def table(name: str, /, *, check: bool = False) -> None:
     """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
     Parameters
@@ -185,26 +185,29 @@ def table(name: str, *, check: bool = False) -> None:
     name
         A file in experiments/ without its suffix, or a path.
     check
-        Write nothing: compare each number of the stored runs with the runs now. Exits with 1 if one differs by more
-        than the interval stored with it.
+        Write nothing: compare each number of the runs with the last commit's. Exits with 1 if one differs by more than
+        the interval committed with it.
     """
     from flows.experiments import results as made
+    from flows.experiments.forms import markdown
 
+    results = made.compute(name)
     if check:
-        lines, same = made.check(name, made.compute(name))
+        lines, same = made.check(name, results)
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
-    print_results(name)
+    written = made.write_results(name, results)
+    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
 
 
 @app.command
 def sweep(
     name: str,
+    /,
     *,
     retry: bool = False,
     at_once: int = 1,
     pool: bool = False,
-    check: bool = False,
     dry: bool = False,
     wait: bool = False,
 ) -> None:
@@ -223,9 +226,6 @@ def sweep(
         Run this many cells at a time, each with its share of the GPUs, or of the cores if there is no GPU.
     pool
         Run the cells on the workers of a Prefect work pool, not here: that of the deployment `sweep-cell`.
-    check
-        Compute every cell again, from the data on, and compare each number with the stored one. Exits with 1 if one
-        differs by more than the interval stored with it.
     dry
         Only show which cells would run, and why.
     wait
@@ -236,12 +236,15 @@ def sweep(
     if dry:
         print_planned(sweeps.planned(name), retry=retry)
         return
-    if check:
-        if pool:
-            raise UserError("--check computes on this machine; leave out --pool")
-        raise SystemExit(0 if is_computed_again(name, at_once, wait=wait) else 1)
-    missing = sweeps.sweep(name, retry=retry, runner=runner_of_cells(at_once, pool=pool), wait=wait)
-    print_results(name)
+    if at_once < 1 or (pool and at_once > 1):
+        raise UserError("--at-once: expected a number from 1; it is of this machine's cells, not of --pool")
+    runner: RunCells = partial(sweeps.run_cells, at_once=at_once)
+    if pool:
+        from flows.sweep.pool import run_cells_on_pool
+
+        runner = run_cells_on_pool
+    missing = sweeps.sweep(name, retry=retry, runner=runner, wait=wait)
+    table(name)
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
@@ -255,43 +258,6 @@ def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> N
     waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
     wanted = sum(bool(standing.reason) for _, standing in cells) - failed
     print(f"{wanted} of {len(cells)} cells would run{waiting}")
-
-
-def is_computed_again(name: str, at_once: int, *, wait: bool) -> bool:
-    """Compute every cell again, and print how its numbers compare with the stored ones; whether all agree."""
-    from flows.experiments import results as made
-    from flows.sweep import run_cells as sweeps
-
-    made.stored_rows(name)  # there are runs to compare with, before hours of work
-    runs = sweeps.compute_again(name, runner=runner_of_cells(at_once), wait=wait)
-    lines, same = made.check(name, made.compute(name, runs))
-    print("\n".join(lines))
-    if all(run.state == "finished" for run in runs):
-        sweeps.forget_check(name)
-    return same
-
-
-def runner_of_cells(at_once: int, *, pool: bool = False) -> "RunCells":
-    """What runs cells: this machine, or the workers of a pool."""
-    if at_once < 1 or (pool and at_once > 1):
-        raise UserError("--at-once: expected a number from 1; it is of this machine's cells, not of --pool")
-    if pool:
-        from flows.sweep.pool import run_cells_on_pool
-
-        return run_cells_on_pool
-    from flows.sweep.run_cells import run_cells
-
-    return partial(run_cells, at_once=at_once)
-
-
-def print_results(name: str) -> None:
-    """Write an experiment's tables, figures and claims, and print the tables and what is known of the rest."""
-    from flows.experiments import results as made
-    from flows.experiments.forms import markdown
-
-    results = made.compute(name)
-    written = made.write_results(name, results)
-    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
 
 
 @app.command

@@ -1,7 +1,7 @@
 """`parrotflow table NAME`: tables, figures, fits and checked claims from the recorded runs.
 
-The results are written to `experiments/NAME/`: runs.csv (tidy data, which `--check` reads) and what is made of it:
-tables/ (.tex, .md), figures/ (.pdf, .svg), fits.json and claims.json. A claim that needs a missing run, or an interval
+The results are written to `experiments/NAME/`: runs.csv (tidy data) and what is made of it: tables/ (.tex, .md),
+figures/ (.pdf, .svg), fits.json and claims.json. A claim that needs a missing run, or an interval
 of one seed, is neither true nor false.
 """
 
@@ -9,6 +9,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,21 +129,24 @@ def summary(results: Results) -> Sequence[str]:
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
 
 
-def stored_rows(name: str) -> pd.DataFrame:
-    """The stored runs.csv as text, by the ids of cells. Raises UserError if there is none."""
+def committed_rows(name: str) -> pd.DataFrame:
+    """The last commit's runs.csv as text, by the ids of cells. Raises UserError if it has none."""
+    from flows.dvc_repo import git  # here: it imports DVC
+
     path = results_folder(name) / RUNS
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; `parrotflow table NAME` makes it")
-    return pd.read_csv(path, dtype=str, keep_default_na=False).set_index("cell")
+    text = git(Path(), "show", f"HEAD:./{path}", check=False)
+    if not text:
+        raise UserError(f"{path}: not in the last commit, with which --check compares; commit it first")
+    return pd.read_csv(StringIO(text), dtype=str, keep_default_na=False).set_index("cell")
 
 
 def check(name: str, results: Results) -> tuple[list[str], bool]:
-    """Compare the runs of the stored runs.csv with those now, number by number.
+    """Compare the runs of the last commit's runs.csv with those now, number by number.
 
-    Returns a line for each number that is not equal, and whether every one is within the interval stored with its own
-    run.
+    Returns a line for each number that is not equal, and whether every one is within the interval committed with its
+    own run.
     """
-    stored, data, lines, differ, count = stored_rows(name), results.data, [], False, 0
+    stored, data, lines, differ, count = committed_rows(name), results.data, [], False, 0
     now = pd.DataFrame(data.frame).set_index("cell")
     metrics = {name: heading for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
     known = dict(zip(data.frame["cell"], data.labels, strict=True))

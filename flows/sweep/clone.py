@@ -39,13 +39,10 @@ def project_cache() -> str:
         return str(repo.cache.local_cache_dir)
 
 
-def prepare(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None, *, cache: str | None = None) -> Path:
+def prepare(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
-    `cache` is the project's cache, which is slow to look up. With `own_cache`, a folder, only data that no stage makes
-    comes from the project's.
-
-    Raises UserError if git fails.
+    `cache` is the project's cache, which is slow to look up. Raises UserError if git fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
@@ -60,9 +57,7 @@ def prepare(cell: "Cell", head: str, clone: Path, own_cache: Path | None = None,
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
         git(clone, "checkout", "--quiet", "--force", "--detach", head)
     repair_after_kill(folder)
-    if own_cache:
-        _forget_results(folder)
-    _share(folder, cache or project_cache(), own_cache)
+    _share(folder, cache or project_cache())
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)
     if not (folder / PARAMS_FILE).is_file() or (folder / PARAMS_FILE).read_text(encoding="utf-8") != text:
         atomic_write(folder / PARAMS_FILE, text)
@@ -87,37 +82,23 @@ def _make(clone: Path) -> None:
     partial.rename(clone)
 
 
-def _forget_results(folder: Path) -> None:
-    """Remove HEAD's dvc.lock: with it, outputs that git tracks count as results, though nothing here has made them."""
-    tracked = git(folder, "ls-files", "--", ":(glob)**/dvc.lock").splitlines()
-    written = git(folder, "ls-files", "--modified", "--", ":(glob)**/dvc.lock").splitlines()
-    for lock in {*tracked} - {*written}:
-        (folder / lock).unlink()
-
-
-def _share(folder: Path, cache: str, own_cache: Path | None) -> None:
+def _share(folder: Path, cache: str) -> None:
     (folder / ".dvc").mkdir(exist_ok=True)
-    _use_cache(folder, cache)
+    # Quoted, because a comma would make a list.
+    text = f'[cache]\n    dir = "{cache}"\n    type = {LINKS}\n'
+    (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
-        # Data that no stage makes (`dvc add`, `dvc import`) comes from the project's cache in any case.
+        # Data that no stage makes: `dvc add`, `dvc import`.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
     (private_state_dir(folder) / ".gitignore").write_text("*\n", encoding="utf-8")
-    if own_cache:
-        _use_cache(folder, str(own_cache))
-        return
     SHARDS.mkdir(parents=True, exist_ok=True)
     if not (folder / SHARDS).is_symlink():
         (folder / SHARDS).symlink_to(SHARDS.absolute())
 
 
-def _use_cache(folder: Path, cache: str) -> None:
-    # Quoted, because a comma would make a list.
-    text = f'[cache]\n    dir = "{cache}"\n    type = {LINKS}\n'
-    (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
-
-
-def remove_leftovers(clones: Path, recorded: Iterable[str]) -> None:
+def remove_leftovers(recorded: Iterable[str]) -> None:
     """Remove what a kill has left: clones half made or half removed, and those of cells whose result is recorded."""
+    clones = CLONES.absolute()
     for partial in clones.glob(".*.partial"):
         shutil.rmtree(partial, ignore_errors=True)
     for cell in recorded:

@@ -3,11 +3,9 @@
 The project stays locked, so no other run of it takes the same cores.
 """
 
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,6 @@ from flows.sweep.keys import Standing, keys_of_cells, sections_and_outs, standin
 from flows.sweep.processes import Processes, cores, gpus, shares_of
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, read_params_file
-
-CHECKED = Path(".parrotflow/sweep-check")
-"""Where `--check` computes everything again; nothing in it comes from the project's caches."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = Fals
         while True:
             batch = grid(name)
             axes = read_experiment(name).axes
-            runs = _brought_up_to_date(batch, runner, clone.CLONES, retry=retry)
+            runs = _brought_up_to_date(batch, runner, retry=retry)
             retry = False  # else a cell that fails again would be tried for every level that is drawn after it
             if read_experiment(name).axes == axes:  # else TPE has drawn the next level from these results
                 break
@@ -134,37 +129,18 @@ def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = Fals
     return lines
 
 
-def _brought_up_to_date(batch: Batch, runner: RunCells, clones: Path, *, retry: bool) -> dict[str, Run]:
+def _brought_up_to_date(batch: Batch, runner: RunCells, *, retry: bool) -> dict[str, Run]:
     """The run of each cell, by its id, after `runner` has run those that are not current."""
     head = clone.head_commit()
     keys = keys_of_cells(batch.cells, batch.targets, head)
     standing = standings(batch, keys)
     kept = {id_: one.run for id_, one in standing.items() if one.run and (not one.reason or (one.failed and not retry))}
     finished = {id_ for id_, run in kept.items() if run.state == "finished"}
-    clone.remove_leftovers(clones.absolute(), finished)
+    clone.remove_leftovers(finished)
     cells = [cell for cell in batch.cells if cell.id not in kept]
     if cells:
         print(f"{batch.title}: {len(cells)} cells to run; {len(kept)} more are recorded already", flush=True)
     return kept | (runner(replace(batch, cells=cells), head, keys) if cells else {})
-
-
-def compute_again(name: str, *, runner: RunCells, wait: bool = False) -> list[Run]:
-    """Compute every cell again, from the data on; the runs. Continues after a kill, until `forget_check`."""
-    with run_lock(f"sweep {bare_name(name)} --check", wait=wait):
-        batch = grid(name)
-        folder = _checked(name) / clone.head_commit()[:12]
-        again = replace(batch, title=f"{batch.title} --check", record=folder / RECORD)
-        found = _brought_up_to_date(again, partial(runner, clones=folder, alone=True), folder, retry=True)
-    return [found[cell.id] for cell in batch.cells]
-
-
-def forget_check(name: str) -> None:
-    """Remove what `compute_again` has left."""
-    shutil.rmtree(_checked(name), ignore_errors=True)
-
-
-def _checked(name: str) -> Path:
-    return CHECKED / bare_name(name)
 
 
 def run_cells(
@@ -173,22 +149,19 @@ def run_cells(
     keys: Mapping[str, Mapping[str, str]],
     *,
     at_once: int = 1,
-    clones: Path = clone.CLONES,
-    alone: bool = False,
 ) -> dict[str, Run]:
     """Run cells at the commit `head`, and record each as soon as it has ended; their runs, by their ids.
 
     `keys` are those of the cells' stages. `at_once` cells run at a time, each with its share of the GPUs, or else of
-    the cores. The clone of a failed one stays in `clones`. With `alone` nothing comes from the project's caches, and no
-    DVC experiment is made.
+    the cores. The clone of a failed one stays.
 
     Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
     """
     cells = {cell.id: cell for cell in batch.cells}
-    cache, own_cache, folders = clone.project_cache(), clones.absolute() / "cache" if alone else None, {}
+    cache, folders = clone.project_cache(), {}
     for number, (id_, cell) in enumerate(cells.items(), start=1):
         print(f"{batch.title}: clone {number} of {len(cells)}: {cell.label}", flush=True)
-        folders[id_] = clone.prepare(cell, head, clones / id_, own_cache, cache=cache)
+        folders[id_] = clone.prepare(cell, head, clone.CLONES / id_, cache=cache)
     jobs, runs = jobs_of(batch, keys, head), dict[str, Run]()
 
     def record(job: Job, ended: Ended) -> Ended:
@@ -200,14 +173,14 @@ def run_cells(
         if ended.state == "finished":
             texts = clone.texts_of(folder, batch.files)
             try:
-                commit = "" if alone else clone.save_experiment(folder, cell.name, batch.targets)
+                commit = clone.save_experiment(folder, cell.name, batch.targets)
             except UserError as error:
                 ended = Ended("cancelled", str(error))
         params = read_params_file(folder / PARAMS_FILE)
         runs[id_] = batch.end(cell, ended, head, params, keys[id_], commit=commit, texts=texts)
         progress.recorded(runs[id_])
         if ended.state == "finished":
-            clone.discard(clones.absolute() / id_)
+            clone.discard(clone.CLONES.absolute() / id_)
         return ended
 
     with Progress(batch.title, cells) as progress:

@@ -15,6 +15,8 @@ from flows.experiments.runs import Tidy, append_run
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data
+from tests.flows.sweep.toy_sweep import commit
+from tests.small_project import make_repository
 
 RECORD = Path("experiments/toy/runs.jsonl")
 
@@ -57,12 +59,15 @@ def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
-def test_check_compares_the_runs_number_by_number_and_writes_nothing(
+def test_check_compares_the_runs_with_the_last_commits_number_by_number_and_writes_nothing(
     cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"runs\.csv: no such file; `parrotflow table NAME` makes it"):
+    make_repository(tmp_path)
+    with pytest.raises(UserError, match=r"runs\.csv: not in the last commit, with which --check compares; commit it"):
         parrotflow("table", "toy", "--check")
     parrotflow("table", "toy")
+    commit(tmp_path)
+    (RECORD.parent / "runs.csv").write_text("as a sweep after that commit writes it")
     before = {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD}
     capsys.readouterr()
 

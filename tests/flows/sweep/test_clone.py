@@ -6,9 +6,7 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.plan.graph import make_plan
 from flows.sweep import clone
-from flows.sweep.keys import working_in
 from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import commit, git, make_sweep
 from tests.flows.toy import dvc, repro
@@ -23,9 +21,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def made(head: str | None = None, own_cache: Path | None = None) -> Path:
-    head = head or clone.head_commit()
-    return clone.prepare(CELL, head, clone.CLONES / CELL.id, own_cache)
+def made(head: str | None = None) -> Path:
+    return clone.prepare(CELL, head or clone.head_commit(), clone.CLONES / CELL.id)
 
 
 def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_projects_cache(project: Path) -> None:
@@ -66,29 +63,9 @@ def test_clones_that_a_kill_left_half_removed_or_after_their_record_are_removed_
     for name in (".aa.partial", ".bb.partial/.git", "recorded", "failed"):
         (clone.CLONES / name).mkdir(parents=True)
 
-    clone.remove_leftovers(clone.CLONES, ["recorded", "other"])
+    clone.remove_leftovers(["recorded", "other"])
 
     assert [path.name for path in clone.CLONES.iterdir()] == ["failed"]
-
-
-def test_with_a_cache_of_its_own_no_stage_counts_as_done_though_git_has_its_outputs(
-    project: Path, tmp_path: Path
-) -> None:
-    text = (project / "dvc.yaml").read_text()
-    (project / "dvc.yaml").write_text(text.replace("outs: [documents.txt]", "outs: [documents.txt: {cache: false}]"))
-    repro(project)
-    git(project, "add", "-f", "documents.txt")
-    commit(project)
-    folder = made(own_cache=tmp_path / "cache")
-
-    def states() -> dict[str, str]:
-        with working_in(folder):
-            return {stage.name: stage.state for stage in make_plan(["train"])}
-
-    assert states() == {"collect": "run", "tokenize": "run", "train": "run"}
-    repro(folder, "collect", "tokenize")
-    assert made(own_cache=tmp_path / "cache") == folder
-    assert states() == {"collect": "clean", "tokenize": "clean", "train": "run"}
 
 
 def test_the_folder_of_the_project_may_have_a_comma_in_its_name(

@@ -172,26 +172,6 @@ def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -
     assert stages_that_ran(folder) == {"collect": 1, "tokenize": 1, "train": 4}
 
 
-def test_check_computes_everything_again_and_says_what_differs(tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path / "toy", **ONE_RECIPE | seeds(0))
-    assert sweep(folder).returncode == 0
-    kept = (folder / TABLE).read_bytes()
-
-    same = sweep(folder, "--check")
-
-    assert same.returncode == 0, same.stdout
-    assert "1 runs, 3 numbers: every number is equal" in same.stdout
-    assert stages_that_ran(folder) == {"collect": 2, "tokenize": 2, "train": 2}
-    assert not list((folder / ".parrotflow/sweep-check").rglob("*.jsonl"))
-
-    (folder / "train.py").write_text((folder / "train.py").read_text().replace("4.0 -", "9.0 -"))
-    commit(folder)
-    different = sweep(folder, "--check")
-    assert different.returncode == 1
-    assert "a, seed 0, loss (nats): different: 3.75, now 8.75" in different.stdout
-    assert (folder / TABLE).read_bytes() == kept
-
-
 def test_a_project_in_a_folder_of_its_repository_is_swept_too(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path / "repository" / "toy", **ONE_RECIPE | seeds(0))
     shutil.rmtree(folder / ".git")

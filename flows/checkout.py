@@ -173,12 +173,6 @@ def is_result(path: str, results: Sequence[str]) -> bool:
     return written or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
-def require_branch_name(name: str) -> None:
-    """Raise UserError if git does not allow a branch of this name, such as one with a space."""
-    if not git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False):
-        raise UserError(f"`{name}`: git takes no branch of this name; rename it, or the file that it is named after")
-
-
 def head(folder: Path) -> str:
     """The commit that is checked out."""
     return git(folder, "rev-parse", "HEAD")
@@ -203,9 +197,11 @@ def checkout_folder() -> Path:
 
 
 def require_names(*names: str) -> None:
-    """Raise UserError for a branch or a stage that git or DVC would take for an option."""
+    """Raise UserError for the name of a branch or a stage that git does not allow, or that would be an option."""
     for name in names:
-        if name.startswith("-") or ".." in name:
+        if name.startswith("-") or not git(
+            Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False
+        ):
             raise UserError(f"`{name}`: not the name of a branch or a stage")
 
 

@@ -23,10 +23,6 @@ from stages.runtime.errors import UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from flows.experiments.cells import Cell
-    from flows.sweep.keys import Standing
     from flows.sweep.run_cells import RunCells
 
 app = cyclopts.App(
@@ -44,19 +40,8 @@ app.command(data)
 @app.command
 def run(
     options: Annotated[RunOptions, cyclopts.Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
-    *,
-    dry: bool = False,
 ) -> None:
-    """Bring the pipeline, or the targets with what they need, up to date.
-
-    Parameters
-    ----------
-    dry
-        Only show what would run, and why.
-    """
-    if dry:
-        why(*options.targets, force=options.force)
-        return
+    """Bring the pipeline, or the targets with what they need, up to date."""
     from flows.run.one_run import locked_folder, planned_run
     from flows.run.server import start_server
 
@@ -234,7 +219,13 @@ def sweep(
     from flows.sweep import run_cells as sweeps
 
     if dry:
-        print_planned(sweeps.planned(name), retry=retry)
+        cells = sweeps.planned(name)
+        for cell, standing in cells:
+            print(f"{cell.label}: {standing.reason or 'up to date'}")
+        failed = 0 if retry else sum(standing.failed for _, standing in cells)
+        waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
+        wanted = sum(bool(standing.reason) for _, standing in cells) - failed
+        print(f"{wanted} of {len(cells)} cells would run{waiting}")
         return
     if at_once < 1 or (pool and at_once > 1):
         raise UserError("--at-once: expected a number from 1; it is of this machine's cells, not of --pool")
@@ -248,16 +239,6 @@ def sweep(
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
-
-
-def print_planned(cells: "Sequence[tuple[Cell, Standing]]", *, retry: bool) -> None:
-    """Which cells would run, and why."""
-    for cell, standing in cells:
-        print(f"{cell.label}: {standing.reason or 'up to date'}")
-    failed = 0 if retry else sum(standing.failed for _, standing in cells)
-    waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
-    wanted = sum(bool(standing.reason) for _, standing in cells) - failed
-    print(f"{wanted} of {len(cells)} cells would run{waiting}")
 
 
 @app.command

@@ -72,7 +72,6 @@ async def scheduled(
     try:
         require_names(branch, kept, *wanted)
         require_values(*(overrides or ()))
-        checkout.require_branch_name(kept)
         with run_lock(name, wait=True, folder=folder, say=logger.info):
             as_task("checkout", checkout.bring_up_to_date, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)

@@ -15,7 +15,7 @@ from flows.dvc_repo import low_space, repair_after_kill
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import check_params, section_warnings
 from flows.run.locks import run_lock
-from flows.run.outcome import RunOptions, RunResult, StageOutcome
+from flows.run.outcome import RunOptions, RunResult, StageOutcome, named
 from flows.run.programs import SERVER_KEY, checks, redactor
 from flows.run.stage import import_dvc, run_stage
 from flows.run.terminal import Terminal, plan_table
@@ -107,7 +107,7 @@ class Run:
             return RunResult("Cancelled", "stopped; the same command continues")
         failed = [outcome for outcome in self.outcomes.values() if outcome.result == "failed"]
         if failed:
-            return RunResult("Failed", "; ".join(f"{outcome.name}: {outcome.message}" for outcome in failed))
+            return RunResult("Failed", "; ".join(named(outcome.name, outcome.message) for outcome in failed))
         refused = [outcome for outcome in self.outcomes.values() if outcome.result == "refused"]
         if refused:
             return RunResult("Refused", refused[0].message)

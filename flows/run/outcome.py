@@ -60,6 +60,11 @@ class StageOutcome:
         return self.result == "failed" and self.exit_code in TRANSIENT
 
 
+def named(stage: str, message: str) -> str:
+    """A stage's message after its name, with which many begin by themselves."""
+    return message if message.startswith((f"{stage}:", f"{stage}.")) else f"{stage}: {message}"
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """How a run ended."""

@@ -69,9 +69,9 @@ def group_lives(group: int) -> bool:
 
 
 def last_error(lines: Sequence[str]) -> str:
-    """A program's last line `error: ...` with the lines after it, else its last line."""
+    """What a program's last line `error: ...` says, with the lines after it, else its last line."""
     errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-    return "\n".join(lines[errors[-1] :] if errors else lines[-1:])
+    return "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
 
 
 def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = False) -> Iterator[str]:
@@ -104,7 +104,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
             lines = lines[: len(lines) - len(message.splitlines())]
         if lines:
             yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
-        message = message.removeprefix("error: ") or f"`{program.command}` exited with {code}"
+        message = message or f"`{program.command}` exited with {code}"
         if code == EXIT_UNAVAILABLE:
             yield f"warning: {message}; {later}"
         elif code:

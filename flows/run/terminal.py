@@ -150,8 +150,7 @@ class Terminal:
         for outcome in outcomes.values():
             if outcome.result in ("failed", "refused"):
                 self.console.print(f"\n[{RESULT_STYLE[outcome.result]}]{escape(outcome.name)} {outcome.result}[/]")
-                # A refusal is not an error.
-                self.say(outcome.message.removeprefix("error: ") if outcome.result == "refused" else outcome.message)
+                self.say(outcome.message)
         if len(shown) == len(self.plan.stages):
             for stage in shown:
                 if line := filled_in(stage.policy.show.next, quoted):

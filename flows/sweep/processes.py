@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.environment import dvc_state_within
-from flows.run.outcome import KILLED, TRANSIENT
+from flows.run.outcome import KILLED, TRANSIENT, named
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
 from flows.run.stage import GRACE_SECONDS, end_after, exit_code_in
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
@@ -157,7 +157,7 @@ def why_it_failed(lines: Sequence[str], code: int) -> Ended:
     if stage_code in KILLED:
         message = "was killed (SIGKILL); if the memory ran out, run fewer cells at once"
     may_pass = stage_code in TRANSIENT + KILLED
-    text = redactor()(f"{stage.group(1)}: {message}" if stage else message)
+    text = redactor()(named(stage.group(1), message) if stage else message)
     return Ended("cancelled" if may_pass else "failed", text)
 
 

@@ -10,7 +10,6 @@ from flows.checkout import (
     bring_up_to_date,
     commit_results,
     push_commits,
-    require_branch_name,
     require_names,
     require_values,
 )
@@ -247,10 +246,7 @@ def test_an_override_brings_no_variable_of_the_worker_into_a_result() -> None:
 
 
 def test_a_branch_that_git_does_not_take_or_would_take_for_an_option_is_refused() -> None:
-    for name in ("--upload-pack=x", "a..b"):
-        with pytest.raises(UserError, match="not the name of a branch"):
+    require_names("runs/toy", "prepare@1-a", "corpus/mine.dvc")
+    for name in ("--upload-pack=x", "a..b", "runs/my grid", "runs/a.lock"):
+        with pytest.raises(UserError, match=f"`{name}`: not the name of a branch"):
             require_names(name)
-    require_branch_name("experiments/toy")
-    for name in ("experiments/my grid", "experiments/a.lock"):
-        with pytest.raises(UserError, match=f"`{name}`: git takes no branch of this name"):
-            require_branch_name(name)

@@ -99,7 +99,7 @@ def test_a_failure_has_the_stages_own_message_and_what_depends_on_it_is_in_the_g
     assert done.returncode == 1
     flow_run = the_run(server, done)
     assert flow_run["state_name"] == "Failed"
-    assert flow_run["state"]["message"] == "one: error: no corpus"
+    assert flow_run["state"]["message"] == "one: no corpus"
     seen = tasks(server, flow_run["id"], one="Failed", two="Cancelled")
     assert seen["two"]["task_inputs"]["wait_for"] == [{"input_type": "task_run", "id": seen["one"]["id"]}]
     assert seen["two"]["end_time"]  # else the bar of its graph would grow for ever

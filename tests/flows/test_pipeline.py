@@ -94,7 +94,7 @@ def test_a_failure_is_told_once_in_the_stages_words_and_stops_what_hangs_on_it(t
     assert result.returncode == 1
     assert "Traceback" not in result.stdout + result.stderr
     summary = result.stdout.split("bad failed", 1)[1]
-    assert summary.count("error: corpus.txt: not found; name another") == 1
+    assert summary.count("corpus.txt: not found; name another") == 1
     assert "after  not started" in [line.rstrip() for line in result.stdout.splitlines()], "no reason to start it"
     assert (folder / "good.txt").read_text() == "fine\n"
     assert not (folder / "after.txt").exists()

@@ -70,7 +70,7 @@ def test_a_failure_has_the_commands_exit_code_and_its_own_words_with_all_their_l
     outcome, lines = script("echo working\nprintf 'error: the Hub refused:\\nno such repository\\n'; exit 7")
 
     assert (outcome.result, outcome.exit_code) == ("failed", 7)
-    assert outcome.message == "error: the Hub refused:\nno such repository"
+    assert outcome.message == "the Hub refused:\nno such repository"
     assert lines == ["working", "error: the Hub refused:", "no such repository"]
 
 

@@ -59,9 +59,9 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("said", "ended"),
     [
-        ("exited with 1", Ended("failed", "train: error: no luck")),
-        ("exited with 75", Ended("cancelled", "train: error: no luck")),
-        ("exited with -15", Ended("cancelled", "train: error: no luck")),
+        ("exited with 1", Ended("failed", "train: no luck")),
+        ("exited with 75", Ended("cancelled", "train: no luck")),
+        ("exited with -15", Ended("cancelled", "train: no luck")),
         (
             "exited with 137",
             Ended("cancelled", "train: was killed (SIGKILL); if the memory ran out, run fewer cells at once"),
@@ -69,7 +69,7 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
     ],
 )
 def test_a_failure_is_told_in_the_stages_words_and_is_no_failure_if_it_may_pass(said: str, ended: Ended) -> None:
-    lines = ["Running stage 'train':", "> python train.py", "error: no luck"]
+    lines = ["Running stage 'train':", "> python train.py", "error: train: no luck"]
     lines.append(f"ERROR: failed to reproduce 'train': failed to run: python train.py, {said}")
 
     assert why_it_failed(lines, 255) == ended

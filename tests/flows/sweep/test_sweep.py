@@ -85,7 +85,7 @@ def test_a_cell_that_fails_is_shown_stays_out_of_the_mean_and_runs_again_on_dema
     first = sweep(folder)
 
     assert first.returncode == 1
-    assert "a, seed 13 failed: train: error: no luck" in first.stdout
+    assert "a, seed 13 failed: train: no luck" in first.stdout
     assert "(1/2)" in (folder / TABLE).read_text()
     assert "Traceback" not in first.stdout
 

@@ -199,9 +199,8 @@ def checkout_folder() -> Path:
 def require_names(*names: str) -> None:
     """Raise UserError for the name of a branch or a stage that git does not allow, or that would be an option."""
     for name in names:
-        if name.startswith("-") or not git(
-            Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False
-        ):
+        allowed = git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False)
+        if name.startswith("-") or not allowed:
             raise UserError(f"`{name}`: not the name of a branch or a stage")
 
 

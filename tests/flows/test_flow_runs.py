@@ -5,8 +5,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.flows.operated import Operated
 from tests.flows.test_pipeline import toy
 from tests.small_project import PARROTFLOW, run_module
@@ -38,11 +36,6 @@ stages:
 """
 
 
-@pytest.fixture
-def server(shared_server: Operated) -> Operated:
-    return shared_server
-
-
 def run(server: Operated, folder: Path) -> "subprocess.CompletedProcess[str]":
     return run_module(PARROTFLOW, ["run"], folder, server.environment)
 
@@ -67,64 +60,64 @@ def tasks(server: Operated, run_id: str, **states: str) -> dict[str, dict[str, A
     return dict(wait_until(read))
 
 
-def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_page(server: Operated, tmp_path: Path) -> None:
+def test_a_run_is_seen_with_its_graph_its_states_its_logs_and_its_page(shared_server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", TWO)
 
-    done = run(server, folder)
+    done = run(shared_server, folder)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    flow_run = the_run(server, done)
+    flow_run = the_run(shared_server, done)
     assert flow_run["state_name"] == "Completed"
-    seen = tasks(server, flow_run["id"], first="Ran", second="Ran")
+    seen = tasks(shared_server, flow_run["id"], first="Ran", second="Ran")
     assert seen["first"]["total_run_time"] >= 2
     assert seen["second"]["task_inputs"]["wait_for"] == [{"input_type": "task_run", "id": seen["first"]["id"]}]
-    logs = server.post("logs/filter", logs={"task_run_id": {"any_": [seen["first"]["id"]]}})
+    logs = shared_server.post("logs/filter", logs={"task_run_id": {"any_": [seen["first"]["id"]]}})
     line = next(log for log in logs if log["message"] == "one")
     started, printed = map(datetime.fromisoformat, (seen["first"]["start_time"], line["timestamp"]))
     assert started.timestamp() + 2 <= printed.timestamp() <= (folder / "second.txt").stat().st_mtime
-    (page,) = server.post("artifacts/filter", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    (page,) = shared_server.post("artifacts/filter", flow_runs={"id": {"any_": [flow_run["id"]]}})
     assert page["key"] == "pipeline"
     assert "| first | ran |" in page["data"]
     assert "| loss | 1.5 |" in page["data"]
 
     (folder / "second.txt").unlink()
-    tasks(server, the_run(server, run(server, folder))["id"], second="Restored")
+    tasks(shared_server, the_run(shared_server, run(shared_server, folder))["id"], second="Restored")
 
 
 def test_a_failure_has_the_stages_own_message_and_what_depends_on_it_is_in_the_graph(
-    server: Operated, tmp_path: Path
+    shared_server: Operated, tmp_path: Path
 ) -> None:
-    done = run(server, toy(tmp_path / "toy", FAILING))
+    done = run(shared_server, toy(tmp_path / "toy", FAILING))
 
     assert done.returncode == 1
-    flow_run = the_run(server, done)
+    flow_run = the_run(shared_server, done)
     assert flow_run["state_name"] == "Failed"
     assert flow_run["state"]["message"] == "one: no corpus"
-    seen = tasks(server, flow_run["id"], one="Failed", two="Cancelled")
+    seen = tasks(shared_server, flow_run["id"], one="Failed", two="Cancelled")
     assert seen["two"]["task_inputs"]["wait_for"] == [{"input_type": "task_run", "id": seen["one"]["id"]}]
     assert seen["two"]["end_time"]  # else the bar of its graph would grow for ever
 
 
-def test_a_retry_is_one_of_prefects(server: Operated, tmp_path: Path) -> None:
+def test_a_retry_is_one_of_prefects(shared_server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", FLAKY)
     (folder / "fetch.sh").write_text("echo try >> tries\n[ $(wc -l < tries) = 2 ] || exit 69\ncp tries data.txt\n")
 
-    done = run(server, folder)
+    done = run(shared_server, folder)
 
     assert done.returncode == 0
-    assert tasks(server, the_run(server, done)["id"], fetch="Ran")["fetch"]["run_count"] == 2
+    assert tasks(shared_server, the_run(shared_server, done)["id"], fetch="Ran")["fetch"]["run_count"] == 2
 
 
-def test_20000_lines_of_a_stage_are_logged_and_shown(server: Operated, tmp_path: Path) -> None:
+def test_20000_lines_of_a_stage_are_logged_and_shown(shared_server: Operated, tmp_path: Path) -> None:
     folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: seq 20000 && echo 1 > one.txt, outs: [one.txt]}\n")
 
-    done = run(server, folder)
+    done = run(shared_server, folder)
 
     assert done.stdout.count("one │ ") == 20002
-    (one,) = tasks(server, the_run(server, done)["id"], one="Ran").values()
+    (one,) = tasks(shared_server, the_run(shared_server, done)["id"], one="Ran").values()
     filters = {"logs": {"task_run_id": {"any_": [one["id"]]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
     printed: list[str] = []
     for offset in range(0, 2000, 200):
-        logs = server.post("logs/filter", offset=offset, **filters)
+        logs = shared_server.post("logs/filter", offset=offset, **filters)
         printed += [line for log in logs for line in log["message"].split("\n") if line.isdecimal()]
     assert printed == [str(number) for number in range(1, 20001)]

@@ -1,5 +1,6 @@
 """A pipeline of shell commands in a git and DVC repository of its own."""
 
+import subprocess
 from pathlib import Path
 
 from tests.small_project import DVC, make_repository, run_module
@@ -38,6 +39,17 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
     make_repository(folder)
     (folder / ".gitignore").write_text("/.parrotflow/\n")
     return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """A command of git in `folder`; its output. Raises where it fails."""
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path) -> None:
+    """Commit everything."""
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "a change")
 
 
 def dvc(folder: Path, *arguments: str) -> str:

@@ -15,7 +15,7 @@ from flows.experiments.runs import Tidy, append_run
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data
-from tests.flows.sweep.toy_sweep import commit
+from tests.flows.toy import commit
 from tests.small_project import make_repository
 
 RECORD = Path("experiments/toy/runs.jsonl")

@@ -66,20 +66,21 @@ def test_edited_data_is_recorded_and_not_restored(tmp_path: Path) -> None:
     assert (folder / "source.txt").read_text() == "edited\n"
 
 
-def test_a_failure_has_the_commands_exit_code_and_its_own_words_with_all_their_lines(script: Script) -> None:
-    outcome, lines = script("echo working\nprintf 'error: the Hub refused:\\nno such repository\\n'; exit 7")
+@pytest.mark.parametrize(
+    ("text", "exit_code", "message"),
+    [
+        ("printf 'error: the Hub refused:\\nno such repository\\n'; exit 7", 7, "the Hub refused:\nno such repository"),
+        ("echo 'worker 3 exited with 69'; exit 4", 4, "worker 3 exited with 69"),
+        ("kill -9 $$", -signal.SIGKILL, "was killed (SIGKILL) from outside; the same command continues"),
+        ("echo done", 255, "failed to reproduce 'one': output 'out.txt' does not exist"),
+    ],
+)
+def test_a_failure_has_the_commands_exit_code_and_its_last_words_else_dvcs(
+    script: Script, text: str, exit_code: int, message: str
+) -> None:
+    outcome, _ = script(text)
 
-    assert (outcome.result, outcome.exit_code) == ("failed", 7)
-    assert outcome.message == "the Hub refused:\nno such repository"
-    assert lines == ["working", "error: the Hub refused:", "no such repository"]
-
-
-def test_the_exit_code_is_dvcs_and_not_a_number_that_the_stage_prints(script: Script) -> None:
-    outcome, lines = script("echo 'worker 3 exited with 69'; exit 4")
-
-    assert (outcome.exit_code, outcome.transient) == (4, False)
-    assert outcome.message == "worker 3 exited with 69"
-    assert lines == ["worker 3 exited with 69"]
+    assert (outcome.result, outcome.exit_code, outcome.message) == ("failed", exit_code, message)
 
 
 def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(script: Script) -> None:
@@ -89,20 +90,6 @@ def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(script: Script) -> 
 
     assert outcome.result == "ran"
     assert lines == said
-
-
-def test_an_output_that_the_command_does_not_write_is_named_in_dvcs_words(script: Script) -> None:
-    outcome, _ = script("echo done")
-
-    assert outcome.result == "failed"
-    assert "output 'out.txt' does not exist" in outcome.message
-
-
-def test_a_stage_that_was_killed_says_so(script: Script) -> None:
-    outcome, _ = script("kill -9 $$")
-
-    assert outcome.result == "failed"
-    assert outcome.message == "was killed (SIGKILL) from outside; the same command continues"
 
 
 def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
@@ -181,25 +168,16 @@ def test_a_stage_ends_with_a_run_that_is_killed_saves_and_blocks_nobody(
     assert (folder / "saved.txt").read_text() == "saved"
 
 
-def test_a_progress_bar_is_shown_before_its_line_ends_and_only_its_newest_state_is_kept() -> None:
-    lines: list[str] = []
-    split = LineSplitter(lines.extend, every_seconds=0)
+def test_the_lines_of_a_chunk_come_together_and_of_a_progress_bar_its_newest_state() -> None:
+    calls: list[list[str]] = []
+    split = LineSplitter(calls.append, every_seconds=0)
     for number in range(3):
         split.feed(b"%d of 3\r" % number)
         assert len(split.rest) <= len(b"0 of 3\r")
-    for chunk in (b"3 of 3\n", b"10 %\r50", b" %\r100 %\nhalf", b""):
+    for chunk in (b"3 of 3\ntwo\n10 %\r50", b" %\r100 %\nhalf", b""):
         split.feed(chunk)
 
-    assert lines[-5:] == ["2 of 3", "3 of 3", "50", "100 %", "half"]
-
-
-def test_the_lines_of_one_chunk_come_together() -> None:
-    calls: list[list[str]] = []
-    split = LineSplitter(calls.append)
-    for chunk in (b"one\ntwo\nthr", b"ee", b"\n", b""):
-        split.feed(chunk)
-
-    assert calls == [["one", "two"], ["three"]]
+    assert calls[-4:] == [["2 of 3"], ["3 of 3", "two", "50"], ["100 %"], ["half"]]
 
 
 def test_dvc_that_was_killed_is_no_success() -> None:

@@ -8,8 +8,8 @@ import yaml
 from flows.experiments.cells import Cell
 from flows.sweep import clone
 from stages.runtime.errors import UserError
-from tests.flows.sweep.toy_sweep import commit, git, make_sweep
-from tests.flows.toy import dvc, repro
+from tests.flows.sweep.toy_sweep import make_sweep
+from tests.flows.toy import commit, dvc, git, repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
 

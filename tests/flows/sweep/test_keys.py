@@ -12,8 +12,8 @@ from flows.sweep.jobs import Ended
 from flows.sweep.keys import keys_of_cells, sections_and_outs, source_hashes, standings
 from flows.sweep.run_cells import Batch
 from stages.runtime.errors import UserError
-from tests.flows.sweep.toy_sweep import DVC_YAML, commit, git, make_sweep
-from tests.flows.toy import dvc
+from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
+from tests.flows.toy import commit, dvc, git
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
 RECORD = Path("runs.jsonl")

@@ -26,7 +26,8 @@ from flows.sweep.run_cells import Batch
 from stages.runtime.errors import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
-from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, commit, environment, git, make_sweep, sweep
+from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, environment, make_sweep, sweep
+from tests.flows.toy import commit, git
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance

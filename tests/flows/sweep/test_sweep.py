@@ -17,8 +17,8 @@ import yaml
 from flows.experiments.runs import recorded_runs as runs_of
 from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
-from tests.flows.sweep.toy_sweep import TWO_CELLS, commit, environment, git, make_sweep, said_of, sweep
-from tests.flows.toy import dvc, repro
+from tests.flows.sweep.toy_sweep import TWO_CELLS, environment, make_sweep, said_of, sweep
+from tests.flows.toy import commit, dvc, git, repro
 from tests.small_project import DVC, run_module
 
 ONE_RECIPE = TWO_CELLS | {"axes": {"recipe": {"a": {"model.name": "a"}}}, "claims": [], "comparisons": {}}

@@ -7,7 +7,7 @@ import pytest
 from flows.checkout import CHECKOUT_VARIABLE
 from flows.experiments.cells import Cell
 from flows.sweep.pool import sweep_cell
-from tests.flows.sweep.toy_sweep import git
+from tests.flows.toy import git
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "a"})
 

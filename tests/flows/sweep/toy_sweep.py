@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.flows.toy import commit
 from tests.small_project import PARROTFLOW, make_repository, run_module
 
 TRAIN = """\
@@ -67,15 +68,6 @@ def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Pat
     (folder / ".gitignore").write_text("/.parrotflow/\n")
     commit(folder)
     return folder
-
-
-def commit(folder: Path) -> None:
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "a change")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def environment(home: Path) -> dict[str, str]:

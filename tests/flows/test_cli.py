@@ -5,14 +5,11 @@ import re
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flows.cli import app, ui
-from stages.runtime.errors import EXIT_INTERRUPTED
-from stages.runtime.stage import run_stage
+from flows.cli import ui
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,20 +51,6 @@ def test_options_are_passed_on_and_the_exit_code_comes_back() -> None:
 
     assert done.returncode == 2
     assert "--step: invalid int value: 'x'" in done.stderr
-
-
-def test_ctrl_c_ends_with_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("flows.plan.settings.check_params", interrupted)
-
-    with pytest.raises(SystemExit) as ended:
-        run_stage(partial(app, ["why"]))
-
-    assert ended.value.code == EXIT_INTERRUPTED
-    assert "interrupted" in capsys.readouterr().err
 
 
 def test_the_pages_have_a_folder_for_their_database_before_any_run(

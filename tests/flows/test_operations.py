@@ -15,20 +15,6 @@ pytestmark = pytest.mark.acceptance
 
 STAGE = "stages:\n  slow: {cmd: touch slow.txt, outs: [slow.txt]}\n"
 
-SLOW = """\
-stages:
-  first: {cmd: echo 1 > first.txt, outs: [first.txt]}
-  slow: {cmd: sleep 600 && touch slow.txt, outs: [slow.txt]}
-"""
-
-
-def wait_for(process: "subprocess.Popen[str]", words: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if words in line:
-            return
-    pytest.fail(f"ended before it said `{words}`")
-
 
 def scheduled(server: Operated, folder: Path, **arguments: object) -> "subprocess.Popen[str]":
     """One run of a deployment's flow, as a worker starts it: in a process of its own."""
@@ -71,21 +57,6 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
     said, _ = scheduled(shared_server, folder, branch="results", results_branch="next").communicate()
     assert "END Completed" in said
     assert list((tmp_path / "file" / "store").rglob("*"))
-
-
-def test_a_killed_run_is_taken_up_by_the_next(shared_server: Operated, tmp_path: Path) -> None:
-    folder = operated_toy(tmp_path / "toy", SLOW, str(tmp_path / "store"))
-    process = scheduled(shared_server, folder)
-    wait_for(process, "slow │ started")
-    process.kill()
-    process.wait()
-    (folder / "dvc.yaml").write_text((folder / "dvc.yaml").read_text().replace("sleep 600", "sleep 0"))
-    commit(folder)
-
-    said, _ = scheduled(shared_server, folder).communicate()
-
-    assert "END Completed" in said, said
-    assert "slow.txt" in git(folder, "show", "results:dvc.lock")
 
 
 def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_own(

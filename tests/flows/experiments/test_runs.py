@@ -30,17 +30,10 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
 
     assert recorded_runs(record) == [failed, finished(cells[1]), finished(cells[0])]
     assert last_runs(record) == {cell.id: finished(cell) for cell in cells[:2]}
+    diverged = finished(cells[2]).model_copy(update={"curves": {"curve.tsv:loss": [(2.0, math.inf), (3.0, math.nan)]}})
+    append_run(record, diverged)
+    assert str(recorded_runs(record)[-1].curves) == str(diverged.curves)
     assert recorded_runs(tmp_path / "none.jsonl") == []
-
-
-def test_a_curve_that_diverged_is_read_back(tmp_path: Path) -> None:
-    _, cells = small_experiment(tmp_path)
-    curves = {"curve.tsv:loss": [(1.0, 2.0), (2.0, math.inf), (3.0, math.nan)]}
-    append_run(tmp_path / "runs.jsonl", finished(cells[0]).model_copy(update={"curves": curves}))
-
-    (run,) = recorded_runs(tmp_path / "runs.jsonl")
-
-    assert str(run.curves) == str(curves)
 
 
 @pytest.mark.parametrize("broken", ["2\t", "\t8.5", "2\tn/a", "two\t8.5", "2", "2\t\0", "2\t" + "x" * 150_000])
@@ -83,9 +76,13 @@ def test_every_cell_has_a_row_also_those_that_failed_or_never_ran(tmp_path: Path
     experiment, cells = small_experiment(tmp_path)
     failed = finished(cells[1]).model_copy(update={"state": "failed", "message": "no luck"})
 
-    data = tidy(NAME, experiment, cells, [finished(cells[0], 2.0), failed])
+    lacks_cost = finished(cells[2])
+    del lacks_cost.reports["scores.json"]["cost"]
 
-    assert data.frame["state"].tolist() == ["finished", "failed", *["not run"] * 10]
+    data = tidy(NAME, experiment, cells, [finished(cells[0], 2.0), failed, lacks_cost])
+
+    assert data.frame["state"].tolist() == ["finished", "failed", "finished", *["not run"] * 9]
+    assert data.frame.loc[2, ["loss", "cost", "half"]].notna().tolist() == [True, False, False]
     numbers = data.frame[["loss", "cost", "half", "loss low", "loss high"]]
     assert numbers.loc[0].tolist() == [2.0, 1.0, 0.5, 1.5, 2.5]
     assert numbers.loc[1].isna().all()
@@ -111,15 +108,6 @@ def test_runs_from_several_commits_are_noted(tmp_path: Path) -> None:
     runs = [finished(cells[0]), finished(cells[1]).model_copy(update={"baseline": "later"})]
 
     assert tidy(NAME, experiment, cells, runs).notes == ("The runs were started from 2 commits: later, start.",)
-
-
-def test_a_number_that_a_report_lacks_is_missing(tmp_path: Path) -> None:
-    experiment, cells = small_experiment(tmp_path)
-    run = finished(cells[0])
-    del run.reports["scores.json"]["cost"]
-
-    row = tidy(NAME, experiment, cells, [run]).frame.loc[0]
-    assert row[["loss", "cost", "half"]].notna().tolist() == [True, False, False]
 
 
 def test_the_order_in_which_runs_ended_and_earlier_failures_change_nothing(tmp_path: Path) -> None:

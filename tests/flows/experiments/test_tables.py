@@ -2,8 +2,6 @@
 
 import math
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,15 +153,6 @@ def test_no_row_is_an_argument_of_the_line_break_before_it(tmp_path: Path) -> No
     data.frame["size"] = data.frame["size"].cat.rename_categories(lambda size: f"[{size}]")
 
     assert tex(means_table(data, "main")).count("\n    {}[w") == 8
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
-def test_a_latex_document_with_the_tables_compiles(tmp_path: Path) -> None:
-    tables = "\n".join(tex(table) for table in both_tables(tmp_path))
-    document = f"\\documentclass{{article}}\\usepackage{{booktabs}}\\begin{{document}}\n{tables}\n\\end{{document}}\n"
-    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
-
-    subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, check=True)
 
 
 def test_a_number_that_is_printed_as_0_and_is_none_has_a_note(tmp_path: Path) -> None:

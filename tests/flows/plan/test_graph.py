@@ -1,5 +1,4 @@
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import yaml
 from flows.plan.changes import Reason
 from flows.plan.graph import PlannedStage, make_plan
 from stages.runtime.errors import UserError
-from tests.flows.toy import dvc, make_toy, repro
+from tests.flows.toy import commit, dvc, make_toy, repro
 
 
 @pytest.fixture
@@ -171,30 +170,6 @@ def test_a_file_that_dvc_yaml_newly_names_is_a_reason(toy: Path) -> None:
     assert plan()["first"].reasons == (Reason("code", "new.py", new="is new in dvc.yaml"),)
 
 
-ONE_WITH_METRICS = """\
-stages:
-  one:
-    cmd: echo 1 > out.txt && echo {} > m.json
-    deps: [source.txt]
-    outs: [out.txt]
-    metrics:
-      - m.json: {cache: false}
-"""
-
-
-def test_missing_results_that_only_the_run_cache_has_are_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_toy(tmp_path / "toy", ONE_WITH_METRICS)
-    repro(folder)
-    monkeypatch.chdir(folder)
-    (folder / "out.txt").unlink()
-    (folder / "m.json").unlink()
-
-    assert states() == {"one": "restore"}
-    assert "is cached - skipping run" in repro(folder)
-
-
 ALWAYS = """\
 stages:
   look:
@@ -227,9 +202,7 @@ def test_a_stage_that_always_runs_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_toy(tmp_path / "source")
     repro(source)
-    commit = ["git", "commit", "-qm", "data"]
-    for command in (["git", "add", "-A"], commit):
-        subprocess.run(command, cwd=source, check=True)
+    commit(source)
     folder = make_toy(tmp_path / "toy")
     (folder / "dvc.yaml").write_text(
         "stages:\n  use: {cmd: cp join.txt used.txt, deps: [join.txt], outs: [used.txt]}\n"

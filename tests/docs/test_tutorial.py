@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.small_pipeline import environment, git, make_pipeline
+from tests.flows.small_pipeline import environment, make_pipeline
+from tests.flows.toy import git
 from tests.small_project import ROOT
 
 pytestmark = pytest.mark.acceptance

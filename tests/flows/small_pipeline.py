@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.flows.toy import commit
 from tests.small_project import DVC, ROOT, SECTIONS, make_repository, run_module, write_corpus, write_params
 
 STAGES = [
@@ -52,13 +53,8 @@ def make_pipeline(folder: Path, documents: int = 40) -> Path:
     for name in (".gitignore", ".dvcignore"):
         (folder / name).write_text((ROOT / name).read_text())
     make_repository(folder)
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "start")
+    commit(folder)
     return folder
-
-
-def git(folder: Path, *arguments: str) -> None:
-    run(["git", *arguments], folder)
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:

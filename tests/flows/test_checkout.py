@@ -1,6 +1,5 @@
 """The checkout of a deployment: what it takes from each side, and that nothing computed is lost."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from flows.checkout import (
     require_values,
 )
 from stages.runtime.errors import UnavailableError, UserError
-from tests.flows.toy import make_toy
+from tests.flows.toy import git, make_toy
 
 DVC_YAML = """\
 stages:
@@ -24,11 +23,6 @@ stages:
     outs: [one.txt]
     metrics: [scores/one.json: {cache: false}]
 """
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def lock(remarks: str) -> str:
@@ -70,7 +64,7 @@ def test_results_come_from_the_last_run_and_everything_else_from_the_branch_that
     folder, work = checkout(source), source.parent / "work"
     (folder / "dvc.lock").write_text(lock("computed\n"))
     (folder / "scores/one.json").write_text("2\n")
-    commit_results(folder, "Results of one", "results")
+    first = commit_results(folder, "Results of one", "results")
     commit(work, dvc_lock=lock("theirs\n"), scores__one_json="3\n", one_sh="b\n")
     git(work, "push", "-q", "origin", "main")
 
@@ -79,27 +73,25 @@ def test_results_come_from_the_last_run_and_everything_else_from_the_branch_that
     assert (folder / "dvc.lock").read_text() == lock("computed\n")
     assert (folder / "scores/one.json").read_text() == "2\n"
     assert (folder / "one.sh").read_text() == "b\n"
-
-
-def test_each_commit_of_results_has_the_results_before_it_and_the_commit_that_ran_as_parents(source: Path) -> None:
-    folder = checkout(source)
-    (folder / "dvc.lock").write_text(lock("first\n"))
-    first = commit_results(folder, "Results of one", "results")
-    checkout(source)
     (folder / "dvc.lock").write_text(lock("second\n"))
     second = commit_results(folder, "Results of two", "results")
-
-    assert git(folder, "rev-parse", f"{second}^1") == first
-    assert git(folder, "rev-parse", f"{second}^2") == git(folder, "rev-parse", "origin/main")
+    assert git(folder, "rev-parse", f"{second}^1", f"{second}^2").split() == [first, git(work, "rev-parse", "main")]
 
 
-def test_overrides_of_one_run_do_not_stick_to_the_branch(source: Path) -> None:
+def test_the_next_run_pushes_what_could_not_be_pushed_and_overrides_do_not_stick_to_the_branch(
+    source: Path,
+) -> None:
     work = source.parent / "work"
     commit(work, params_yaml="steps: 1\n")
     git(work, "push", "-q", "origin", "main")
     folder = checkout(source)
     (folder / "params.yaml").write_text("steps: 1000\n")
     assert commit_results(folder, "Results with overrides", "results")
+    away = source.rename(source.with_name("away"))
+    with pytest.raises(UnavailableError):
+        push_commits(folder, "results")
+    away.rename(source)
+    bring_up_to_date(folder, str(source), "main", "results")
     push_commits(folder, "results")
     assert at_origin(source, "params.yaml") == "steps: 1000"
 
@@ -139,21 +131,6 @@ def test_a_push_after_another_machine_is_refused_and_the_next_run_starts_from_it
     commit_results(folder, "Results of two", "results")
     push_commits(folder, "results")
     assert at_origin(source, "dvc.lock") + "\n" == lock("mine\n")
-
-
-def test_a_commit_that_could_not_be_pushed_is_kept_and_pushed_by_the_next_run(source: Path) -> None:
-    folder = checkout(source)
-    (folder / "dvc.lock").write_text(lock("computed\n"))
-    commit_results(folder, "Results of one", "results")
-    away = source.rename(source.with_name("away"))
-    with pytest.raises(UnavailableError):
-        push_commits(folder, "results")
-
-    away.rename(source)
-    bring_up_to_date(folder, str(source), "main", "results")
-    push_commits(folder, "results")
-
-    assert at_origin(source, "dvc.lock") + "\n" == lock("computed\n")
 
 
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:

@@ -19,8 +19,8 @@ from flows.scheduled import scheduled, served
 from flows.sweep.pool import DEPLOYMENT, sweep_cell
 from stages.runtime.errors import UserError
 from tests.flows.operated import Operated, answers, free_port
-from tests.flows.small_pipeline import git
 from tests.flows.test_pipeline import environment, toy
+from tests.flows.toy import git
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance

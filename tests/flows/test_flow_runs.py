@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.flows.operated import Operated
+from tests.flows.run.test_one_run import FLAKY
 from tests.flows.test_pipeline import toy
 from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
@@ -25,14 +26,6 @@ FAILING = """\
 stages:
   one: {cmd: 'echo error: no corpus && exit 2', outs: [one.txt]}
   two: {cmd: cp one.txt two.txt, deps: [one.txt], outs: [two.txt]}
-"""
-
-FLAKY = """\
-stages:
-  fetch:
-    cmd: sh fetch.sh
-    outs: [data.txt]
-    meta: {flow: {retries: 1, retry_delay_seconds: 0}}
 """
 
 

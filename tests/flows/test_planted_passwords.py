@@ -1,26 +1,20 @@
 """Passwords planted wherever a user may have one: in nothing that a run, a sweep and a publication write or print."""
 
-import base64
 import gzip
-import http.server
-import json
 import os
 import subprocess
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.flows.small_pipeline import environment, git, make_pipeline
-from tests.small_project import FILES_SOURCE, PARROTFLOW, SECTIONS, function_text, run_module, write_params
+from tests.flows.small_pipeline import environment, make_pipeline
+from tests.flows.toy import git
+from tests.small_project import PARROTFLOW, run_module
 
 pytestmark = pytest.mark.acceptance
 
-
-ROWS = {"kind": "files", "text": ["content"], "fields": {"source": None, "path": None, "license": None}}
 
 EXPERIMENT = {
     "question": "Do more held-out documents change anything?",
@@ -45,49 +39,13 @@ VARIABLES = {
 }
 
 
-class AsksForALogin(http.server.BaseHTTPRequestHandler):
-    """Serves rows to the user of netrc alone."""
-
-    def do_GET(self) -> None:
-        login = base64.b64encode(f"bob:{planted('netrc')}".encode()).decode()
-        known = self.headers.get("Authorization") == f"Basic {login}"
-        body = "".join(json.dumps({"content": function_text(number)}) + "\n" for number in range(100, 140)).encode()
-        self.send_response(200 if known else 401)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), AsksForALogin) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{running.server_port}"
-        running.shutdown()
-
-
-def project(folder: Path, url: str) -> Path:
-    """The whole pipeline with rows of a server among its sources, and passwords in the remotes of git and DVC."""
+def project(folder: Path) -> Path:
+    """The whole pipeline, with passwords in the remotes of git and DVC."""
     make_pipeline(folder, documents=10)
-    rows = FILES_SOURCE | ROWS | {"globs": [url], "name": "rows"}
-    write_params(
-        folder,
-        *SECTIONS,
-        train__max_steps=4,
-        collect__sources=[FILES_SOURCE, rows],
-        card__describes=["mine", "rows"],
-        publish__gate__allow_worse=True,
-    )
     (folder / "experiments").mkdir()
     (folder / "experiments/shares.yaml").write_text(yaml.safe_dump(EXPERIMENT))
     git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "with rows")
+    git(folder, "commit", "-q", "-m", "an experiment")
     git(folder, "remote", "add", "origin", f"https://bob:{planted('git')}@127.0.0.1:9/name.git")
     (folder / ".dvc/config.local").write_text(
         f"[core]\n    remote = store\n['remote \"store\"']\n    url = https://bob:{planted('dvc-url')}@127.0.0.1:9/x\n"
@@ -98,8 +56,7 @@ def project(folder: Path, url: str) -> Path:
 
 def said(folder: Path, *arguments: str) -> str:
     """What a command of parrotflow prints."""
-    own = environment(folder, **VARIABLES, NETRC=str(folder.parent / "netrc"))
-    done = run_module(PARROTFLOW, arguments, folder, own, stderr=subprocess.STDOUT)
+    done = run_module(PARROTFLOW, arguments, folder, environment(folder, **VARIABLES), stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -122,16 +79,12 @@ def written_with(secret: str, folder: Path) -> list[str]:
     return [str(file.relative_to(folder)) for file in files if secret.encode() in contents(file)]
 
 
-def test_no_password_is_in_what_a_run_a_sweep_and_a_publication_write(tmp_path: Path, server: str) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text(f"machine 127.0.0.1 login bob password {planted('netrc')}\n")
-    netrc.chmod(0o600)
-    folder = project(tmp_path / "project", f"http://{server}/rows.jsonl")
+def test_no_password_is_in_what_a_run_a_sweep_and_a_publication_write(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
 
     printed = said(folder, "run") + said(folder, "sweep", "shares") + said(folder, "published", "list")
 
     assert (folder / "published/tiny/main/record/inputs.json").exists()
-    assert "rows" in (folder / "published/tiny/main/record/inputs.json").read_text()
     assert (folder / "experiments/shares/tables/main.md").exists()
     secret = "pLaNtEd"
     assert written_with(secret, folder) == []

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.small_pipeline import STAGES, dvc, environment, git, make_pipeline, outs, repro, run
+from tests.flows.small_pipeline import STAGES, dvc, environment, make_pipeline, outs, repro, run
+from tests.flows.toy import git
 from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
 

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from tests.flows.operated import Operated, operated, worker
-from tests.flows.small_pipeline import STAGES, git, make_pipeline, run
+from tests.flows.small_pipeline import STAGES, make_pipeline, run
+from tests.flows.toy import git
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
@@ -83,14 +84,11 @@ def test_a_schedule_fires_runs_what_new_data_affects_pushes_commits_and_then_run
         ["git", "log", "--format=%s", "results"], cwd=project.parent / "origin.git", text=True
     )
     assert parent.count("Results of ") == 2
-    assert cached(tmp_path / "store", outs(project, second)["model"])
+    model = outs(project, second)["model"]
+    assert (tmp_path / "store/files/md5" / model[:2] / model[2:]).exists()
 
 
 def stage_states(server: Operated, number: int) -> dict[str, str]:
     """The stages of the n-th run with their states."""
     states = server.task_states(server.flow_runs("scheduled")[number]["id"])
     return {name: state for name, state in states.items() if name in STAGES}
-
-
-def cached(store: Path, md5: str) -> bool:
-    return (store / "files" / "md5" / md5[:2] / md5[2:]).exists()

@@ -88,25 +88,15 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ({"train.max_steps": "many"}, "train.max_steps = 'many': Input should be a valid integer"),
-        ({"train.optimizer.nam": "muon"}, "train.optimizer.nam: unknown parameter"),
-    ],
-)
-def test_values_are_checked_by_the_sections_of_params_yaml(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, override: dict[str, Any], message: str
-) -> None:
-    write_experiment(tmp_path, base=override, axes=EXPERIMENT["axes"] | {"size": {"small": {}, "large": {}}})
+def test_values_are_checked_by_the_sections_of_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_experiment(
+        tmp_path, base={"train.max_steps": "many"}, axes=EXPERIMENT["axes"] | {"size": {"small": {}, "large": {}}}
+    )
     file = tmp_path / "experiments/toy.yaml"
     values = yaml.safe_load(file.read_text()) | {"axes": {"size": {"small": {}}, "recipe": {"a": {}}}}
     values["seeds"]["keys"] = ["train.seed"]
     file.write_text(yaml.safe_dump(values, sort_keys=False))
     monkeypatch.chdir(ROOT)
 
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"train\.max_steps = 'many': .*integer.* \(cell small, a, seed 0\)"):
         checked(str(file))
-
-    assert message in str(error.value)
-    assert "(cell small, a, seed 0)" in str(error.value)

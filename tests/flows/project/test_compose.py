@@ -64,20 +64,16 @@ def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path, co
     assert "fibonacci" not in str(card)
 
 
-def test_a_chosen_model_replaces_the_architecture_whole(tmp_path: Path) -> None:
-    model = composed(tmp_path, "model=llama_mini")["train"]["model"]
+def test_a_preset_replaces_an_open_mapping_whole_and_leaves_what_it_does_not_name(tmp_path: Path) -> None:
+    before, after = read_params_file(), composed(tmp_path, "model=llama_mini", "evaluate.sets.mine=corpus/mine.txt")
 
+    model = after["train"].pop("model")
     assert isinstance(model, dict)
     assert model["model_type"] == "llama"
     assert "head_dim" not in model
-
-
-def test_a_recipe_leaves_what_it_does_not_name(tmp_path: Path) -> None:
-    before, after = read_params_file(), composed(tmp_path, "recipe=codeparrot_small")
-
-    assert after["train"]["global_batch_size"] == 192
-    assert after["train"]["seed"] == before["train"]["seed"]
-    assert after["collect"] == before["collect"]
+    assert after["evaluate"]["sets"] == {"mine": "corpus/mine.txt"}
+    assert before["train"].items() >= after["train"].items()
+    assert composed_text(["optimizer=muon"]) == (ROOT / "params.yaml").read_text(), "params.yaml said so already"
 
 
 def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> None:
@@ -117,17 +113,6 @@ def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
 
     assert re.search(r"max_steps: 70 +# optimizer steps", path.read_text())
     assert read_params_file(path) == composed(tmp_path, "train.max_steps=70")
-
-
-def test_an_entry_of_an_open_mapping_is_added_by_its_key(tmp_path: Path) -> None:
-    sets = composed(tmp_path, "evaluate.sets.mine=corpus/mine.txt")["evaluate"]["sets"]
-
-    assert isinstance(sets, dict)
-    assert sets["mine"] == "corpus/mine.txt"
-
-
-def test_nothing_changes_where_params_say_so_already() -> None:
-    assert composed_text(["optimizer=muon"]) == (ROOT / "params.yaml").read_text()
 
 
 @pytest.mark.parametrize(

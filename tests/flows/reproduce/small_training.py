@@ -5,8 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.flows.small_pipeline import git
-from tests.flows.toy import repro
+from tests.flows.toy import git, repro
 from tests.small_project import ROOT, make_repository
 
 DVC_YAML = """\

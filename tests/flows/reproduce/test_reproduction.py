@@ -28,8 +28,8 @@ from stages.runtime.errors import EXIT_TERMINATED, UserError
 from stages.runtime.stage_code import StageCode, code_in
 from tests.flows.reproduce.published import seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
-from tests.flows.small_pipeline import git, run
-from tests.flows.toy import repro
+from tests.flows.small_pipeline import run
+from tests.flows.toy import git, repro
 from tests.small_project import ROOT
 from tests.waiting import wait_until, wait_until_ended
 

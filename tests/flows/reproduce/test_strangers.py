@@ -18,8 +18,7 @@ from stages.formats.revision.provenance import EXECUTION, PROVENANCE, GitState
 from stages.runtime.errors import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
-from tests.flows.small_pipeline import git
-from tests.flows.toy import repro
+from tests.flows.toy import git, repro
 from tests.small_project import ROOT
 
 SECRET = "PLANTED-9f27c1"

@@ -29,13 +29,13 @@ def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_p
     text = (project / "params.yaml").read_text().replace("width: 2", "width: 2  # of the model")
     (project / "params.yaml").write_text(text)
 
-    folder = made(git(project, "rev-parse", "HEAD").strip())
+    folder = made(git(project, "rev-parse", "HEAD"))
 
     assert yaml.safe_load((folder / "params.yaml").read_text())["model"] == {"width": 7, "name": "z", "seed": 0}
     assert "# of the model" in (folder / "params.yaml").read_text()
     assert (folder / "train.py").read_bytes() == (project / "train.py").read_bytes()
     assert Path(dvc(folder, "cache", "dir").strip()) == project / ".dvc/cache"
-    assert git(project, "status", "--porcelain") == " M params.yaml\n"
+    assert git(project, "status", "--porcelain") == " M params.yaml"
 
 
 def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path) -> None:
@@ -81,7 +81,7 @@ def test_the_folder_of_the_project_may_have_a_comma_in_its_name(
 def test_a_folder_that_is_no_clone_is_made_anew_and_git_never_falls_back_to_the_project(project: Path) -> None:
     (clone.CLONES / CELL.id).mkdir(parents=True)
     (project / "train.py").write_text("changed and not committed\n")
-    head = git(project, "rev-parse", "HEAD").strip()
+    head = git(project, "rev-parse", "HEAD")
 
     folder = made(head)
 
@@ -101,7 +101,7 @@ def test_a_sweep_starts_from_a_clean_tree_but_for_results_and_new_files(project:
     git(project, "add", "reports", "dvc.yaml")
     git(project, "commit", "-qm", "a change")
     (project / "reports/times.json").write_text("2")
-    assert clone.head_commit() == git(project, "rev-parse", "HEAD").strip()
+    assert clone.head_commit() == git(project, "rev-parse", "HEAD")
 
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")
     with pytest.raises(UserError, match=r"^params\.yaml: not as in the last commit"):

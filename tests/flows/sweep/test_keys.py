@@ -126,18 +126,6 @@ def test_data_that_dvc_keeps_counts_by_its_content(project: Path) -> None:
     assert keys("collect") != before
 
 
-def test_a_clone_in_which_git_converts_line_ends_is_refused(project: Path) -> None:
-    Path("source.txt").write_bytes(b"a\r\nb\r\n")
-    commit(project)
-    Path(".gitattributes").write_text("* text=auto\n")
-    commit(project)
-    git(project, "add", "--renormalize", ".")
-    commit(project)
-
-    with pytest.raises(UserError, match=r"^source\.txt: a clone of the last commit.*\.gitattributes"):
-        keys("train")
-
-
 def test_what_a_run_reads_and_writes_is_that_of_its_targets(project: Path) -> None:
     assert sections_and_outs(["train"], Path("toy.yaml")) == (
         {"model", "other"},

@@ -26,7 +26,8 @@ from flows.sweep.run_cells import Batch
 from stages.runtime.errors import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
-from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, environment, make_sweep, sweep
+from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, make_sweep, sweep
+from tests.flows.test_pipeline import environment
 from tests.flows.toy import commit, git
 from tests.waiting import wait_until
 
@@ -184,7 +185,7 @@ JOB = Job("key", (CELL.id,), ("train",))
 
 def on_pool(client: Any = None, deployment: Any = None) -> OnPool:
     """One cell as the only one of a sweep of the working directory's project."""
-    head = git(Path(), "rev-parse", "HEAD").strip()
+    head = git(Path(), "rev-parse", "HEAD")
     batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), ("model",), RECORD)
     return OnPool(client, deployment, head, {CELL.id: {}}, batch, Progress("sweep toy", {CELL.id: CELL}))
 

@@ -17,7 +17,8 @@ import yaml
 from flows.experiments.runs import recorded_runs as runs_of
 from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
-from tests.flows.sweep.toy_sweep import TWO_CELLS, environment, make_sweep, said_of, sweep
+from tests.flows.sweep.toy_sweep import TWO_CELLS, make_sweep, said_of, sweep
+from tests.flows.test_pipeline import environment
 from tests.flows.toy import commit, dvc, git, repro
 from tests.small_project import DVC, run_module
 
@@ -46,7 +47,7 @@ def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_
     assert len(list((tmp_path / "dvc/repo").iterdir())) == 1, "what DVC knows of a clone's files outlives it"
     assert stages_that_ran(folder) == {"train": 1}
     assert "holds: b is better." in done.stdout
-    assert git(folder, "status", "--porcelain") == "?? experiments/toy/\n"
+    assert git(folder, "status", "--porcelain") == "?? experiments/toy/"
     assert list((folder / ".parrotflow/sweep").iterdir()) == []
     names = {run.experiment for run in runs_of(folder / RECORD)}
     assert names == set(dvc(folder, "exp", "list", "--name-only").split())

@@ -1,10 +1,10 @@
 """A toy experiment in a repository of git and DVC with a commit: three stages, of which only the last differs."""
 
-import os
 import subprocess
 from pathlib import Path
 
 from tests.flows.experiments.small_experiment import EXPERIMENT, write_experiment
+from tests.flows.test_pipeline import environment
 from tests.flows.toy import commit
 from tests.small_project import PARROTFLOW, make_repository, run_module
 
@@ -68,12 +68,6 @@ def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Pat
     (folder / ".gitignore").write_text("/.parrotflow/\n")
     commit(folder)
     return folder
-
-
-def environment(home: Path) -> dict[str, str]:
-    kept = {"PREFECT_API_URL"}
-    values = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_") or name in kept}
-    return values | {"HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
 
 def sweep(folder: Path, *options: str, **variables: str) -> "subprocess.CompletedProcess[str]":

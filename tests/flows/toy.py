@@ -43,9 +43,8 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
 
 def git(folder: Path, *arguments: str) -> str:
     """A command of git in `folder`; its output. Raises where it fails."""
-    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.rstrip(
-        "\n"
-    )
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.rstrip("\n")
 
 
 def commit(folder: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from flows.experiments.cells import cells_of, check_cells, read_experiment
 from flows.experiments.experiment import experiment_path
@@ -89,14 +88,9 @@ def test_a_grid_that_cannot_be_is_refused_before_anything_runs(
 
 
 def test_values_are_checked_by_the_sections_of_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_experiment(
-        tmp_path, base={"train.max_steps": "many"}, axes=EXPERIMENT["axes"] | {"size": {"small": {}, "large": {}}}
-    )
-    file = tmp_path / "experiments/toy.yaml"
-    values = yaml.safe_load(file.read_text()) | {"axes": {"size": {"small": {}}, "recipe": {"a": {}}}}
-    values["seeds"]["keys"] = ["train.seed"]
-    file.write_text(yaml.safe_dump(values, sort_keys=False))
+    axes, seeds = {"size": {"small": {}}, "recipe": {"a": {}}}, {"keys": ["train.seed"], "values": [0]}
+    write_experiment(tmp_path, base={"train.max_steps": "many"}, axes=axes, seeds=seeds)
     monkeypatch.chdir(ROOT)
 
     with pytest.raises(UserError, match=r"train\.max_steps = 'many': .*integer.* \(cell small, a, seed 0\)"):
-        checked(str(file))
+        checked(str(tmp_path / "experiments/toy.yaml"))

@@ -47,8 +47,8 @@ PRESENT_BEFORE = {STATE_DIR.name, "lost+found"}
 """What a folder may hold before its first checkout: a deployment's lock, and the `lost+found` of a new disk."""
 
 
-def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> str:
-    """Clone or update; afterwards HEAD is `branch` and the results are those of `results_branch`. Returns HEAD.
+def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> None:
+    """Clone or update; afterwards HEAD is `branch` and the results are those of `results_branch`.
 
     Nothing is merged: everything but results comes from `branch`. What results do not fit is computed or restored.
 
@@ -63,7 +63,6 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         outs = uncached_outs(folder)
         if results := [path for path in there if is_result(path, outs) and not path.endswith(".gitignore")]:
             git(folder, "checkout", "--quiet", last, "--", *results)
-    return head(folder)
 
 
 def last_results(folder: Path, results_branch: str) -> str:
@@ -123,9 +122,9 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
 
     Raises UserError if other files changed than results.
     """
-    # Overrides are written to params.yaml.
-    changed, results = _changed(folder), (*uncached_outs(folder), str(PARAMS_FILE))
-    if foreign := [path for path in changed if not is_result(path, results)]:
+    changed = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
+    results = (*uncached_outs(folder), str(PARAMS_FILE))  # overrides are written to params.yaml
+    if foreign := [path for entry in changed if entry and not is_result(path := entry[3:], results)]:
         raise UserError(
             f"{folder}: {', '.join(foreign[:5])} changed during the run and are not results; nothing committed"
         )
@@ -171,16 +170,6 @@ def is_result(path: str, results: Sequence[str]) -> bool:
     """Whether a run may have written a tracked file."""
     written = path.endswith(WRITTEN_BY_DVC)
     return written or any(path == result or path.startswith(f"{result}/") for result in results)
-
-
-def head(folder: Path) -> str:
-    """The commit that is checked out."""
-    return git(folder, "rev-parse", "HEAD")
-
-
-def _changed(folder: Path) -> list[str]:
-    entries = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
-    return [entry[3:] for entry in entries if entry]
 
 
 def source_address(default: str) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from flows.experiments.experiment import Condition, bare_name, experiment_path, 
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.runs import (
     RECORD,
+    SIDES,
     Run,
     Tidy,
     headings,
@@ -129,53 +131,39 @@ def summary(results: Results) -> Sequence[str]:
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
 
 
-def committed_rows(name: str) -> pd.DataFrame:
-    """The last commit's runs.csv as text, by the ids of cells. Raises UserError if it has none."""
-    from flows.dvc_repo import git  # here: it imports DVC
-
-    path = results_folder(name) / RUNS
-    text = git(Path(), "show", f"HEAD:./{path}", check=False)
-    if not text:
-        raise UserError(f"{path}: not in the last commit, with which --check compares; commit it first")
-    return pd.read_csv(StringIO(text), dtype=str, keep_default_na=False).set_index("cell")
-
-
 def check(name: str, results: Results) -> tuple[list[str], bool]:
     """Compare the runs of the last commit's runs.csv with those now, number by number.
 
     Returns a line for each number that is not equal, and whether every one is within the interval committed with its
-    own run.
+    own run. Raises UserError if the last commit has no runs.
     """
-    stored, data, lines, differ, count = committed_rows(name), results.data, [], False, 0
-    now = pd.DataFrame(data.frame).set_index("cell")
-    metrics = {name: heading for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
-    known = dict(zip(data.frame["cell"], data.labels, strict=True))
-    for cell in [*stored.index, *(cell for cell in now.index if cell not in stored.index)]:
-        label = known.get(cell, cell)
-        if cell not in now.index or cell not in stored.index:
-            lines.append(f"{label}: {'gone' if cell in stored.index else 'new'}")
-            differ = True
+    from flows.dvc_repo import git  # here: it imports DVC
+
+    path, data, lines, all_within = results_folder(name) / RUNS, results.data, list[str](), True
+    committed = git(Path(), "show", f"HEAD:./{path}", check=False)
+    if not committed:
+        raise UserError(f"{path}: not in the last commit, with which --check compares; commit it first")
+    before, after = (_by_cell(text) for text in (committed, rows_csv(data)))
+    cells = after.index.union(before.index, sort=False)
+    before, after = (rows.reindex(index=cells, columns=after.columns, fill_value="") for rows in (before, after))
+    shown = dict(zip(data.frame["cell"], labels(data.frame), strict=True))
+    metrics = {heading: name for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
+    for cell, column in product(cells, ["state", *metrics]):
+        old, new = before.loc[cell, column], after.loc[cell, column]
+        if old == new:
             continue
-        before, after = stored.loc[cell], now.loc[cell]
-        if before["state"] != after["state"]:
-            lines.append(f"{label}: {before['state']}, now {after['state']}")
-            differ = True
-        for metric, heading in metrics.items():
-            count += 1
-            old, new = _stored(before.get(heading, "")), None if pd.isna(after[metric]) else float(after[metric])
-            if old == new:
-                continue
-            low, high = (_stored(before.get(f"{metric} {side}", "")) for side in ("low", "high"))
-            within = None not in (old, new, low, high) and low <= new <= high  # type: ignore[operator]
-            differ |= not within
-            shown = ", now ".join("none" if value is None else f"{value:.6g}" for value in (old, new))
-            lines.append(f"{label}, {heading}: {'within its interval' if within else 'different'}: {shown}")
+        bounds = [before.loc[cell].get(f"{metrics.get(column)} {side}") for side in SIDES]
+        within = all([old, new, *bounds]) and float(bounds[0]) <= float(new) <= float(bounds[1])
+        all_within &= within
+        told = [f"{float(text):.6g}" if column in metrics and text else text or "none" for text in (old, new)]
+        verdict = "within its interval" if within else "different"
+        lines.append(f"{shown.get(cell, cell)}, {column}: {verdict}: {', now '.join(told)}")
     same = "every number is equal" if not lines else f"{len(lines)} differences"
-    return [*lines, f"{len(stored)} runs, {count} numbers: {same}"], not differ
+    return [*lines, f"{len(cells)} runs, {len(cells) * len(metrics)} numbers: {same}"], all_within
 
 
-def _stored(text: str) -> float | None:
-    return float(text) if text else None
+def _by_cell(text: str) -> pd.DataFrame:
+    return pd.read_csv(StringIO(text), dtype=str, keep_default_na=False).set_index("cell")
 
 
 class MissingError(Exception):

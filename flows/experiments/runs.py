@@ -150,11 +150,6 @@ class Tidy:
         """The axes of the grid."""
         return [*self.experiment.axes]
 
-    @property
-    def labels(self) -> "pd.Series[str]":
-        """The label of each row, as it is shown to the user."""
-        return labels(self.frame)
-
     def levels(self, axis: str) -> list[str]:
         """Those of an axis, in the order of the grid."""
         return list(self.frame[axis].cat.categories)

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: what is printed, the numbers, and the runs."""
+    """One entry: what is printed, and the runs."""
 
     text: str
     """The number and what is printed after it; empty if there is no number."""
     n: int
     """Runs that count, of those expected."""
     expected: int
-    value: float | None
-    """The mean, the mean difference or a p value."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
         text += f" [{', '.join(number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
-    return Entry(text, found.n, len(rows), found.mean) if found.n else Entry("", 0, len(rows), None)
+    return Entry(text if found.n else "", found.n, len(rows))
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
@@ -108,16 +106,7 @@ def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> li
         lines.append(
             "In brackets the runs' own 95 % interval over their held-out data, its bounds averaged over seeds."
         )
-    return [*lines, *rounded_to_zero(entries), *missing(data, table.metrics), *data.notes]
-
-
-def rounded_to_zero(entries: Sequence[Sequence[Entry]]) -> list[str]:
-    """Return a footnote if a nonzero number is printed as 0, else an empty list."""
-    numbers = [(entry.value, entry.text.partition(" ")[0]) for line in entries for entry in line if entry.value]
-    smallest = min((abs(value) for value, text in numbers if text.strip("+-0.,") == ""), default=None)
-    if smallest is None:
-        return []
-    return [f"Some numbers are printed as 0 and are not 0 (the smallest is {smallest:.2g}): raise `decimals`."]
+    return [*lines, *missing(data, table.metrics), *data.notes]
 
 
 def missing(data: Tidy, metrics: Sequence[str]) -> list[str]:
@@ -150,9 +139,7 @@ def differences_table(data: Tidy, name: str) -> Table:
     corrected = holm([p for _, p in found])
     # Missing runs are counted in the entry of the difference, not in that of p.
     flat = [
-        entry
-        for (own, _), p in zip(found, corrected, strict=True)
-        for entry in (own, Entry(_p_text(p), own.n, own.n, p))
+        entry for (own, _), p in zip(found, corrected, strict=True) for entry in (own, Entry(_p_text(p), own.n, own.n))
     ]
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
@@ -167,7 +154,6 @@ def differences_table(data: Tidy, name: str) -> Table:
         footnotes=[
             f"Mean difference from {baseline}, paired by seed, with its 95 % interval by Student's t, and in percent "
             f"of the baseline. p of the paired t test, Holm-corrected for {len(corrected)} differences.",
-            *rounded_to_zero(entries),
             *missing(data, comparison.metrics),
             *data.notes,
         ],
@@ -184,7 +170,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     text = number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
-    return Entry(text, found.n, expected, found.mean) if found.n else Entry("", 0, expected, None), found.p
+    return Entry(text if found.n else "", found.n, expected), found.p
 
 
 def _p_text(p: float | None) -> str:

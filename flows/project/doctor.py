@@ -49,7 +49,6 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield database()
     yield accelerator()
     yield compiler()
-    yield launcher()
     yield variables()
     yield sandbox()
 
@@ -160,15 +159,6 @@ def compiler() -> Finding:
         if name and shutil.which(name):
             return Finding("ok", "compiler", name)
     return Finding("note", "compiler", "no C++ compiler", "install g++: torch.compile speeds up long runs on the CPU")
-
-
-def launcher() -> Finding:
-    """How training would be launched."""
-    name = os.environ.get("PARROTFLOW_LAUNCH")
-    if name and not (Path("deploy/launch") / f"{name}.yaml").exists() and not Path(name).exists():
-        presets = ", ".join(sorted(path.stem for path in Path("deploy/launch").glob("*.yaml")))
-        return Finding("fault", "launcher", f"PARROTFLOW_LAUNCH={name}: no such file", f"choose one of {presets}")
-    return Finding("ok", "launcher", name or "one_gpu or cpu of deploy/launch/, by the hardware")
 
 
 def variables() -> Finding:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from flows.plan.settings import CurveFigure
     from flows.run.outcome import StageOutcome
 
-MOST_POINTS = 500
-"""Of a curve that is drawn."""
-
 Points = list[tuple[float, float]]
 
 
@@ -119,15 +116,13 @@ def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:
 
 
 def read_series(figure: "CurveFigure") -> dict[str, Points]:
-    """The curves of a figure by label, thinned out to `MOST_POINTS` each; those without any points are left out."""
+    """The curves of a figure by label; those without any points are left out."""
     return {label: points for label, location in figure.series.items() if (points := _points(location))}
 
 
 def _points(location: str) -> Points:
     file = Path(location.partition(":")[0])
-    points = list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
-    step = max(1, -(-len(points) // MOST_POINTS))
-    return [*points[:-1:step], *points[-1:]]
+    return list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
 
 
 def draw(figures: list[tuple["CurveFigure", dict[str, Points]]]) -> str:

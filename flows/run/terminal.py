@@ -28,9 +28,6 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "stopped": "yellow",
 }
 
-LIVE_ROWS = 20
-"""Stages in the table that renews itself."""
-
 NUMBERS = {"seconds", "last took"}
 """Columns that are aligned right."""
 
@@ -159,7 +156,7 @@ class Terminal:
     def _view(self) -> Table:
         """The stages that are not clean: state, time, why."""
         table = columns("stage", "state", "seconds", "why", cut="why")
-        for stage in self.plan.to_do[:LIVE_ROWS]:
+        for stage in self.plan.to_do:
             ended, began = self.outcomes.get(stage.name), self.started_at.get(stage.name)
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
@@ -168,8 +165,6 @@ class Terminal:
             else:
                 state, seconds = "[dim]waiting[/]", ""
             table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
-        if len(self.plan.to_do) > LIVE_ROWS:
-            table.add_row("...", f"and {len(self.plan.to_do) - LIVE_ROWS} more", "", "")
         return table
 
     def _print(self, name: str, markup: str) -> None:

@@ -61,9 +61,7 @@ def standings(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, Stan
             continue
         changed = [stage for stage, key in keys[cell.id].items() if run.keys.get(stage) != key]
         absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
-        if not run.keys:
-            found[cell.id] = Standing(run, "its record has no content keys")
-        elif changed:
+        if changed:
             found[cell.id] = Standing(run, f"{changed[0]} changed since")
         elif run.state != "finished":
             found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")

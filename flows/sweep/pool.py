@@ -244,5 +244,5 @@ def push(made: Path, targets: list[str], name: str | None) -> None:
         push_results(targets)
     if name:
         save_experiment(folder, name, targets)
-        ref = experiment_ref(checkout.head(Path()), name)
+        ref = experiment_ref(git(Path(), "rev-parse", "HEAD"), name)
         git(Path(), "push", "--quiet", "--force", "origin", f"{ref}:{ref}", error=UnavailableError)

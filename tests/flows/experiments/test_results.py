@@ -89,7 +89,7 @@ def test_check_compares_the_runs_with_the_last_commits_number_by_number_and_writ
     claim["holds_if"][0]["value"] = {"below": 1}  # type: ignore[index]
     small_experiment(tmp_path, axes=EXPERIMENT["axes"] | {"size": sizes}, claims=[claim])
     assert parrotflow("table", "toy", "--check") == 1
-    assert "huge, a, seed 0: new\n" in capsys.readouterr().out
+    assert "huge, a, seed 0, state: different: none, now not run\n" in capsys.readouterr().out
 
 
 def test_a_table_or_figure_that_the_file_no_longer_has_is_removed(cells: list[Cell], tmp_path: Path) -> None:

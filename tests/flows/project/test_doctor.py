@@ -47,13 +47,6 @@ def test_another_version_than_the_locks_is_named(tmp_path: Path, monkeypatch: py
     assert "no-such-library missing instead of 1.0" in found
 
 
-def test_a_launch_preset_that_does_not_exist_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARROTFLOW_LAUNCH", "nonesuch")
-
-    assert doctor.launcher().level == "fault"
-    assert "cpu" in doctor.launcher().remedy
-
-
 def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,8 +89,6 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
     assert reason(made) == "has no scores.json yet"
     append_run(RECORD, run.model_copy(update={"state": "finished", "reports": {"scores.json": {}}}))
     assert reason(made) == ""
-    append_run(RECORD, run.model_copy(update={"keys": {}}))
-    assert reason(made) == "its record has no content keys"
 
 
 def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(project: Path) -> None:

@@ -8,7 +8,6 @@ every state. A signal cancels the tasks, also those that wait, and a cancelled o
 import asyncio
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from prefect import Task, flow, get_run_logger, task
-from prefect.artifacts import acreate_image_artifact, acreate_markdown_artifact
+from prefect.artifacts import acreate_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import flow_run, task_run
@@ -25,7 +24,7 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.plan.graph import PlannedStage
 from flows.run.one_run import Run
 from flows.run.outcome import RunResult, StageOutcome
-from flows.run.report import changed_curves, outcome_page
+from flows.run.report import outcome_page
 from flows.run.server import Server
 from flows.run.terminal import say
 from stages.runtime.errors import UserError, first_line
@@ -38,7 +37,7 @@ END_SECONDS = 20.0
 
 
 async def run_stages(run: Run) -> None:
-    """Run the stages of a plan as tasks of the calling flow run, then show its artifacts."""
+    """Run the stages of a plan as tasks of the calling flow run, then write its artifact."""
     faults: list[Exception] = []
 
     def is_tried_again(attempted: "Task[..., Any]", of_task: TaskRun, state: State[Any]) -> bool:
@@ -95,7 +94,7 @@ async def run_stages(run: Run) -> None:
         if not ended.cancelled() and (error := ended.exception()):
             raise error
     run.finish()
-    with suppress(Exception):  # a server that is away costs the artifacts, not the run
+    with suppress(Exception):  # a server that is away costs the artifact, not the run
         async with asyncio.timeout(END_SECONDS):
             await show(run)
 
@@ -147,12 +146,9 @@ def log_entries() -> Callable[[Sequence[str]], None]:
 
 
 async def show(run: Run) -> None:
-    """Write the artifacts of a flow run: its page, and the curves of the stages whose results it changed."""
+    """Write the artifact of a flow run, its page."""
     page = outcome_page(run.plan, run.outcomes)
     await acreate_markdown_artifact(page, key="pipeline", description="What ran, and why")
-    for name, picture in changed_curves(run.plan, run.outcomes):
-        key = f"curves-{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}"
-        await acreate_image_artifact(picture, key=key, description=f"Curves of {name}")
 
 
 def state_of_stage(outcome: StageOutcome) -> State[Any]:

@@ -158,7 +158,7 @@ def check(name: str, results: Results) -> tuple[list[str], bool]:
         told = [f"{float(text):.6g}" if column in metrics and text else text or "none" for text in (old, new)]
         verdict = "within its interval" if within else "different"
         lines.append(f"{shown.get(cell, cell)}, {column}: {verdict}: {', now '.join(told)}")
-    same = "every number is equal" if not lines else f"{len(lines)} differences"
+    same = "every number is equal" if not lines else f"{len(lines)} not equal"
     return [*lines, f"{len(cells)} runs, {len(cells) * len(metrics)} numbers: {same}"], all_within
 
 

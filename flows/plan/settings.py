@@ -141,7 +141,7 @@ class Show(FlowSetting):
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a JSON file: under the summary of a run."""
     curves: tuple[CurveFigure, ...] = ()
-    """An image in the Prefect UI."""
+    """On the run's page in the Prefect UI."""
     next: str = ""
     """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
     a shell."""

@@ -76,7 +76,7 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
-    """The Markdown page of a run: what ran, what was cached and why; the metrics; what failed."""
+    """The Markdown page of a run: what ran, what was cached and why; metrics; what failed; curves that it changed."""
     lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
     for row in outcome_rows(plan, outcomes):
         lines.append(f"| {' | '.join(map(_cell, row))} |")
@@ -87,6 +87,8 @@ def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
         if outcome.message:
             lines += ["", f"**{outcome.name} {outcome.result}**", ""]
             lines += ["```", outcome.message.replace("```", "'''"), "```"]
+    for name, picture in changed_curves(plan, outcomes):
+        lines += ["", f"**Curves of {name}**", "", f"![Curves of {name}]({picture})"]
     return "\n".join(lines) + "\n"
 
 

@@ -205,6 +205,7 @@ def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float]
     return Task(
         work,
         name=name,
+        task_run_name=name,
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=len(delays_seconds),

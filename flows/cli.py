@@ -4,9 +4,9 @@ import ast
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
@@ -251,7 +251,7 @@ def serve() -> None:
 
     os.environ.setdefault("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     Server(os.environ["PREFECT_API_URL"]).wait()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop'")  # of Prefect, which pauses the schedule all the same
     # Prefect reads the server's address when it is imported.
     from flows.scheduled import serve_deployments
 

@@ -79,9 +79,12 @@ def describe_precision(params: TrainParams, device_type: str) -> str:
 def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
     """True if a run compiles, which the work of the whole run decides.
 
-    Raises UserError if compiling is asked for and there is no compiler.
+    Raises UserError if compiling is asked for and there is no compiler, or it would fail.
     """
     choice, compiler = _compile_choice(), _has_compiler(device)
+    if choice == "on" and device.type == "cpu" and " " in torch.__file__:  # torch gives it to the linker unquoted
+        folder = Path(torch.__file__).parent
+        raise UserError(f"{COMPILE}=on: torch cannot compile for the CPU from a path with a space ({folder}); move it")
     if choice == "on" and not compiler:
         needed = "CPU needs a C++ compiler (g++ or clang++); install one"
         if device.type != "cpu":

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 from stages.card.__main__ import main
@@ -62,6 +63,7 @@ def write_problem_set(name: str) -> None:
     generation.model_copy(update={"receipts": receipts}).write()
 
 
+@pytest.mark.needs_bwrap
 def test_the_card_shows_what_the_stage_score_measured(project: Path) -> None:
     solutions = {problem.task_id: problem.solution for problem in read_written_problems()}
 

@@ -179,6 +179,13 @@ def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, mon
     )
 
 
+def test_compiling_for_the_cpu_is_refused_below_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/my project/torch/__init__.py")
+    monkeypatch.setenv("PARROTFLOW_COMPILE", "on")
+    with pytest.raises(UserError, match=r"cannot compile for the CPU from a path with a space \(/my project/torch\)"):
+        should_compile(TrainParams.model_validate(params()), HUGE, torch.device("cpu"))
+
+
 def test_left_to_itself_it_compiles_for_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_COMPILE", "auto")
     assert not should_compile(TrainParams.model_validate(params()), HUGE, torch.device("cpu"))

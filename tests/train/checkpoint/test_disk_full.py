@@ -1,6 +1,7 @@
 """A real full disk: a tmpfs in a mount namespace of its own, which needs no rights on Linux."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def train_on_a_disk_of(size: str, module: str, reference: Path, folder: Path) ->
     """What a run says on a disk of this size, then what it says where there is room."""
     project, disk = copy_of(reference, folder / "project"), folder / "disk"
     disk.mkdir()
-    script = SCRIPT.format(size=size, module=module, disk=disk, project=project, python=sys.executable)
+    paths = {"disk": disk, "project": project, "python": sys.executable}
+    script = SCRIPT.format(size=size, module=module, **{name: shlex.quote(str(path)) for name, path in paths.items()})
     command = [*NAMESPACE, "sh", "-c", f"exec 2>&1\n{script}"]
     variables = environment(ACCELERATE_USE_CPU="true")
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)

@@ -74,15 +74,6 @@ def held_out_of_trained_files(ledger: pd.DataFrame) -> int:
     return int(files[ledger["split"] == VALIDATION].isin(files[ledger["split"] == TRAIN]).sum())
 
 
-def drop_counts(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Filter, documents and bytes for each filter that dropped something; the most documents first."""
-    by_filter = (
-        ledger[ledger["verdict"] != KEPT].rename(columns={"verdict": "filter"}).groupby("filter", as_index=False)
-    )
-    counts = by_filter.agg(documents=("bytes", "size"), bytes=("bytes", "sum"))
-    return counts.sort_values(["documents", "filter"], ascending=[False, True])
-
-
 def searched_items(searched: Counter[str], sets: Decontamination) -> str:
     """How many items were searched for in which way, in one line."""
     return (
@@ -96,6 +87,7 @@ def summary(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) 
     """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
     is_kept = ledger["verdict"] == KEPT
     found = masked[is_kept] if len(masked) else masked
+    drops = ledger[~is_kept].groupby("verdict")
     return {
         "documents": len(ledger),
         "bytes": int(ledger["bytes"].sum()),
@@ -104,7 +96,7 @@ def summary(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) 
         "validation": _size(ledger[ledger["split"] == VALIDATION]),
         "held_out_of_trained_files": held_out_of_trained_files(ledger),
         "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
-        "dropped": drop_counts(ledger).set_index("filter").to_dict("index"),
+        "dropped": drops.agg(documents=("bytes", "size"), bytes=("bytes", "sum")).to_dict("index"),
     } | ({"evaluation_items": {name: searched[name] for name in SEARCHED}} if searched else {})
 
 

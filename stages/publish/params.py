@@ -13,7 +13,8 @@ class GateParams(Section):
     bits_per_byte_at_most: Annotated[float, Field(gt=0)] | None
     """Of the held-out split; null sets no limit."""
     allow_worse: bool
-    """Whether `main` may move to a model with more bits per byte than the one it leads to now."""
+    """Whether `main` may move to a model with more bits per byte than the one it leads to now, or to one that was
+    evaluated on other held-out documents."""
     tolerance: Annotated[float, Field(ge=0)]
     """In bits per byte: a model that is worse by no more than this counts as equal."""
 

@@ -43,7 +43,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.formats.sources import read_sources
-from stages.formats.tokens import SPLITS, TOKENS
+from stages.formats.tokens import SPLITS, TOKENS, VALIDATION
 from stages.publish import lock
 from stages.publish.params import GateParams, PublishParams
 from stages.publish.source import archive_source, require_no_secret
@@ -216,7 +216,8 @@ class Gate:
             )
 
     def check_not_worse(self, published: Evaluation | None, location: str) -> None:
-        """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now.
+        """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now, or
+        cannot be compared with it.
 
         None means that `main` holds a model without a readable evaluation: that is refused too.
         """
@@ -227,20 +228,23 @@ class Gate:
                     f"{location}: main holds a model without an evaluation to compare with; {self.advice}"
                 )
             return
+        on_other_data = _documents(ours) != _documents(theirs)
         if not allowed and (ours.lost_share > 0) != (theirs.lost_share > 0):
             loser = "the model" if ours.lost_share else "main"
             raise RefusedError(
                 f"{location}: the tokenizer of {loser} loses text (lost_share in {EVALUATE_REPORT}), so its bits per "
                 f"byte are too few to be compared; {self.advice}"
             )
-        on_other_data = (ours.documents, ours.bytes) != (theirs.documents, theirs.bytes)
-        other_data = " (on other held-out documents)" if on_other_data else ""
-        self.say(theirs.bits_per_byte, other_data)
-        if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
-            another = "; a model of another corpus takes a publish.name of its own" if on_other_data else ""
+        if not allowed and on_other_data:
             raise RefusedError(
-                f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
-                f"{other_data}; {self.advice}{another}"
+                f"{location}: main was evaluated on other held-out documents, so its bits per byte cannot be compared; "
+                f"{self.advice}; a model of another corpus takes a publish.name of its own"
+            )
+        self.say(theirs.bits_per_byte, " (on other held-out documents)" if on_other_data else "")
+        if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
+            raise RefusedError(
+                f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}; "
+                f"{self.advice}"
             )
 
     def say(self, theirs: float, other_data: str) -> None:
@@ -249,3 +253,7 @@ class Gate:
             self.compared.add(theirs)
             ours = self.evaluation.bits_per_byte
             print(f"bits per byte {ours:g}, main has {theirs:g}{other_data}: {ours - theirs:+.6g}", flush=True)
+
+
+def _documents(evaluation: Evaluation) -> str:
+    return evaluation.receipt.sets[VALIDATION].documents_sha256

@@ -168,15 +168,18 @@ def _packages(params: Any, section: str) -> set[str]:
 def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[str, tuple[str, str]]:
     """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version.
 
-    `here`: without those whose marker (PEP 508) says that they are for other platforms.
+    `here`: without those whose marker (PEP 508) says that they are for other platforms. Raises UserError for a line that
+    pins nothing.
     """
-    lines = lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else []
-    pins = (found.groups() for found in map(_PIN.match, lines) if found)
-    return {
-        normalised(name): (name, number)
-        for name, number, marker in pins
-        if not (here and marker) or Marker(marker).evaluate()
-    }
+    pins: dict[str, tuple[str, str]] = {}
+    for line in lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else ():
+        if found := _PIN.match(line):
+            name, number, marker = found.groups()
+            if not (here and marker) or Marker(marker).evaluate():
+                pins[normalised(name)] = (name, number)
+        elif line.strip() and not line.strip().startswith(("#", "-")):  # a comment, an option, a hash of pip's
+            raise UserError(f"{lock_file}: `{line}`: write NAME==VERSION, or an upgrade would go unnoticed")
+    return pins
 
 
 def normalised(name: str) -> str:

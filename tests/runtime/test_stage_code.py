@@ -1,5 +1,6 @@
 """What is recorded of each stage's code, and that an upgrade or an edit changes the stages that use it alone."""
 
+import re
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -16,12 +17,22 @@ from stages.runtime.stage_code import (
     code_path,
     computing_sha256,
     normalised,
+    pinned,
     require_locked,
     stage_codes,
     stage_modules,
 )
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("line", ["numpy>=2", "uvicorn[standard]==0.40.0", "toy @ https://host/toy.whl"])
+def test_a_line_of_the_lock_that_pins_nothing_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "requirements.lock"
+    path.write_text(f"# a comment\n-r other.lock\n\nnumpy==2.4.6 \\\n    --hash=sha256:00\n{line}\n")
+
+    with pytest.raises(UserError, match=re.escape(f"requirements.lock: `{line}`: write NAME==VERSION")):
+        pinned(path)
 
 
 @pytest.fixture

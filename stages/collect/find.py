@@ -26,12 +26,6 @@ NOT_REGULAR = "no regular file"
 NOT_HASHED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
 OF_DVC = "DVC's own file"
 
-BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""How reading and decompressing fail."""
-
-DENIED_STATUS = {401, 403}
-"""HTTP status of refused or missing credentials."""
-
 SILENT_SECONDS = 60
 """How long a web server may send nothing."""
 
@@ -228,7 +222,7 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
             raise
         if file.url:
             raise remote_error(f"{file.name}: cannot be read", error) from None
-        if isinstance(error, BROKEN):
+        if isinstance(error, OSError | EOFError | lzma.LZMAError | zlib.error):
             raise UnreadableError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
         raise
 
@@ -246,7 +240,7 @@ def _stream(file: FoundFile) -> BinaryIO:
 def remote_error(what: str, error: BaseException) -> UserError:
     """The error of a file system for users: they can correct refused credentials, other failures may go away."""
     reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in DENIED_STATUS or "redential" in reason:
+    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in reason:
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 

@@ -81,14 +81,6 @@ def as_dvc_reads(text: str | bytes) -> Any:
     return YAML(typ="safe").load(text)
 
 
-def read_value(text: str) -> Any:
-    """One value as params.yaml would have it: `4e-1` is a number. Raises UserError for what is not YAML."""
-    try:
-        return as_dvc_reads(text)
-    except YAMLError as error:
-        raise UserError(f"{text}: not a YAML value: {' '.join(str(error).split())}") from None
-
-
 def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
     """Read and check section `name`. Raises UserError that names each bad key, its value and what is allowed."""
     values = read_params_file(path)

@@ -168,8 +168,8 @@ def _packages(params: Any, section: str) -> set[str]:
 def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[str, tuple[str, str]]:
     """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version.
 
-    `here`: without those whose marker (PEP 508) says that they are for other platforms. Raises UserError for a line that
-    pins nothing.
+    `here`: without those whose marker (PEP 508) says that they are for other platforms. Raises UserError if a line pins
+    nothing.
     """
     pins: dict[str, tuple[str, str]] = {}
     for line in lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else ():

@@ -16,13 +16,14 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from ruamel.yaml.error import YAMLError
 
 from stages.clean.judge import Judgement, check_splits, judge
 from stages.clean.params import CleanParams
 from stages.formats.documents import DOCUMENTS, KEPT, require_documents
 from stages.formats.tokens import SPLITS
 from stages.runtime.errors import UserError, visible
-from stages.runtime.section import check_section, read_params_file, read_value
+from stages.runtime.section import as_dvc_reads, check_section, read_params_file
 from stages.runtime.stage import run_stage
 
 COMMAND = "data whatif"
@@ -59,7 +60,10 @@ def with_changes(section: Any, changes: Sequence[str]) -> dict[str, Any]:
             inner = inner.get(name) if isinstance(inner, dict) else None
         if not equals or not isinstance(inner, dict):
             raise UserError(f"{change}: expected KEY=VALUE with a key of params.yaml's section `clean`")
-        inner[last] = read_value(value)
+        try:
+            inner[last] = as_dvc_reads(value)
+        except YAMLError as error:
+            raise UserError(f"{change}: not a YAML value: {' '.join(str(error).split())}") from None
     return result
 
 

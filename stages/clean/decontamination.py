@@ -119,7 +119,7 @@ def _find(passages: Passages, shard: Path, folder: Path) -> None:
 
 def first_passage(found: Sequence[bytes], passages: Passages, known: set[bytes]) -> NGram | None:
     """The first passage that an evaluation set has too."""
-    known_in_a_row = 0  # a passage is looked up only where these are as many as it has words
+    known_in_a_row = 0  # a passage is looked up only if these are as many as it has words
     for end, word in enumerate(found, start=1):
         known_in_a_row = known_in_a_row + 1 if word in known else 0
         for size in (passages.size, *passages.shorter.get(word, ())):

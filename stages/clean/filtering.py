@@ -87,7 +87,7 @@ Measure: TypeAlias = Callable[[DocumentText], dict[str, Feature]]
 
 
 class Filter(Section):
-    """One filter, or several that share features. A filter is off where its parameter is null (or false)."""
+    """One filter, or several that share features. A filter is off if its parameter is null (or false)."""
 
     @staticmethod
     def measure(text: DocumentText) -> dict[str, Feature]:
@@ -99,7 +99,7 @@ class Filter(Section):
     def measurement(cls, parameters: Self) -> Measure | None:
         """How documents are measured under these parameters: by default by `measure`, if the filter has one.
 
-        None where nothing is measured, and the ledger has no such columns. What depends on more than the text is a
+        None if nothing is measured, and the ledger has no such columns. What depends on more than the text is a
         `partial` of a module's function, with texts that name all of it, such as the sha256 of a file that is read.
         """
         return None if cls.measure is Filter.measure else cls.measure
@@ -110,13 +110,13 @@ class Filter(Section):
 
 
 def above(features: Features, column: str, threshold: float | None) -> Iterator[Drop]:
-    """Drop the documents with more than the threshold; nothing where it is null."""
+    """Drop the documents with more than the threshold; nothing if it is null."""
     if threshold is not None:
         yield f"{column}_above", features[column] > threshold
 
 
 def below(features: Features, column: str, threshold: float | None) -> Iterator[Drop]:
-    """Drop the documents with less than the threshold; nothing where it is null."""
+    """Drop the documents with less than the threshold; nothing if it is null."""
     if threshold is not None:
         yield f"{column}_below", features[column] < threshold
 

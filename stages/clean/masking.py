@@ -106,7 +106,7 @@ class MaskedShards(NamedTuple):
 
 
 def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
-    """The shards with what the kinds name replaced; the originals where there is no kind. A masked document has the id
+    """The shards with what the kinds name replaced; the originals if there is no kind. A masked document has the id
     of its new text and stays in the shard of its original."""
     if not kinds:
         return MaskedShards(list(shards), pd.DataFrame())

@@ -94,7 +94,7 @@ class Split(Section):
     """Sources held out by name (with `by: source`); empty: drawn by `validation_share`."""
     validation_share: Share
     """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Of documents at
-    least one is held out and one trained on, unless it is 0 or 1. Not used where sources are named."""
+    least one is held out and one trained on, unless it is 0 or 1. Not used if sources are named."""
 
 
 class CleanParams(Section):
@@ -103,7 +103,7 @@ class CleanParams(Section):
     seed: int
     """Of every random choice. A choice depends on (seed, document) alone, so it does not change when others do."""
     filters: Filters
-    """What is dropped. Each filter is off where its value is null (or false)."""
+    """What is dropped. Each filter is off if its value is null (or false)."""
     near_duplicates: NearDuplicates | None
     """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
     decontamination: Decontamination | None

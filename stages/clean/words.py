@@ -125,7 +125,7 @@ def distinct(hashes: WordHashes) -> WordHashes:
 
 def passages(hashes: WordHashes) -> npt.NDArray[np.uint32]:
     """A signature of the passages of five words (one-permutation hashing, Li et al. 2012): two texts have as large a
-    share of its numbers in common as of their passages. Shape (SIGNATURE,); `EMPTY` where no passage falls."""
+    share of its numbers in common as of their passages. Shape (SIGNATURE,); `EMPTY` if no passage falls."""
     count = max(len(hashes) - PASSAGE_WORDS + 1, 1)
     found = np.zeros(count, dtype=np.uint64)
     for start in range(PASSAGE_WORDS):

@@ -153,7 +153,7 @@ def is_allowed(expression: str, allowed: Collection[str]) -> bool:
     """Whether an SPDX expression can be met with allowed licences alone.
 
     `A OR B` needs one of them, `A AND B` both; `A WITH exception` passes as A (an exception only adds permissions)
-    or where it is allowed by its full name. Anything that is no expression is not allowed.
+    or if it is allowed by its full name. Anything that is no expression is not allowed.
     """
     parsed = _parsed(expression)
     return parsed is not None and _is_met(parsed, allowed)

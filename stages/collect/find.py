@@ -240,7 +240,9 @@ def _stream(file: FoundFile) -> BinaryIO:
 def remote_error(what: str, error: BaseException) -> UserError:
     """The error of a file system for users: they can correct refused credentials, other failures may go away."""
     reason = one_line(error)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403) or "redential" in reason:
+    # Libraries of clouds have classes of their own: NoCredentialsError, DefaultCredentialsError, ...
+    denied = isinstance(error, PermissionError) or "Credential" in type(error).__name__
+    if denied or getattr(error, "status", None) in (401, 403):
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 

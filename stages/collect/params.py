@@ -25,8 +25,7 @@ class CollectParams(Section):
     unlicensed: bool
     """Whether documents whose licence is unknown are taken."""
     max_document_bytes: UpToGigabyte
-    """A larger document is skipped, without being read where its size is known before. At most 1 GB, as `shard_bytes`.
-    """
+    """A larger document is skipped. At most 1 GB, as `shard_bytes`."""
     max_bytes: Bytes | None
     """Bytes of text over all sources; null is no limit. The first document that does not fit ends the corpus: nothing
     after it is read."""

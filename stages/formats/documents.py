@@ -58,7 +58,7 @@ class Document:
     path: str
     """Where in the source, with `/` between the parts."""
     license: str
-    """An SPDX expression, or empty where none is known."""
+    """An SPDX expression, or empty if none is known."""
     text: str
 
     @property
@@ -73,7 +73,7 @@ class Document:
 
 
 def text_size(text: str) -> int:
-    """Bytes of a text in UTF-8, without making them where it is ASCII."""
+    """Bytes of a text in UTF-8, without making them if it is ASCII."""
     return len(text) if text.isascii() else len(text.encode("utf-8"))
 
 

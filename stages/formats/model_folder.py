@@ -34,7 +34,7 @@ REMEDY = (
 
 
 def weight_files(folder: Path = MODEL) -> list[Path]:
-    """The weight files, in order. Raises UserError where the folder holds no model."""
+    """The weight files, in order. Raises UserError if the folder holds no model."""
     files = sorted(folder.glob(WEIGHTS))
     if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
         raise UserError(

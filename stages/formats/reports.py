@@ -68,7 +68,7 @@ class Report(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def find(cls, path: Path | None = None) -> Self | None:
-        """Read it; None where there is none of this format."""
+        """Read it; None if there is none of this format."""
         try:
             return cls.read(path)
         except UserError:
@@ -128,7 +128,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_lines(path: Path, lines: str) -> None:
-    """Write lines of JSON; where there are none a blank one, since DVC warns of each file that is empty."""
+    """Write lines of JSON; if there are none, a blank one, since DVC warns of each file that is empty."""
     atomic_write(path, lines or "\n")
 
 

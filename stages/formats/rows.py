@@ -78,7 +78,7 @@ def json_object(line: str | bytes, where: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON that people wrote. Raises ValueError also where a key is there twice: only one of its values would count."""
+    """JSON that people wrote. Raises ValueError also if a key is there twice: only one of its values would count."""
     return json.loads(text, object_pairs_hook=_keys_once)
 
 

@@ -35,7 +35,7 @@ class Source(BaseModel, frozen=True):
     ids: str
     """The sum, modulo 2**256, of the sha256 of the documents' ids: the same in any order."""
     licenses: dict[str, Amount]
-    """SPDX expression, or empty where none is known -> amount."""
+    """SPDX expression, or empty if none is known -> amount."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 A folder with a `manifest.json` and, per shard NAME,
 
     NAME.tokens.bin       every document's ids one after the other, each closed by the end-of-sequence id;
-                          little-endian, uint16 where the vocabulary allows, else uint32
+                          little-endian, uint16 if the vocabulary allows, else uint32
     NAME.offsets.bin      int64, one more than there are documents: document i is tokens[offsets[i]:offsets[i + 1]]
     NAME.documents.jsonl  line i says where document i comes from: id, source, revision, path, license, bytes of text
 

@@ -1,7 +1,7 @@
 """What "the code" of a module is, and when it has changed. The only answer to that question here.
 
 The code of a module is its import closure within the project: the module, every module that it imports, and so on.
-Two versions of a file are equal where their syntax trees without docstrings are, so that a comment, a docstring or a
+Two versions of a file are equal if their syntax trees without docstrings are, so that a comment, a docstring or a
 formatter changes nothing. `stages.runtime.stage_code` says so of each stage.
 """
 
@@ -41,7 +41,7 @@ class Sources:
         self._imported: dict[str, list[str]] = {}
 
     def module(self, file: str) -> "Module":
-        """Read a file. Raises UserError where it is not Python."""
+        """Read a file. Raises UserError if it is not Python."""
         if file not in self._modules:
             try:
                 self._modules[file] = read_module((self.root / file).read_bytes(), file)
@@ -106,7 +106,7 @@ def computing(files: Iterable[str]) -> list[str]:
 
 
 def installed(library: str) -> str | None:
-    """The version that is installed; None where none is."""
+    """The version that is installed; None if none is."""
     try:
         return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
     except PackageNotFoundError:
@@ -127,7 +127,7 @@ class Module:
 
 @cache
 def read_module(text: bytes, file: str) -> Module:
-    """Read the content of a file of code. Raises SyntaxError, or another ValueError, where it is not Python."""
+    """Read the content of a file of code. Raises SyntaxError, or another ValueError, if it is not Python."""
     reader = _Reader(".".join(Path(file).with_suffix("").parts[:-1]))
     try:
         reader.read(ast.parse(text))

@@ -65,7 +65,7 @@ class InputsChangedError(UserError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; the name of its class where it says nothing."""
+    """The first line of what an error says; the name of its class if it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -75,7 +75,7 @@ def visible(text: str, kept: str = "") -> str:
 
 
 def private_state_dir(project: Path = Path()) -> Path:
-    """A project's `.parrotflow`, which only its owner can enter; made where it is missing.
+    """A project's `.parrotflow`, which only its owner can enter; made if it is missing.
 
     DVC makes folders in it that all users may write (mode 0777), and decides by them which files have changed. A folder
     of another user is left as it is, and so is the target of a link, of which only DVC's part is closed.
@@ -90,7 +90,7 @@ def private_state_dir(project: Path = Path()) -> Path:
 
 
 def whole_number(variable: str) -> int | None:
-    """The value of a variable, 1 or more; None where it is unset or empty. Raises UserError for another one."""
+    """The value of a variable, 1 or more; None if it is unset or empty. Raises UserError for another one."""
     given = os.environ.get(variable)
     if not given:
         return None

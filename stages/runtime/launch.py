@@ -53,7 +53,7 @@ class LaunchConfig:
 
     @property
     def shards(self) -> int:
-        """Processes over which a model is cut up; 1 where each has all of it."""
+        """Processes over which a model is cut up; 1 if each has all of it."""
         return self.processes // self.replicas if self.sharded else 1
 
     @property
@@ -70,7 +70,7 @@ class LaunchConfig:
 
 
 def launch_config() -> LaunchConfig:
-    """The configuration to launch with. Raises UserError where a named one does not exist or is not a configuration."""
+    """The configuration to launch with. Raises UserError if a named one does not exist or is not a configuration."""
     path = _config_path()
     try:
         settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def device_count() -> int:
 
 
 def require_devices(config: LaunchConfig) -> None:
-    """Raise UserError where this machine has fewer GPUs than the launch has processes on it."""
+    """Raise UserError if this machine has fewer GPUs than the launch has processes on it."""
     own, found = config.processes // config.machines, device_count()
     if own > 1 and not config.on_cpu and own > found:
         # Without any, accelerate would start them all the same, each as a run of its own.

@@ -4,7 +4,7 @@ Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 
 DVC reads a stage's dependencies and parameters after its command has ended and writes them to dvc.lock (treeverse/dvc
 #11058). What is edited while a stage runs would be recorded, although nothing was computed from it. So a stage notes at
-its start what dvc.yaml lists for it, compares at its end, and fails where something changed: then DVC records nothing,
+its start what dvc.yaml lists for it, compares at its end, and fails if something changed: then DVC records nothing,
 and the next run computes the stage again.
 
 Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). A stage starts only if that file says
@@ -74,7 +74,7 @@ class Inputs:
     params_text: dict[str, bytes]
 
     def require_recorded_code(self) -> None:
-        """Raise UserError where the stage's file of code is not listed, or says something else than the code."""
+        """Raise UserError if the stage's file of code is not listed, or says something else than the code."""
         if self.module == WRITER:
             return
         path = code_path(self.module)
@@ -127,7 +127,7 @@ class Inputs:
 def run_stage(main: Callable[[], None]) -> None:
     """Run `main` and exit with the code that says how it ended.
 
-    A stage of dvc.yaml fails where its inputs changed meanwhile, or where it runs other code than DVC would record.
+    A stage of dvc.yaml fails if its inputs changed meanwhile, or if it runs other code than DVC would record.
     """
     if not gc.isenabled():  # see `stages/__init__.py`
         gc.freeze()
@@ -172,13 +172,13 @@ def require_listed(parameter: str, path: Path) -> None:
 
 
 def inputs_of_this_stage() -> Inputs | None:
-    """What dvc.yaml lists for the stage whose command this process is; None where it is no stage's command."""
+    """What dvc.yaml lists for the stage whose command this process is; None if it is no stage's command."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return inputs_of(spec.name.removesuffix(".__main__")) if spec is not None else None
 
 
 def inputs_of(module: str) -> Inputs | None:
-    """What dvc.yaml lists for the stage whose command runs a module; None where it has none."""
+    """What dvc.yaml lists for the stage whose command runs a module; None if it has none."""
     found = _find_stage(module) if DVC_FILE.is_file() else None
     if found is None:
         return None

@@ -77,14 +77,14 @@ def file_changes(old: StageCode, new: StageCode) -> dict[str, str]:
 
 
 def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | None, str | None]]:
-    """(library, old version, new version) of those that differ; None where the stage does not use it."""
+    """(library, old version, new version) of those that differ; None if the stage does not use it."""
     names = sorted(old.libraries.keys() | new.libraries.keys(), key=str.lower)
     versions = [(name, old.libraries.get(name), new.libraries.get(name)) for name in names]
     return [entry for entry in versions if entry[1] != entry[2]]
 
 
 def code_in(file: Path) -> StageCode | None:
-    """What a file says of a stage's code; None where it is missing or not of this format."""
+    """What a file says of a stage's code; None if it is missing or not of this format."""
     try:
         return _ADAPTER.validate_json(file.read_bytes()) if file.is_file() else None
     except ValidationError:
@@ -117,7 +117,7 @@ def stage_codes(root: Path = Path(), modules: Iterable[str] | None = None) -> di
 
 
 def code_of(module: str, root: Path = Path()) -> StageCode:
-    """The code of one stage as it is now. Raises UserError where a file is not Python."""
+    """The code of one stage as it is now. Raises UserError if a file is not Python."""
     return _code_of(module, Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
 
 

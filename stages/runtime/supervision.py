@@ -39,7 +39,7 @@ class Supervision:
     def outcome(self) -> int | None:
         """The exit code that the workers ended with on purpose: that of the first failure, or 0 if all ended so.
 
-        None where a worker died, also while others ended well.
+        None if a worker died, also while others ended well.
         """
         with suppress(FileNotFoundError):
             return int((self.folder / FAILURE).readlink().name)

@@ -52,7 +52,7 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
     """Yield `function(item)` for each item, in the order of the items.
 
     `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
-    done in this process; only where they show that it takes longer than starting others do those take over.
+    done in this process; only if they show that it takes longer than starting others do those take over.
     `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
     is raised here as it was there.
     """
@@ -173,7 +173,7 @@ class Progress:
         self.what = what
         self.unit = unit
         self.total = total
-        """How much there is to do; None where that is not known."""
+        """How much there is to do; None if that is not known."""
         self.done = 0
         self._began = self._last = time.monotonic()
 

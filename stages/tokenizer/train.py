@@ -139,7 +139,7 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     """Write an existing tokenizer as transformers saves it. Raises UserError if it cannot be used."""
     if not existing.is_dir():
         raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
-    # Hundreds of modules: only where they are needed.
+    # Hundreds of modules: only if they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
 

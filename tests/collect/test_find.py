@@ -14,10 +14,11 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import NoCredentialsError
 from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
-from stages.collect.find import find
+from stages.collect.find import find, remote_error
 from stages.formats.documents import Document
 from stages.runtime.errors import UnavailableError, UserError
 from tests.collect import collecting
@@ -187,6 +188,13 @@ def test_a_server_that_breaks_off_ends_the_run_with_the_address(server: str, nam
 
     with pytest.raises(UnavailableError, match=rf"^{server}/{name}: cannot be read \(.*check the address and the net"):
         collect(f"{server}/{name}")
+
+
+def test_missing_credentials_are_no_failure_that_a_retry_helps() -> None:
+    error = remote_error("s3://bucket/a.txt: cannot be read", NoCredentialsError())
+
+    assert type(error) is UserError
+    assert str(error).startswith("s3://bucket/a.txt: cannot be read: access denied (Unable to locate credentials)")
 
 
 @pytest.mark.parametrize("server", [AsksForALogin], indirect=True)

@@ -91,7 +91,7 @@ class NaturalLanguageSettings(Section):
 
 
 class NaturalLanguage(Filter):
-    """Columns `natural_language` (empty where a document has no letters) and `natural_language_confidence`.
+    """Columns `natural_language` (empty if a document has no letters) and `natural_language_confidence`.
 
     The column `language` is the programming language, by the file's name.
     """
@@ -121,7 +121,7 @@ class NaturalLanguage(Filter):
 
 
 def excerpt(text: str) -> str:
-    """What is read of a text: all of it where it is short."""
+    """What is read of a text: all of it if it is short."""
     if len(text) <= 3 * EXCERPT:
         return text
     middle = (len(text) - EXCERPT) // 2

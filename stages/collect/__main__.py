@@ -11,7 +11,7 @@ from typing import Any
 
 from license_expression import Licensing
 
-from stages.collect.find import NOT_HASHED, before_wildcards
+from stages.collect.find import LINK, NOT_HASHED, before_wildcards
 from stages.collect.params import CollectParams
 from stages.collect.shards import CACHE_NAME, write_documents
 from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, UTF16, SourceItem, SourcePart, check_text
@@ -62,7 +62,8 @@ def main() -> None:
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
-    print(f"collected {counts}; left out {taken.reasons.total():,}", *remarks(taken, notes), sep="\n")
+    left_out = f"left out {taken.reasons.total():,} ({LEFT_OUT_TABLE})"
+    print(f"collected {counts}; {left_out}", *remarks(taken, notes), sep="\n")
 
 
 @dataclass(slots=True)
@@ -190,7 +191,8 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
             f"WARNING: left out {count:,} files or rows that are not UTF-8 ({share}), "
             f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f {taken.encoding} -t utf-8`"
         )
-    lines += [f"left out {count:,}: {reason}" for reason in (ARCHIVE, NOT_HASHED) if (count := taken.reasons[reason])]
+    of_place = (ARCHIVE, LINK, NOT_HASHED)
+    lines += [f"left out {count:,}: {reason}" for reason in of_place if (count := taken.reasons[reason])]
     alike: dict[str, list[str]] = {}
     for note in notes:
         alike.setdefault(note.partition(": ")[0].rpartition("/")[2], []).append(note)

@@ -30,10 +30,6 @@ SILENT_SECONDS = 60
 """How long a web server may send nothing."""
 
 
-class UnreadableError(UserError):
-    """A file of this machine that cannot be read, or is not compressed as its name says."""
-
-
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """A file that a pattern found."""
@@ -204,8 +200,8 @@ OPENERS: dict[str, Opener] = {
 
 @contextmanager
 def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
-    """The content of a file, decompressed if its name says so. Raises UnreadableError for a file of this machine that
-    cannot be read, UnavailableError for a server that breaks off."""
+    """The content of a file, decompressed if its name says so. Raises UserError for a file of this machine that cannot
+    be read or is damaged, UnavailableError for a server that breaks off."""
     name = without_query(file.name).lower() if decompress else ""
     unpacked = next((opens for end, opens in OPENERS.items() if name.endswith(end)), None)
     try:
@@ -223,7 +219,7 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
         if file.url:
             raise remote_error(f"{file.name}: cannot be read", error) from None
         if isinstance(error, OSError | EOFError | lzma.LZMAError | zlib.error):
-            raise UnreadableError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
         raise
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO, Literal, cast
 
 from pydantic import Field
 
-from stages.collect.find import FoundFile, UnreadableError, find, opened
+from stages.collect.find import FoundFile, find, opened
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
 from stages.formats.documents import without_query
@@ -25,7 +25,6 @@ ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 PACKED = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".lz4")
 
 ARCHIVE = "archive (unpack it)"
-UNREADABLE = "unreadable, or not compressed as its name says"
 
 HEAD_BYTES = 2**20
 """How far a text is looked at to tell whether it is rows."""
@@ -61,8 +60,8 @@ class Files(FileSource):
     line of the second half of a part, else at a line's end. null: each file is one document."""
 
     def items(self, limit: int) -> Iterator[SourceItem]:
-        """The documents of each file, in the order of the files' names. Raises UserError for broken rows, and for text
-        that looks like rows; text that cannot be read is left out."""
+        """The documents of each file, in the order of the files' names. Raises UserError for a file that cannot be
+        read, for broken rows, and for text that looks like rows."""
         for file in find(self.globs):
             end = ending(without_query(file.name))
             if file.flaw or end in PACKED:
@@ -86,26 +85,21 @@ class Files(FileSource):
         yield from rows_as_items(self, rows, file.name, self.text, self.fields, has)
 
     def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:
-        number = 0
-        try:
-            with opened(file) as stream:
-                reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
-                if looks_like_rows(reader.peek(HEAD_BYTES)):
-                    raise UserError(f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)")
-                if self.part_bytes is None:
-                    content = reader.read(limit + 1)
-                    too_large = len(content) > limit
-                    yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
+        with opened(file) as stream:
+            reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
+            if looks_like_rows(reader.peek(HEAD_BYTES)):
+                raise UserError(f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)")
+            if self.part_bytes is None:
+                content = reader.read(limit + 1)
+                too_large = len(content) > limit
+                yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
+                return
+            for number, (part, is_last) in enumerate(parts(cast("BinaryIO", reader), self.part_bytes), start=1):
+                if number == 1 and not is_last and check_text(part)[1]:
+                    # All of it is left out, for the same reason.
+                    yield self.item(file.name, part + reader.read(limit))
                     return
-                for part, is_last in parts(cast("BinaryIO", reader), self.part_bytes):
-                    number += 1
-                    if number == 1 and not is_last and check_text(part)[1]:
-                        # All of it is left out, for the same reason.
-                        yield self.item(file.name, part + reader.read(limit))
-                        return
-                    yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
-        except UnreadableError:
-            yield self.left_out(f"{file.name}#{number + 1}" if number else file.name, UNREADABLE)
+                yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
 
 
 def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:

@@ -21,8 +21,8 @@ from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
 
-FREE_DISK_BYTES = 5_000_000_000
-"""The default pipeline needs under 1 GB, its environment under 3."""
+FREE_DISK_BYTES = 1_000_000_000
+"""A run of the default pipeline needs less."""
 
 
 @dataclass(frozen=True, slots=True)

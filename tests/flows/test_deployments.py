@@ -123,21 +123,16 @@ def test_no_other_web_page_can_start_a_served_run_and_its_results_go_to_their_br
     git(folder, "commit", "-q", "-m", "start")
     shutil.copyfile(ROOT / "prefect.toml", folder / "prefect.toml")
     with serving(folder) as server:
-        found = wait_until(lambda: by_name(server))
-        address = f"{server.address}/deployments/{found['on-demand']}/create_flow_run"
+        names = {"deployments": {"name": {"any_": ["on-demand"]}}}
+        (found,) = wait_until(lambda: server.post("deployments/filter", **names))
+        address = f"{server.address}/deployments/{found['id']}/create_flow_run"
 
         elsewhere = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "POST"}
         allowed = httpx.options(address, headers=elsewhere, timeout=180).headers
         assert "access-control-allow-origin" not in allowed
         parameters = {"targets": ["one"], "pull": False, "push": False}
-        run = server.post(f"deployments/{found['on-demand']}/create_flow_run", parameters=parameters)
+        run = server.post(f"deployments/{found['id']}/create_flow_run", parameters=parameters)
         wait_until(lambda: server.post("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})[0]["end_time"])
 
     written = subprocess.check_output(["git", "show", "results:dvc.lock"], cwd=folder, text=True)
     assert "one.txt" in written
-
-
-def by_name(server: Operated) -> dict[str, str]:
-    """The ids of both deployments, once they are there."""
-    found = {one["name"]: one["id"] for one in server.post("deployments/filter")}
-    return found if len(found) == 2 else {}

@@ -143,7 +143,7 @@ def test_the_doctor_finds_what_a_disk_has_damaged_and_dvc_would_restore(ran_twic
 METRIC = """\
 stages:
   one:
-    cmd: cp source.txt one.txt && cp source.txt metric.txt
+    cmd: cp source.txt one.txt && wc -c source.txt > metric.txt
     deps: [source.txt]
     outs: [one.txt]
     metrics: [metric.txt: {cache: false}]
@@ -154,7 +154,7 @@ stages:
 def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str]
 ) -> None:
-    folder = make_toy(tmp_path / "toy", METRIC.replace("cp source.txt metric.txt", "wc -c source.txt > metric.txt"))
+    folder = make_toy(tmp_path / "toy", METRIC)
     repro(folder)
     monkeypatch.chdir(folder)
     dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.flows.operated import Operated
 from tests.flows.test_pipeline import toy
-from tests.flows.toy import commit, git
+from tests.flows.toy import commit, dvc, git
 
 pytestmark = pytest.mark.acceptance
 
@@ -33,7 +33,7 @@ def scheduled(server: Operated, folder: Path, **arguments: object) -> "subproces
 def operated_toy(folder: Path, dvc_yaml: str, remote: str) -> Path:
     """A toy with a first commit on `main` and a DVC remote."""
     made = toy(folder, dvc_yaml)
-    subprocess.run([sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", remote], cwd=made, check=True)
+    dvc(made, "remote", "add", "-q", "-d", "store", remote)
     git(made, "checkout", "-q", "-B", "main")
     commit(made)
     return made

@@ -109,6 +109,7 @@ def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(
     assert re.findall(r"<!-- (w1.*?) -->", svg) == ["w1 (5 of 6 runs)"]
     data.frame["loss"] = 0.0
     assert write_figure(tmp_path, data, "points", {}) == []
+    assert write_figure(tmp_path, some_data(tmp_path, lacking=range(24)), "curves", {}) == []
 
 
 def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colours_by_line_and_marker() -> None:
@@ -119,9 +120,3 @@ def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colours_by_
     assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
     assert tuple(many[: len(LOOKS)]) == LOOKS
     assert len({(colour, line) for colour, line, _ in many}) == len({(colour, m) for colour, _, m in many}) == len(many)
-
-
-def test_a_figure_without_runs_is_not_drawn(tmp_path: Path) -> None:
-    data = some_data(tmp_path, lacking=range(24))
-
-    assert write_figure(tmp_path, data, "curves", {}) == write_figure(tmp_path, data, "points", {}) == []

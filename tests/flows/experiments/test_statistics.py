@@ -53,15 +53,12 @@ def test_holm_leaves_out_what_was_not_tested_and_never_lowers_a_p_value(p_values
         assert before is None or (after is not None and before <= after <= 1)
 
 
-def test_one_seed_has_a_mean_and_no_interval_and_no_test() -> None:
-    assert estimate([3.0]) == Estimate(1, 3.0, None, None)
-    assert paired_difference([1.0], [2.0]).p is None
-
-
-def test_equal_values_have_no_spread_at_all() -> None:
+def test_one_seed_has_a_mean_and_no_interval_and_equal_values_have_no_spread() -> None:
     value = 1350400 / 1e6
     assert float(np.mean([value] * 3)) != value
 
+    assert estimate([3.0]) == Estimate(1, 3.0, None, None)
+    assert paired_difference([1.0], [2.0]).p is None
     assert estimate([value] * 3) == Estimate(3, value, value, value)
 
 

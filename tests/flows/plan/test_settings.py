@@ -74,22 +74,15 @@ def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monk
     assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["elsewhere", "nonesuch"]
 
 
-def test_a_project_without_our_stages_needs_no_params_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_params()
-    (tmp_path / "params.yaml").write_text("anything: 1\n")
-    check_params()
-
-
-def test_a_folder_named_stages_of_another_project_is_not_taken_for_ours(
+def test_another_project_needs_no_parameters_of_ours_though_it_may_have_a_folder_named_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_params()
     for name in ("prepare", "train"):
         (tmp_path / "stages" / name).mkdir(parents=True)
-        (tmp_path / "stages" / name / "params.py").write_text("rate = 1")
-    (tmp_path / "stages/train/params.py").unlink()
-    monkeypatch.chdir(tmp_path)
-
+    (tmp_path / "stages/prepare/params.py").write_text("rate = 1")
+    (tmp_path / "params.yaml").write_text("anything: 1\n")
     check_params()
 
 

@@ -28,7 +28,7 @@ from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
 from tests.flows.sweep.toy_sweep import DVC_YAML, TWO_CELLS, make_sweep, sweep
 from tests.flows.test_pipeline import environment
-from tests.flows.toy import commit, git
+from tests.flows.toy import commit, dvc, git
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.acceptance
@@ -63,8 +63,7 @@ def project(tmp_path: Path) -> Path:
     folder = make_sweep(tmp_path / "toy", COUNTED, **TWO_CELLS)
     shutil.copyfile(ROOT / "prefect.yaml", folder / "prefect.yaml")
     shutil.copytree(ROOT / "flows", folder / "flows", ignore=shutil.ignore_patterns("__pycache__"))
-    remote = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]
-    subprocess.run(remote, cwd=folder, check=True)
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
     git(folder, "branch", "-M", "main")
     commit(folder)
     git(tmp_path, "clone", "-q", "--bare", "toy", "origin.git")
@@ -114,10 +113,7 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
     assert {cell: (run.params, run.reports, run.curves) for cell, run in here.items()} == {
         cell: (run.params, run.reports, run.curves) for cell, run in there.items()
     }
-    listed = subprocess.check_output(
-        [sys.executable, "-m", "dvc", "exp", "list", "--name-only"], cwd=project, text=True
-    )
-    assert set(listed.split()) == {run.experiment for run in here.values()}
+    assert set(dvc(project, "exp", "list", "--name-only").split()) == {run.experiment for run in here.values()}
     changed = [line for line in git(project, "status", "--porcelain").splitlines() if "__pycache__" not in line]
     assert changed == ["?? experiments/toy/"]
 

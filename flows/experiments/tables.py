@@ -141,6 +141,7 @@ def differences_table(data: Tidy, name: str) -> Table:
     flat = [
         entry for (own, _), p in zip(found, corrected, strict=True) for entry in (own, Entry(_p_text(p), own.n, own.n))
     ]
+    corrected_for = f", Holm-corrected for {len(corrected)} differences" if corrected[1:] else ""
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
     return Table(
@@ -153,7 +154,7 @@ def differences_table(data: Tidy, name: str) -> Table:
         entries=entries,
         footnotes=[
             f"Mean difference from {baseline}, paired by seed, with its 95 % interval by Student's t, and in percent "
-            f"of the baseline. p of the paired t test, Holm-corrected for {len(corrected)} differences.",
+            f"of the baseline. p of the paired t test{corrected_for}.",
             *missing(data, comparison.metrics),
             *data.notes,
         ],

@@ -61,6 +61,8 @@ def reproduce(request: ReproduceOptions) -> int:
     with only_reproduction_in(work):
         revision = open_revision(request.revision, work)
         say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
+        if steps is not None:
+            require_recorded(steps, revision)
         signature = check_signature(request.revision, revision.folder, request.key)
         say("signature", signature)
         checkout = check_out(revision)
@@ -119,6 +121,8 @@ def prepare(
     say("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
+    else:
+        say("", f"an earlier start in {revision.work} was allowed to run it")
     computed = {stage for stage in revision.stages if request.steps is None or stage == revision.training}
     restored = (
         before.restored
@@ -158,6 +162,16 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
         raise error(f"the stages did not all run (exit code {code}, see above); the same command continues there")
 
 
+def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None:
+    """Raise UserError if the revision does not record the checkpoint that a segment ends with."""
+    if revision.execution is None:
+        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
+    first, last = steps
+    if last not in (recorded := revision.execution.checkpoints):
+        there_are = ", ".join(map(str, sorted(recorded)))
+        raise UserError(f"--segment {first}-{last}: {last} is not a recorded step; recorded are {there_are}")
+
+
 def check_segment(
     request: ReproduceOptions,
     steps: tuple[int, int],
@@ -166,12 +180,8 @@ def check_segment(
     checkout: Path,
     environment: Mapping[str, str],
 ) -> int:
-    """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code.
-
-    Raises UserError if the revision does not record how its training was executed.
-    """
-    if revision.execution is None:
-        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
+    """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code."""
+    assert revision.execution is not None  # `require_recorded` has looked
     checkpoints = (CHECKPOINTS / revision.execution.fingerprint).absolute()
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]

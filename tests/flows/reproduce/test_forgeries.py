@@ -149,6 +149,9 @@ def test_a_segment_of_a_published_training_is_bit_identical(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(project)
+    with pytest.raises(UserError, match=r"--segment 3-7: 7 is not a recorded step; recorded are 3, 6$"):
+        reproduce(ReproduceOptions("published/tiny", segment="3-7", folder=tmp_path / "work"))
+    assert not (tmp_path / "work/checkout").exists()
 
     assert reproduce(ReproduceOptions("published/tiny", segment="3-6", yes=True, folder=tmp_path / "work")) == 0
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.run.locks import run_lock
-from flows.run.outcome import StageOutcome
+from flows.run.outcome import KILLED, StageOutcome
 from flows.run.stage import LineSplitter, read_outcome, run_stage
 from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
@@ -71,7 +71,6 @@ def test_edited_data_is_recorded_and_not_restored(tmp_path: Path) -> None:
     [
         ("printf 'error: the Hub refused:\\nno such repository\\n'; exit 7", 7, "the Hub refused:\nno such repository"),
         ("echo 'worker 3 exited with 69'; exit 4", 4, "worker 3 exited with 69"),
-        ("kill -9 $$", -signal.SIGKILL, "was killed (SIGKILL) from outside; the same command continues"),
         ("echo done", 255, "failed to reproduce 'one': output 'out.txt' does not exist"),
     ],
 )
@@ -81,6 +80,16 @@ def test_a_failure_has_the_commands_exit_code_and_its_last_words_else_dvcs(
     outcome, _ = script(text)
 
     assert (outcome.result, outcome.exit_code, outcome.message) == ("failed", exit_code, message)
+
+
+def test_a_stage_that_was_killed_says_so(script: Script) -> None:
+    outcome, _ = script("kill -9 $$")
+
+    assert (outcome.result, outcome.message) == (
+        "failed",
+        "was killed (SIGKILL) from outside; the same command continues",
+    )
+    assert outcome.exit_code in KILLED  # the signal, or what a shell between says of it
 
 
 def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(script: Script) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stages.collect.sources.files import page_text
+from stages.collect.sources import web
+from stages.collect.sources.web import page_text
 from stages.runtime.errors import UserError
 from tests.collect.collecting import ORIGIN, collect, left_out
 from tests.small_project import ROOT
@@ -124,3 +125,11 @@ def test_an_extractor_that_is_not_pinned_is_refused_since_the_texts_depend_on_it
 def test_bytes_that_are_no_html_are_no_error() -> None:
     assert page_text(b"", None, True) == ""
     assert page_text(bytes(range(256)) * 9, "no such encoding", False)
+
+
+def test_without_the_extractor_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.html").write_text(PAGE)
+    monkeypatch.setattr(web, "find_spec", lambda name: None if name == "resiliparse" else object())
+
+    with pytest.raises(UserError, match=r"web pages need resiliparse: `pip install -e '\.\[web\]'`, then write"):
+        pages("a.html")

@@ -1,9 +1,4 @@
-"""Files on this machine or at URLs: text, or rows of JSON, CSV or Parquet, by what a name says; and web pages.
-
-resiliparse extracts the text of pages, its fastwarc reads WARC files (the group `web`). Against trafilatura, on 80
-pages of documentation (2.4 MB): 42 MB per CPU second against 3.2; 97 % of the words of the main part against 95 %; 78 %
-of the extracted words are of the main part against 98 %. It has two libraries to install, trafilatura about ten.
-"""
+"""Files on this machine or at URLs, each read as what its name says: text, or rows of JSON, CSV or Parquet."""
 
 import io
 from collections.abc import Iterator
@@ -16,7 +11,6 @@ from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
 from stages.formats.documents import without_query
 from stages.formats.rows import ending, looks_like_rows
-from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UserError
 
 ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
@@ -29,12 +23,9 @@ ARCHIVE = "archive (unpack it)"
 HEAD_BYTES = 2**20
 """How far a text is looked at to tell whether it is rows."""
 
-HTML_TYPES = ("text/html", "application/xhtml+xml")
-"""The media types of web pages (RFC 2854, RFC 3236)."""
-
 
 class FileSource(NamedSource):
-    """What is read from files."""
+    """A kind of source that reads files."""
 
     globs: Names
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
@@ -126,73 +117,3 @@ def _cut(text: bytes) -> int:
     while cut > len(text) - 4 and (text[cut - 1] & 0xC0) == 0x80:
         cut -= 1
     return cut - 1 if text[cut - 1] >= 0xC0 else cut
-
-
-class Html(FileSource):
-    """HTML files, of which the visible text is a document."""
-
-    kind: Literal["html"]
-    main_content: bool
-    """Whether navigation, headers and footers are left out, as far as rules of thumb find them."""
-
-    @property
-    def libraries(self) -> list[str]:
-        """What extracts the text."""
-        return ["resiliparse", "fastwarc"]
-
-    def items(self, limit: int) -> Iterator[SourceItem]:
-        """Each page. Raises UserError that names a file that cannot be read."""
-        for file in find(self.globs):
-            if file.flaw:
-                yield self.left_out(file.name, file.flaw)
-                continue
-            with opened(file) as stream:
-                html = stream.read(limit + 1)
-            if len(html) > limit:
-                yield self.left_out(file.name, TOO_LARGE)
-            else:
-                yield self.item(file.name, page_text(html, None, self.main_content))
-
-
-class Warc(Html):
-    """WARC files (ISO 28500) of crawls: their HTML pages, and the plain texts of WET files, which are taken as they
-    are. fastwarc does not notice a cut-off end, and a page that is not encoded as its server said ends the run."""
-
-    kind: Literal["warc"]  # type: ignore[assignment]
-
-    def items(self, limit: int) -> Iterator[SourceItem]:
-        """Each page, by its address. Raises UserError that names a file that cannot be read."""
-        from fastwarc.warc import ArchiveIterator, WarcRecordType
-
-        wanted = WarcRecordType.response | WarcRecordType.conversion
-        for file in find(self.globs):
-            if file.flaw:
-                yield self.left_out(file.name, file.flaw)
-                continue
-            with opened(file, decompress=False) as stream:  # fastwarc decompresses by itself
-                for record in ArchiveIterator(stream, record_types=wanted, auto_decode="all"):
-                    address = without_credentials((record.headers.get("WARC-Target-URI") or "").strip("<>"))
-                    is_page = record.record_type == WarcRecordType.response
-                    if is_page and (record.http_headers is None or record.http_headers.status_code != 200):
-                        yield self.left_out(address, "page with another status than 200")
-                    elif is_page and record.http_content_type not in HTML_TYPES:
-                        yield self.left_out(address, "no HTML page")
-                    elif len(content := record.reader.read(limit + 1)) > limit:
-                        yield self.left_out(address, TOO_LARGE)
-                    elif is_page:
-                        yield self.item(address, page_text(content, record.http_charset, self.main_content))
-                    else:
-                        yield self.item(address, content)
-
-
-def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
-    """The visible text of a page, a line for a block. The encoding is that of the server, else the one that the page
-    names, else what its bytes look like (as in HTML5)."""
-    from resiliparse.extract.html2text import extract_plain_text
-    from resiliparse.parse.encoding import detect_encoding
-    from resiliparse.parse.html import HTMLTree
-
-    found = encoding or detect_encoding(html, html5_compatible=True) or "utf-8"
-    tree = HTMLTree.parse_from_bytes(html, found)
-    text: str = extract_plain_text(tree, main_content=main_content, preserve_formatting=True)
-    return text

@@ -139,9 +139,18 @@ def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, Ro
         yield number, row if isinstance(row, dict) else {}
 
 
-def csv_rows(name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields) -> Iterator[tuple[int, Row]]:
-    """The rows below the heading of a CSV file. Raises UserError that names a line that is not CSV or has another
-    number of cells than there are columns, and a field of `fields` that the file lacks."""
+LONG_ROW_LINES = 1000
+"""Lines of a CSV row above which a stray quote, which takes the rows after it for text, is likelier than a text."""
+
+
+def csv_rows(
+    name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields, notes: list[str]
+) -> Iterator[tuple[int, Row]]:
+    """The rows below the heading of a CSV file; `notes` gets those that a stray quote may have made.
+
+    Raises UserError that names a line that is not CSV or has another number of cells than there are columns, and a
+    field of `fields` that the file lacks.
+    """
     csv.field_size_limit(longest_line(limit))
     text = io.TextIOWrapper(io.BufferedReader(cast("io.RawIOBase", stream)), "utf-8-sig", newline="")
     reader = csv.reader(text, strict=True, delimiter=delimiter)
@@ -157,6 +166,8 @@ def csv_rows(name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fi
                     f"{name}: line {line} has {len(cells)} cells, and there are {len(columns)} columns; quote a cell "
                     "that holds a comma, or correct or remove the line"
                 )
+            if (lines := reader.line_num - line + 1) > LONG_ROW_LINES:
+                notes.append(visible(f"{name}: the row at line {line} has {lines:,} lines: a stray quote?"))
             line = reader.line_num + 1
             yield number, dict(zip(columns, cells, strict=True))
     except UnicodeError:

@@ -162,6 +162,14 @@ def test_a_file_that_gave_nothing_is_named_with_its_fields_or_its_columns_and_th
     assert {f"WARNING: {note}" for note in said} == {line for line in lines if line.startswith("WARNING")}
 
 
+def test_a_row_of_thousands_of_lines_is_named(corpus: Path, capsys: Said) -> None:
+    (corpus / "a.csv").write_text('text\n"a\n' + "b\n" * 2000 + '"\nc\n')
+
+    texts()
+
+    assert "WARNING: corpus/a.csv: the row at line 2 has 2,002 lines: a stray quote?" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("encoding", "left"), [("cp1252", 8), ("utf-16", 20)])
 def test_what_is_not_utf_8_is_one_line_with_a_share_an_example_and_a_remedy(
     corpus: Path, capsys: Said, encoding: str, left: int

@@ -72,7 +72,7 @@ class Files(FileSource):
         elif end == ".json":
             rows = json_rows(file.name, stream, limit)
         else:
-            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields)
+            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields, self.notes)
         yield from rows_as_items(self, rows, file.name, self.text, self.fields, has)
 
     def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:

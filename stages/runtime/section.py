@@ -135,7 +135,7 @@ def _describe(name: str, line: Any, path: Path) -> str:
 
 
 def value_at(values: Any, key: str) -> Any:
-    """What lies at a dotted key, which may be a name with dots itself; None if it leads nowhere."""
+    """The value at a dotted key, or at a name that has dots itself; None if there is no such key."""
     if isinstance(values, Mapping) and key in values:
         return values[key]
     for part in key.split("."):

@@ -98,7 +98,7 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
 
 
 def has_buckets(params: TrainParams, processes: int, sharded: bool) -> bool:
-    """True if the gradients of so many processes are exchanged in DDP's buckets.
+    """True if processes exchange their gradients in DDP's buckets.
 
     These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
     them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").

@@ -37,7 +37,7 @@ run_stage(lambda: Path("one.txt").touch())
         (["-m", "flows.cli", "why"], None),
     ],
 )
-def test_whatever_starts_first_closes_the_folder_of_states_to_other_users(
+def test_the_state_folder_is_closed_to_other_users_whichever_command_makes_it(
     tmp_path: Path, begin: list[str], before: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = make_toy(tmp_path / "toy", STAGE)

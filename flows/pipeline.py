@@ -83,9 +83,7 @@ async def run_stages(run: Run) -> None:
                 waiting.cancel()
 
     stages = {stage.name: stage for stage in run.plan.to_do}
-    chain: dict[str, asyncio.Task[State[Any]]] = {}
-    for stage in stages.values():
-        chain[stage.name] = asyncio.create_task(after_others(stage))
+    chain = {name: asyncio.create_task(after_others(stage)) for name, stage in stages.items()}
     with called_by_signals(stop), run.terminal:
         await asyncio.wait(chain.values())
     if faults:

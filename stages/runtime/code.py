@@ -39,6 +39,7 @@ class Sources:
         self.root = root
         self._modules: dict[str, Module] = {}
         self._imported: dict[str, list[str]] = {}
+        self._found: dict[str, str] = {}
 
     def module(self, file: str) -> "Module":
         """Read a file. Raises UserError if it is not Python."""
@@ -96,8 +97,10 @@ class Sources:
         return [*files, own] if own else files
 
     def _file_of(self, name: str) -> str:
-        file = f"{name.replace('.', '/')}.py"
-        return file if (self.root / file).is_file() else ""
+        if name not in self._found:
+            file = f"{name.replace('.', '/')}.py"
+            self._found[name] = file if (self.root / file).is_file() else ""
+        return self._found[name]
 
 
 def computing(files: Iterable[str]) -> list[str]:

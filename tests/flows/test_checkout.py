@@ -78,9 +78,7 @@ def test_results_come_from_the_last_run_and_everything_else_from_the_branch_that
     assert git(folder, "rev-parse", f"{second}^1", f"{second}^2").split() == [first, git(work, "rev-parse", "main")]
 
 
-def test_the_next_run_pushes_what_could_not_be_pushed_and_overrides_do_not_stick_to_the_branch(
-    source: Path,
-) -> None:
+def test_the_next_run_pushes_what_could_not_be_pushed_and_overrides_do_not_stick(source: Path) -> None:
     work = source.parent / "work"
     commit(work, params_yaml="steps: 1\n")
     git(work, "push", "-q", "origin", "main")

@@ -85,10 +85,8 @@ def test_a_failure_has_the_commands_exit_code_and_its_last_words_else_dvcs(
 def test_a_stage_that_was_killed_says_so(script: Script) -> None:
     outcome, _ = script("kill -9 $$")
 
-    assert (outcome.result, outcome.message) == (
-        "failed",
-        "was killed (SIGKILL) from outside; the same command continues",
-    )
+    assert outcome.result == "failed"
+    assert outcome.message == "was killed (SIGKILL) from outside; the same command continues"
     assert outcome.exit_code in KILLED  # the signal, or what a shell between says of it
 
 

@@ -1,7 +1,4 @@
-"""The verdict on every document: what the stage does, and what `parrotflow data whatif` asks.
-
-Filters, duplicates and the split are queries over the ledger's features.
-"""
+"""The verdict on every document: filters, duplicates and the split are queries over the ledger's features."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

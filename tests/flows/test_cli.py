@@ -24,7 +24,6 @@ def test_the_help_lists_the_commands_of_the_stages_with_their_first_line() -> No
 
     assert "sample" in top
     assert "continues" in top
-    assert "whatif" in data
     assert "trace" in data
 
 

@@ -97,12 +97,13 @@ def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
     for source in params.sources:
         for part in source.parts(params.max_document_bytes):
             for document in documents_taken(part, params, taken):
-                if params.max_bytes is not None and taken.total_bytes + document.size > params.max_bytes:
+                size = document.size
+                if params.max_bytes is not None and taken.total_bytes + size > params.max_bytes:
                     taken.leave_out(document, "over collect.max_bytes, with all after it")
                     return
                 taken.documents[document.source] += 1
-                taken.bytes[document.source] += document.size
-                taken.total_bytes += document.size
+                taken.bytes[document.source] += size
+                taken.total_bytes += size
                 progress.advance(lambda: f"{taken.total_bytes / 1e6:,.0f} MB of text")
                 yield document
 

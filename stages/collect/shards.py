@@ -1,16 +1,18 @@
 """Writes documents as a trie of shards, holding about one shard in memory.
 
-Documents are spooled to buckets by the first bits of their ids, then each shard is read from its buckets, sorted and
-written.
+Documents are put into buckets by the first bits of their ids, which a spool takes once memory is full; then each shard
+is read from its buckets, sorted and written.
 """
 
 import pickle
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 from stages.formats.documents import LARGEST_COLUMN_BYTES, Document, id_bits, write_shard
 from stages.runtime.cache import cache_key, cached, in_use
@@ -27,27 +29,27 @@ BUFFER_BYTES = 256 * 2**20
 """Text that waits in memory before it goes to the buckets. A smaller corpus is never spooled."""
 
 
+@dataclass(slots=True)
 class _Bucket:
-    """Documents whose ids begin with the same bits: first those in the file, then those that wait in memory."""
+    """Documents whose ids begin with the same bits: first those in the spool, then those that wait in memory."""
 
-    def __init__(self, bits: str, file: Path) -> None:
-        self.bits = bits
-        self.file = file
-        self.bytes = 0
-        self.waiting: list[Document] = []
+    bits: str
+    bytes: int = 0
+    spooled: list[int] = field(default_factory=list)
+    """Where its documents begin in the spool."""
+    waiting: list[Document] = field(default_factory=list)
 
-    def spool(self) -> None:
-        """Empty the memory."""
-        with self.file.open("ab") as file:
-            pickle.dump(self.waiting, file, protocol=pickle.HIGHEST_PROTOCOL)
+    def empty(self, spool: BinaryIO) -> None:
+        """Move what waits into the spool."""
+        self.spooled.append(spool.tell())
+        pickle.dump(self.waiting, spool, protocol=pickle.HIGHEST_PROTOCOL)
         self.waiting = []
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self, spool: BinaryIO) -> Iterator[Document]:
         """All of them, in no order."""
-        if self.file.exists():
-            with self.file.open("rb") as file:
-                while file.peek(1):
-                    yield from pickle.load(file)
+        for place in self.spooled:
+            spool.seek(place)
+            yield from pickle.load(spool)
         yield from self.waiting
 
 
@@ -58,24 +60,26 @@ def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: in
     left in one bucket.
     """
     in_use()
-    with TemporaryDirectory(prefix=".spool-", dir=folder) as spool:
-        shards = list(_shards("", _buckets(Path(spool), documents), shard_bytes))
-        for _ in map_shards(partial(_write, folder), shards):
+    with TemporaryDirectory(prefix=".spool-", dir=folder) as temporary:
+        spool = Path(temporary, "documents")
+        with spool.open("wb") as file:
+            buckets = _buckets(file, documents)
+        for _ in map_shards(partial(_write, folder, spool), list(_shards("", buckets, shard_bytes))):
             pass
 
 
-def _buckets(folder: Path, documents: Iterable[Document]) -> list[_Bucket]:
+def _buckets(spool: BinaryIO, documents: Iterable[Document]) -> list[_Bucket]:
     buckets: dict[str, _Bucket] = {}
     waiting = 0
     for document in documents:
         bits = id_bits(document.id, BUCKET_BITS)
-        bucket = buckets.setdefault(bits, _Bucket(bits, folder / bits))
+        bucket = buckets.setdefault(bits, _Bucket(bits))
         bucket.waiting.append(document)
         bucket.bytes += document.size
         waiting += document.size
         if waiting > BUFFER_BYTES:
             for one in buckets.values():
-                one.spool()
+                one.empty(spool)
             waiting = 0
     return [buckets[bits] for bits in sorted(buckets)]
 
@@ -92,12 +96,13 @@ def _shards(bits: str, buckets: Sequence[_Bucket], shard_bytes: int) -> Iterator
         yield bits, buckets
 
 
-def _write(folder: Path, shard: tuple[str, Sequence[_Bucket]]) -> None:
+def _write(folder: Path, spool: Path, shard: tuple[str, Sequence[_Bucket]]) -> None:
     """Write a shard, or copy it from the cache: compressing costs more than all the rest."""
     bits, buckets = shard
-    documents = sorted(
-        chain.from_iterable(bucket.documents() for bucket in buckets), key=lambda document: document.sort_key
-    )
+    with spool.open("rb") as file:
+        documents = sorted(
+            chain.from_iterable(bucket.documents(file) for bucket in buckets), key=lambda document: document.sort_key
+        )
     key = cache_key(*(fact for d in documents for fact in (d.id, d.source, d.revision, d.path, d.license)))
     entry = cached(CACHE_NAME, key, partial(_write_shard, documents))
     shutil.copyfile(entry / SHARD, folder / f"b{bits}.parquet")

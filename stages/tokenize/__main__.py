@@ -19,7 +19,7 @@ def main() -> None:
     shards = {split: require_documents(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 
-    engine = choose_engine(params.engine, vocabulary.tokenizer_json, shards[TRAIN])
+    engine = choose_engine(params.engine, vocabulary, shards[TRAIN])
     report: dict[str, Any] = {"engine": engine}
     for split in SPLITS:
         with atomic_folder(TOKENS / split) as folder:

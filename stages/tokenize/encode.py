@@ -88,32 +88,6 @@ def find_difference(fast: Engine, reference: Engine, texts: Sequence[str]) -> st
     return next(alone, texts[0])
 
 
-def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
-    """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
-    texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
-    for text in texts:
-        limit -= len(text.encode("utf-8"))
-        if limit < 0:
-            return
-        yield text
-
-
-def choose_engine(wanted: str, tokenizer_json: Path, shards: Sequence[Path]) -> str:
-    """The name of the engine that encodes, with its version. Raises UserError if it does not give the ids of
-    `tokenizers` on a sample of the documents."""
-    if wanted == "tokenizers":
-        return Reference.name
-    texts = list(first_texts(shards, PARITY_BYTES))
-    try:
-        difference = find_difference(Fast(tokenizer_json), Reference(tokenizer_json), texts)
-        objection = "" if difference is None else f"differs on {difference[:60]!r}"
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        objection = f"cannot take this tokenizer ({error})"
-    if objection:
-        raise UserError(f"tokenize: {Fast.name} {objection}: set tokenize.engine: tokenizers in params.yaml (slower)")
-    return Fast.name
-
-
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The facts of a tokenizer that a token store depends on."""
@@ -154,6 +128,38 @@ def _content(token: str | dict[str, str] | None) -> str:
     return token.get("content", "") if isinstance(token, dict) else token or ""
 
 
+@lru_cache(maxsize=1)
+def _opened(kind: type[Engine], vocabulary: Vocabulary) -> Engine:
+    """The engine, opened once in a process: fastokens takes 0.2 s for it."""
+    return kind(vocabulary.tokenizer_json)
+
+
+def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
+    """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
+    texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
+    for text in texts:
+        limit -= len(text.encode("utf-8"))
+        if limit < 0:
+            return
+        yield text
+
+
+def choose_engine(wanted: str, vocabulary: Vocabulary, shards: Sequence[Path]) -> str:
+    """The name of the engine that encodes, with its version. Raises UserError if it does not give the ids of
+    `tokenizers` on a sample of the documents."""
+    if wanted == "tokenizers":
+        return Reference.name
+    texts = list(first_texts(shards, PARITY_BYTES))
+    try:
+        difference = find_difference(_opened(Fast, vocabulary), Reference(vocabulary.tokenizer_json), texts)
+        objection = "" if difference is None else f"differs on {difference[:60]!r}"
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        objection = f"cannot take this tokenizer ({error})"
+    if objection:
+        raise UserError(f"tokenize: {Fast.name} {objection}: set tokenize.engine: tokenizers in params.yaml (slower)")
+    return Fast.name
+
+
 def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, folder: Path) -> Manifest:
     """Write the token store of a split into an existing folder, a shard for a shard; `engine` as of `choose_engine`."""
     entries = []
@@ -181,12 +187,6 @@ def shard_key(vocabulary: Vocabulary, engine: str, shard: Path) -> str:
     return cache_key(vocabulary.sha256, str(vocabulary.eos_id), engine, shard.stem, shard_sha256(shard))
 
 
-@lru_cache(maxsize=1)
-def _opened(vocabulary: Vocabulary, engine: str) -> Engine:
-    """The engine, opened once in a process."""
-    return Fast(vocabulary.tokenizer_json) if engine == Fast.name else Reference(vocabulary.tokenizer_json)
-
-
 def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path) -> None:
     """Write one shard's three files and its entry for the manifest.
 
@@ -194,7 +194,7 @@ def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path)
     """
     table = read_shard(shard)
     texts = table.column("text").to_pylist()
-    ids, lengths = _opened(vocabulary, engine).encode(texts)
+    ids, lengths = _opened(Fast if engine == Fast.name else Reference, vocabulary).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(
             f"{shard}: text became a special token under {engine}; this tokenizer does not keep "

@@ -16,6 +16,7 @@ from stages.tokenize.encode import (
     Fast,
     FlatIds,
     Reference,
+    Vocabulary,
     choose_engine,
     find_difference,
     read_vocabulary,
@@ -91,9 +92,13 @@ def test_truncation_and_padding_that_a_tokenizer_brings_are_off(tmp_path: Path) 
         assert engine.encode(["a"])[1].tolist() == [1]
 
 
+def vocabulary(tokenizer_json: Path) -> Vocabulary:
+    return Vocabulary(tokenizer_json, sha256="", size=600, eos_id=0, special_ids=frozenset())
+
+
 def test_the_fast_engine_is_taken_where_it_agrees(tokenizer_json: Path) -> None:
-    assert choose_engine("fastokens", tokenizer_json, []) == Fast.name
-    assert choose_engine("tokenizers", tokenizer_json, []) == Reference.name
+    assert choose_engine("fastokens", vocabulary(tokenizer_json), []) == Fast.name
+    assert choose_engine("tokenizers", vocabulary(tokenizer_json), []) == Reference.name
 
 
 def shards(tmp_path: Path) -> list[Path]:
@@ -112,7 +117,7 @@ def test_a_fast_engine_that_differs_is_refused_with_the_other_engine(
     monkeypatch.setattr(encode, "Fast", Wrong)
 
     with pytest.raises(UserError, match=r"differs on .*: set tokenize\.engine: tokenizers in params\.yaml"):
-        choose_engine("fastokens", tokenizer_json, shards(tmp_path))
+        choose_engine("fastokens", vocabulary(tokenizer_json), shards(tmp_path))
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_engine(tmp_path: Path) -> None:
@@ -121,7 +126,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
     with pytest.raises(UserError, match=r"cannot take this tokenizer .*: set tokenize\.engine: tokenizers"):
-        choose_engine("fastokens", tmp_path / "tokenizer.json", shards(tmp_path))
+        choose_engine("fastokens", vocabulary(tmp_path / "tokenizer.json"), shards(tmp_path))
 
 
 @pytest.fixture(scope="module")

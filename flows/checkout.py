@@ -139,7 +139,7 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
 
 
 def push_commits(folder: Path, results_branch: str) -> None:
-    """Push the branch of results, never by force; nothing if there is none.
+    """Push the branch of results, if there is one, never by force.
 
     Raises UnavailableError if the remote does not take it. The commits stay here, and the next run pushes them unless
     another machine has pushed the branch meanwhile: then it computes its results on top of those.

@@ -71,7 +71,7 @@ def open_repo() -> Iterator[Repo]:
 
 
 def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[PipelineStage]:
-    """Stages, each after those that it needs, as `dvc repro` runs them.
+    """Sort stages topologically, as `dvc repro` runs them.
 
     DVC itself takes less than half of the graph in a random order; here that is in the order of the graph too.
     """
@@ -138,9 +138,9 @@ def remedy(error: DvcException) -> str:
 
 
 def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The entries of stages in dvc.lock, of those that have one, read as DVC does: 1e-08 is a number.
+    """The entries that dvc.lock has for these stages, read as DVC reads them: 1e-08 is a number.
 
-    Raises UserError where dvc.lock cannot be read.
+    Raises UserError if dvc.lock cannot be read.
     """
     try:
         entries = (load_yaml(LOCK_FILE) if Path(LOCK_FILE).exists() else {}) or {}
@@ -250,7 +250,7 @@ def push_results(targets: Collection[str] = ()) -> None:
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
-    """The text of each file at a commit, from git, DVC's cache or its remote; one that is not there is left out."""
+    """The text of each file at a commit, from git, DVC's cache or its remote; missing files are skipped."""
     from dvc.api import DVCFileSystem  # here: it imports an implementation of git, and a run needs none
 
     files = DVCFileSystem(url=".", rev=commit)

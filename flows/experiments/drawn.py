@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Value = str | int | float
 
 SIGNIFICANT_DIGITS = 3
-"""Of drawn numbers: enough for their effect, and equal on machines whose last bits differ."""
+"""Drawn numbers are rounded to these: enough for their effect, and equal on machines whose last bits differ."""
 
 STARTUP_LEVELS = 5
 """The levels that TPE draws at random before it learns from results."""

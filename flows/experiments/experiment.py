@@ -172,7 +172,7 @@ class Condition(Section):
     value: Bounds | None = None
     low: Bounds | None = None
     high: Bounds | None = None
-    """Of the number itself, and of the lower and the upper bound of its interval."""
+    """Bounds on the number, and on the lower and the upper end of its interval."""
 
     @property
     def bounds(self) -> dict[str, Bounds]:

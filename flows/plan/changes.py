@@ -45,7 +45,7 @@ class Reason:
     what: str
     """The parameter, library, file or stage."""
     old: Any = None
-    """The value as of the last run, where it is known."""
+    """The value of the last run, if known."""
     new: Any = None
     """The value now."""
 

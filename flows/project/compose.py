@@ -245,7 +245,7 @@ def _refuse_faults(text: str, params_file: Path) -> None:
 
 
 DIAL = "*/commands/dial.py"
-"""The one that chooses the values for some compute."""
+"""The command that chooses values for an amount of compute."""
 
 WORD = "compute"
 

@@ -43,7 +43,7 @@ SETTINGS = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 """Recorded files that the stages read, or that say what they are."""
 
 OWN_CACHE = "[cache]\n    dir = cache\n"
-"""Of DVC: a cache that others share might have the very results that are to be computed again."""
+"""DVC's configuration: a shared cache might hold the very results that are to be computed again."""
 
 THIS_PROJECT = "this-project"
 """The name, in the checkout, of the DVC remote that is the cache of the project in which the command runs."""

@@ -73,9 +73,9 @@ class Interpreter:
     python: Path
     machine: Machine
     different: dict[str, tuple[str, str]]
-    """Library -> (locked version, version here), of those that differ."""
+    """Libraries whose versions differ: name -> (locked version, version here)."""
     how: str
-    """Where it is from, in words."""
+    """How the environment was made, in words."""
 
 
 def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_environment: bool) -> Interpreter:
@@ -141,7 +141,7 @@ def probe(python: Path) -> Machine:
 
 
 def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Library -> (locked, installed), of those that differ."""
+    """Libraries whose versions differ: name -> (locked, installed)."""
     found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
     return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
 

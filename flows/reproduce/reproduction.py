@@ -29,7 +29,7 @@ from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError
 PREPARED = "prepared.json"
 
 WIDTH = 12
-"""Of a step's name in the terminal."""
+"""Characters that a step's name takes in the terminal."""
 
 
 class Prepared(BaseModel):
@@ -44,7 +44,7 @@ class Prepared(BaseModel):
     python: str
     """Its version."""
     different: dict[str, tuple[str, str]]
-    """Library -> (locked version, version here), of those that differ."""
+    """Libraries whose versions differ: name -> (locked version, version here)."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
 

@@ -50,7 +50,7 @@ class RecordedRevision:
     folder: Path
     provenance: Provenance
     stages: dict[str, LockEntry]
-    """Of all stages that led to the model and its evaluation, each after those that it depends on."""
+    """The lock entries of all stages that led to the model and its evaluation, in topological order."""
     execution: Execution | None
     """How the training was executed."""
     work: Path

@@ -34,7 +34,7 @@ class Run:
     options: RunOptions
     terminal: Terminal
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
-    """Of the stages that were begun or refused, by their latest attempts."""
+    """Stage -> the outcome of its latest attempt, for stages that were started or refused."""
     retrying: set[str] = field(default_factory=set)
     """Stages that failed and are to be tried again."""
     stopped: bool = False

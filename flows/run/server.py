@@ -32,7 +32,7 @@ class Server:
 
     api: str
     process: "subprocess.Popen[bytes] | None" = None
-    """Of a child; None of another server, which has pages."""
+    """The child process; None for a server that somebody else runs, which also serves the UI."""
 
     @property
     def pages(self) -> str:

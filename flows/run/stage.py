@@ -214,7 +214,7 @@ async def _to_the_end(process: ForkServerProcess, output: Connection, lines: "Li
 
 
 async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
-    """TERM for a stage and all that it started; KILL for what is left after `GRACE_SECONDS`.
+    """Send SIGTERM to a stage and everything it started, and SIGKILL to what is left after `GRACE_SECONDS`.
 
     A process that even KILL cannot end within seconds (it waits for a device, or is a zombie) is left alone.
     """

@@ -148,7 +148,7 @@ def head_commit() -> str:
 
 
 def texts_of(folder: Path, files: Iterable[str]) -> dict[str, str]:
-    """The texts of a clone's files; one that is not there is left out."""
+    """The texts of a clone's files; missing files are skipped."""
     texts = {}
     for file in files:
         with suppress(OSError):

@@ -72,7 +72,7 @@ def carry_out(
     record: Callable[[Job, Ended], Ended],
     progress: "Progress",
 ) -> None:
-    """Run each job once those that it waits for have finished; if one has not, it ends as that one did.
+    """Run each job after the jobs it depends on; if one of them fails, the job ends with the same result.
 
     `start` returns None if there is no room yet. `record` is called for each job that ended, and returns how it ended.
     Raises StoppedError after Ctrl-C, SIGTERM or a closed terminal, once everything has ended.
@@ -124,7 +124,7 @@ def signals() -> Iterator[list[int]]:
 
 
 def jobs_of(batch: "Batch", keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
-    """The jobs of a batch's cells; each comes after those that it waits for. `keys` are those of the cells' stages.
+    """The jobs of a batch's cells, in topological order. `keys` holds the keys of the cells' stages.
 
     The key of a cell's own job includes the cell's name, because the DVC experiment is named after it. Stages shared by
     the same cells form one job. Their upstream stages are shared by at least those cells, so a job waits only for jobs

@@ -41,7 +41,7 @@ _known: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a cell stands."""
+    """The state of a cell: its last run, and why it would run again."""
 
     run: Run | None
     """The cell's last run."""
@@ -52,7 +52,7 @@ class Standing:
 
 
 def standings(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, Standing]:
-    """Where each cell stands, by its id. `keys` are those of `keys_of_cells`."""
+    """The state of each cell, by its id. `keys` are those of `keys_of_cells`."""
     last, found = last_runs(batch.record), dict[str, Standing]()
     for cell in batch.cells:
         run = last.get(cell.id)

@@ -162,7 +162,7 @@ def why_it_failed(lines: Sequence[str], code: int) -> Ended:
 
 
 def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, str]]:
-    """What each of the jobs that run at once sees; nothing is set for one that has the machine for itself."""
+    """The variables that give each concurrent job its share of the machine; empty for a single job."""
     if at_once == 1:
         return [{}]
     if not devices:

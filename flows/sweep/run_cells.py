@@ -101,7 +101,7 @@ def grid(name: str) -> Batch:
 
 
 def planned(name: str) -> list[tuple[Cell, Standing]]:
-    """Each cell with where it stands. Raises the UserError that the sweep itself would end with."""
+    """Return the state of each cell. Raises the UserError that the sweep itself would end with."""
     batch = grid(name)
     standing = standings(batch, keys_of_cells(batch.cells, batch.targets, clone.head_commit()))
     return [(cell, standing[cell.id]) for cell in batch.cells]

@@ -15,17 +15,17 @@ class CardParams(Section):
     """The sources of `collect.sources` for which what follows was written: their names, or their kinds where they have
     none. The stage refuses others, so that no card describes another corpus."""
     license: Annotated[str, Field(min_length=1)] | None
-    """Of the weights, as the Hub names it, e.g. `apache-2.0`; null: the card states none."""
+    """Licence of the weights, as the Hub names it, e.g. `apache-2.0`; null: the card states none."""
     language: list[str]
     """What the model was trained on, e.g. `code` or `en`."""
     tags: list[str]
-    """By which the Hub finds it."""
+    """Tags for the Hub's search."""
     description: Annotated[str, Field(min_length=1)]
     """The card's first paragraph."""
     prompt: str
-    """Of the examples; empty: the card takes the beginning of a held-out document."""
+    """Prompt of the examples; empty: the card takes the beginning of a held-out document."""
     authors: list[str]
-    """Of the model, as the citation names them."""
+    """The model's authors, as the citation names them."""
     contact: str | None
     """For questions: an address or a page; null: the card names none."""
     intended_use: Annotated[str, Field(min_length=1)]
@@ -45,7 +45,7 @@ class Destination(BaseModel, frozen=True, extra="ignore"):
     """The values of the section `publish` that the card shows."""
 
     name: str
-    """Of the model: the card's title."""
+    """The model's name: the card's title."""
     repository: str | None
     """`owner/name` on the Hub; None for a folder."""
 

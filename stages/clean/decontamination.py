@@ -42,7 +42,7 @@ class Contamination(NamedTuple):
     """What was found, and what was looked for."""
 
     because: dict[int, str]
-    """By its row over all shards, the first item of which a document has a passage, and the words that both have."""
+    """Row of a contaminated document over all shards -> the first item that shares a passage, and the passage."""
     searched: Counter[str]
     """How many items documents were searched for: `by_ngrams`, as a `whole`, or `not_searched` for."""
 

@@ -67,7 +67,7 @@ def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.Dat
 
 
 def exact_duplicates(ledger: pd.DataFrame) -> dict[int, str]:
-    """Of the kept documents with the same content all but the first by (source, path, id), which is named: by row."""
+    """Row -> the document it duplicates: of kept ones with equal content, the first by (source, path, id) stays."""
     order = ledger.loc[kept_rows(ledger)].sort_values(["source", "path", "id"])
     first: pd.Series = (order["source"] + " " + order["path"]).groupby(order["content_sha256"]).transform("first")
     copies = first[order["content_sha256"].duplicated()]
@@ -117,8 +117,8 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArra
 
 
 def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: int) -> None:
-    """Of few documents the draws may leave a split empty: hold out the one with the least, train on that with the
-    largest. Documents of the same content stay together."""
+    """Fill a split that the draws left empty, which happens with few documents: hold out the document with the smallest
+    draw, or train on the one with the largest. Documents with equal content stay together."""
     rows = kept_rows(ledger)
     is_empty = not held_out[rows].any()
     if not is_empty and not held_out[rows].all():

@@ -58,8 +58,8 @@ NEEDED_BY_DETECTOR: Mapping[str, tuple[str, ...]] = {
     "stripe": ("k_live_",),
     "telegram_token": (r":[a-z0-9_-]{35}",),
 }
-"""Patterns of which one is found in the lower case of any text with such a credential. Each begins with a literal,
-which is searched for far faster than what may begin with any letter. The other detectors' patterns do so themselves."""
+"""A lower-cased text without any of these patterns holds no such credential. Each pattern begins with a literal, which
+is found far faster than a pattern that may begin with any letter. Other detectors' own patterns begin with one."""
 
 EMAIL_NEEDED = (re.compile(r"@(?<=[A-Za-z0-9._%+-]@)[A-Za-z0-9-]{1,63}\."),)
 IP_ADDRESS_NEEDED = (
@@ -176,7 +176,7 @@ def _without_key(match: re.Match[str] | regex.Match[str], found: Counter[str]) -
 
 
 def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:
-    """Whether one of the patterns is found, or there is none."""
+    """True if the text matches one of the patterns, or if there are no patterns."""
     return not needed or any(pattern.search(text) for pattern in needed)
 
 

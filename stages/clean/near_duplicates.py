@@ -29,8 +29,8 @@ MOST_KEPT = 1000
 comparing each with all of them would take time by the square of their number."""
 
 SHARED_PASSAGES = 0.3
-"""Of the passages of near-duplicates, at least this share is common to both (about 0.5 if 8 % of the words are
-exchanged at random places, 0.0 for unlike texts of a hundred words)."""
+"""The least share of passages that near-duplicates have in common (about 0.5 if 8 % of the words are exchanged at
+random places, 0.0 for unlike texts of a hundred words)."""
 
 COMPARED_AT_ONCE = 1000
 """Documents whose words are in memory together."""

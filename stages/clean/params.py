@@ -101,7 +101,7 @@ class CleanParams(Section):
     """The section `clean` of params.yaml."""
 
     seed: int
-    """Of every random choice. A choice depends on (seed, document) alone, so it does not change when others do."""
+    """Seed of every random choice. A choice depends on (seed, document) alone, so other documents do not change it."""
     filters: Filters
     """What is dropped. Each filter is off if its value is null (or false)."""
     near_duplicates: NearDuplicates | None

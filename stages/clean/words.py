@@ -29,7 +29,8 @@ PERMUTATIONS = 256
 """Length of the MinHash signatures that propose pairs. More: fewer comparisons, more time and disk."""
 
 SEED = 0
-"""Of the permutations. Another one gives other candidates, and after the exact check almost the same clusters."""
+"""Seed of the permutations. Another seed proposes other candidates; after the exact check the clusters are almost the
+same."""
 
 WordHashes = npt.NDArray[np.uint64]
 
@@ -58,7 +59,7 @@ SIGNATURE = 64
 EMPTY = np.uint32(2**32 - 1)
 
 BATCH_BYTES = 2**20
-"""Of texts that are cut and hashed at once."""
+"""Bytes of text that are cut and hashed at once."""
 
 
 def word_list(text: str) -> list[bytes]:
@@ -147,7 +148,7 @@ class ShardWords(NamedTuple):
     signatures: npt.NDArray[np.uint32]
     """MinHash (Broder 1997); shape (documents, PERMUTATIONS)."""
     passages: npt.NDArray[np.uint32]
-    """Of each document; shape (documents, SIGNATURE)."""
+    """A sketch of each document's passages; shape (documents, SIGNATURE)."""
 
     def of(self, row: int) -> WordHashes:
         """The words of one document."""

@@ -72,7 +72,7 @@ class Taken:
 
     documents: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
-    """Of text."""
+    """Source -> bytes of text."""
     total_bytes: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     """Reason -> texts left out."""

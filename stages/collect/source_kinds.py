@@ -69,7 +69,7 @@ class SourcePart(NamedTuple):
     max_bytes: int | None
     """Bytes of text; the first document that does not fit ends the part. None is no limit."""
     share: float
-    """Of the documents, drawn by their content."""
+    """Share of the documents that is taken, drawn by their content."""
 
 
 class SourceKind(Section):

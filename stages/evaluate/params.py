@@ -27,4 +27,4 @@ class EvaluateParams(Section):
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]
-    """Of the bootstrap."""
+    """Seed of the bootstrap."""

@@ -42,7 +42,7 @@ PLACE_IN_FILE = re.compile(r"#\d+$")
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "source", "revision", "path", "license", "text")])
 
 LARGEST_COLUMN_BYTES = 2**31 - 1
-"""Of text, to which 32 bits can point."""
+"""The most bytes of text in a column with offsets of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from stages.formats.tokens import TokenStore
 
 ROWS_SHOWN = 50
-"""Of a table, before one that sums up the rest."""
+"""The most rows of a table; one more sums up the rest."""
 
 NO_LICENSE = "none stated"
 

@@ -67,7 +67,7 @@ class Manifest:
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
-    """Of the tokenizer's `tokenizer.json`."""
+    """The sha256 of the tokenizer's `tokenizer.json`."""
     engine: str
     """What encoded the text: fastokens (with ids proven equal to those of tokenizers) or tokenizers."""
     shards: tuple[ShardEntry, ...]
@@ -189,5 +189,5 @@ class TokenStore:
 
 
 def _starts(counts: list[int]) -> Positions:
-    """Where each of some consecutive ranges begins, and where the last one ends: [3, 4] -> [0, 3, 7]."""
+    """The starts of consecutive ranges, and the end of the last one: [3, 4] -> [0, 3, 7]."""
     return np.cumulative_sum(np.array(counts, dtype=np.int64), include_initial=True)

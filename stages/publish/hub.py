@@ -58,7 +58,7 @@ KEPT_BY_HUB = {".gitattributes"}
 """Files that the Hub adds to every repository."""
 
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
-"""A main branch with such a file holds a model."""
+"""Endings of weight files: a main branch that has one holds a model."""
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 

@@ -29,7 +29,7 @@ def in_temporary_workspace(folder: Path) -> bool:
 
 
 def published_stages() -> Stages:
-    """The entries in dvc.lock of the stages before publish, each after those that it depends on.
+    """The entries in dvc.lock of the stages before publish, in topological order.
 
     Raises UserError that names the first parameter, command, input, file of code or output that is not as recorded.
     """
@@ -68,7 +68,7 @@ def changed_code(stages: Stages) -> Iterator[str]:
 
 
 def changes_since(stages: Stages) -> Iterator[str]:
-    """The differences from the entries in dvc.lock, as DVC sees them; a missing output is none."""
+    """The differences from the entries in dvc.lock, as DVC sees them; a missing output does not count."""
     from dvc.exceptions import DvcException  # slow
     from dvc.repo import Repo
 

@@ -11,7 +11,7 @@ class GateParams(Section):
     """Conditions on the evaluation. If one does not hold, nothing is published."""
 
     bits_per_byte_at_most: Annotated[float, Field(gt=0)] | None
-    """Of the held-out split; null sets no limit."""
+    """Limit on the held-out split; null sets none."""
     allow_worse: bool
     """Whether `main` may move to a model with more bits per byte than the one it leads to now, or to one that was
     evaluated on other held-out documents."""
@@ -27,7 +27,7 @@ class PublishParams(Section):
     """The section `publish` of params.yaml."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")]
-    """Of the model: the card's title, and its folder below `folder`."""
+    """The model's name: the card's title, and the name of its folder below `folder`."""
     folder: Annotated[str, Field(min_length=1)]
     """Keeps the receipt, and the revisions if `repository` is null; relative to the project."""
     repository: RepositoryName | None

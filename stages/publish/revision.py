@@ -205,7 +205,7 @@ class Gate:
     advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
     """The end of a refusal's message."""
     compared: set[float] = field(default_factory=set)
-    """With which values it was compared, so that a repeated check says so once."""
+    """Values it was compared with already, so that a repeated check prints nothing."""
 
     def check_limit(self) -> None:
         """Raise RefusedError if the model exceeds the fixed limit."""

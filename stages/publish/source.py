@@ -27,10 +27,10 @@ from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
 CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")
-"""The code folders, and what says which libraries a run needs, what DVC passes over, and where it has data."""
+"""The code folders, and the files that name the libraries, what DVC ignores, and DVC's remotes."""
 
 COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK))
-"""Files of which the record has its own copy."""
+"""Files that the record copies."""
 
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
 """Names of files that are never published."""

@@ -121,7 +121,7 @@ class Module:
     """What is read from a file of code."""
 
     sha256: str
-    """Of the syntax tree without docstrings, its first `HASH_DIGITS` hex digits."""
+    """The hash of the syntax tree without docstrings: its first `HASH_DIGITS` hex digits."""
     imports: frozenset[str]
     """The dotted names that it imports, and those of our modules that it names in strings."""
     required: frozenset[str]

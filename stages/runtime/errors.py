@@ -41,7 +41,7 @@ EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """A mistake that a user can mend. Its text says what is wrong, where, and what to do."""
+    """A mistake that a user can correct. Its text says what is wrong, where, and what to do."""
 
     exit_code = EXIT_USER_ERROR
 

@@ -49,16 +49,16 @@ class LaunchConfig:
     unused: tuple[str, ...] = ()
     """Settings without effect."""
     replicas: int = 1
-    """Of a sharded model (HSDP)."""
+    """Copies of a sharded model (HSDP)."""
 
     @property
     def shards(self) -> int:
-        """Processes over which a model is cut up; 1 if each has all of it."""
+        """Processes that a model is sharded over; 1 if each process holds all of it."""
         return self.processes // self.replicas if self.sharded else 1
 
     @property
     def device_type(self) -> str:
-        """Where the workers compute."""
+        """`cpu` or `cuda`."""
         return "cpu" if self.on_cpu or not has_gpu() else "cuda"
 
     @property

@@ -94,7 +94,7 @@ class Vocabulary:
 
     tokenizer_json: Path
     sha256: str
-    """Of `tokenizer.json`."""
+    """The sha256 of `tokenizer.json`."""
     size: int
     """One more than the highest id."""
     eos_id: int

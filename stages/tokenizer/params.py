@@ -20,10 +20,10 @@ class TokenizerParams(Section):
     """How `bpe` cuts text before merging: GPT-2's pattern; the same with each digit alone (StarCoder); GPT-4's (indents
     stay whole, digits in threes)."""
     training_bytes: Annotated[int, Field(ge=1)]
-    """Text that `bpe` counts at most: documents in the order of their ids, which is a uniform sample. Bounds time and
-    memory as the corpus grows; and an edit of a document outside of it leaves the tokenizer as it is."""
+    """The most text that `bpe` is trained on: documents in the order of their ids, which is a uniform sample. It bounds
+    time and memory as the corpus grows, and an edit outside of the sample leaves the tokenizer as it is."""
     folder: str | None
-    """Of an existing tokenizer, as transformers saves it; only with `kind: existing`."""
+    """Folder of an existing tokenizer, as transformers saves it; only with `kind: existing`."""
 
     @model_validator(mode="after")
     def _folder_belongs_to_existing(self) -> Self:

@@ -59,7 +59,7 @@ class TrainParams(Section):
     """WHAT is computed. How (processes, devices, micro-batch) follows from the hardware and the environment."""
 
     seed: Annotated[int, Field(ge=0, lt=2**64)]
-    """Of the weights, the data order and dropout."""
+    """Seed of the weights, the data order and dropout."""
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
     start_from: str | None
@@ -73,8 +73,8 @@ class TrainParams(Section):
     global_batch_size: Positive
     """Sequences per optimizer step, over all processes."""
     deterministic_micro_batch_size: Positive | None
-    """Sequences. Set, gradients are summed over micro-batches of this size in a fixed binary tree: the same bits on any
-    number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
+    """Sequences in a micro-batch. If set, gradients are summed over micro-batches in a fixed binary tree: the same bits
+    on any number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
     max_steps: Positive
     """Optimizer steps."""
     optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
@@ -87,8 +87,8 @@ class TrainParams(Section):
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
     precision: Precision
-    """Of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 where the hardware multiplies it fast
-    (GPUs with bf16, CPUs with AMX), fp32 elsewhere."""
+    """Precision of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 if the hardware multiplies
+    it fast (GPUs with bf16, CPUs with AMX), else fp32."""
     gradient_checkpointing: bool
     """Recompute activations in the backward pass: less memory, about a third more compute."""
     log_every_steps: Positive
@@ -100,9 +100,9 @@ class TrainParams(Section):
     checkpoint_every_steps: Positive
     """Steps between two checkpoints; a crash loses at most that many."""
     checkpoints_kept: Positive
-    """How many of the newest are kept."""
+    """How many of the newest checkpoints are kept."""
     milestone_every_steps: Positive | None
-    """Checkpoints of every that many steps are never deleted; null: only the newest are kept."""
+    """Checkpoints at multiples of this step are never deleted; null: only the newest are kept."""
     export_steps: list[Positive]
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]

@@ -42,7 +42,7 @@ EXCERPT = 1000
 and change almost no answer."""
 
 DIGITS = 4
-"""Of the confidence after the point: its last bits differ between processors."""
+"""Decimals that are kept of the confidence: its last bits differ between processors."""
 
 STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with"))
 """Gopher's: a page of English has at least two of them."""
@@ -262,8 +262,8 @@ def repetition(text: str, words: NumberedWords) -> dict[str, Feature]:
 
 
 def repeated(starts: "Numbers", grams: "Numbers") -> tuple["Numbers", "Numbers"]:
-    """Of n-grams, given by where they begin and a number for each: those that occur several times, in their order, with
-    new numbers from 0 on."""
+    """Keep the n-grams that occur several times, in their order, renumbered from 0. Each n-gram is given by its start
+    and its number."""
     import numpy as np
 
     order = np.argsort(grams)

@@ -11,7 +11,7 @@ LanguageName: TypeAlias = Literal["python", "text"]
 """The keys of `LANGUAGES` in stages/evaluate/generate/languages.py, where another language is added."""
 
 HeldOutLanguage: TypeAlias = Literal["python", "text", "mixed"]
-"""One of them, or of each document the one that its name says."""
+"""One language for all documents, or (`mixed`) the language that each document's name says."""
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -31,8 +31,8 @@ class Sampling(Section):
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
-    """Of a completion that reaches this limit, a header's is cut back to its last whole line, and a problem's is kept
-    unchanged."""
+    """A completion that reaches this limit is cut back to its last whole line if it continues a header, and kept if it
+    answers a problem."""
 
 
 class HeaderParams(Sampling):
@@ -77,12 +77,12 @@ class GenerateParams(Section):
     """The section `generate` of params.yaml."""
 
     seed: Annotated[int, Field(ge=0)]
-    """Of the choice of headers and of every sample; each has its own seed, made from this one and its name."""
+    """Seed for choosing headers and sampling; each sample has its own seed, made from this one and its name."""
     width: Annotated[int, Field(ge=1)]
     """Texts written at once. Another width changes a logit's last bits, and with them, rarely, a sample."""
     language: HeldOutLanguage
-    """Of the held-out documents. It decides what a header is, where a sample ends, and whether it can be parsed. mixed:
-    python for .py and .pyi, text for all others."""
+    """Language of the held-out documents. It decides what a header is, where a sample ends, and whether it parses.
+    mixed: python for .py and .pyi, text for all others."""
     headers: HeaderParams
     """The completions of held-out headers."""
     problems: ProblemParams

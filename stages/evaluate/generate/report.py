@@ -109,7 +109,7 @@ def repeated_share(ids: Sequence[int]) -> float:
 
 
 def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
-    """For each text the tokens of its longest passage that occurs word for word in the store; 0 if there is none.
+    """The length in tokens of each text's longest passage that occurs verbatim in the store; 0 if none does.
 
     Exact, no hashing: n-grams get numbers (Karp, Miller and Rosenberg 1972). A pass over the store finds where the
     texts' 1-grams occur; of these positions, those where the next token continues some text's 2-gram, and so on. With
@@ -174,7 +174,7 @@ def summed_up(looks: Sequence[Look]) -> Looks:
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are not None, rounded; None if all are."""
+    """The rounded mean of the values that are not None; None if all are."""
     known = [value for value in values if value is not None]
     return significant(fmean(known)) if known else None
 

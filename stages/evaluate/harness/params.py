@@ -21,4 +21,4 @@ class HarnessParams(Section):
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for standard errors that have no formula."""
     seed: Annotated[int, Field(ge=0, lt=2**32)]
-    """Of the choice of few-shot examples, of sampled answers and of the bootstrap."""
+    """Seed for few-shot examples, sampled answers and the bootstrap."""

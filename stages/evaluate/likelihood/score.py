@@ -45,7 +45,7 @@ class ScoredModel:
     """A model, and how it reads documents."""
 
     name: str
-    """As params.yaml has it; `model` is the one that was trained."""
+    """As in params.yaml; `model` is the trained model."""
     folder: Path
     sizes: WindowSizes
     vocabulary: int

@@ -26,8 +26,8 @@ class ScoreParams(Section):
     k: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     """pass@k is reported for these k. Each needs at least k samples of every problem."""
     limits: Limits
-    """Of one candidate."""
+    """Limits on one candidate."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples of the problems, for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]
-    """Of the bootstrap."""
+    """Seed of the bootstrap."""

@@ -118,7 +118,7 @@ def end_all() -> None:
 
 
 def end(sandbox: "subprocess.Popen[bytes]") -> None:
-    """Kill bubblewrap, if it still runs, and its child: one that waits for its namespaces would outlive it."""
+    """Kill bubblewrap, if it still runs, and its child: a child that waits for its namespaces would outlive it."""
     if sandbox.poll() is None:
         sandbox.send_signal(signal.SIGSTOP)  # it starts no child any more
         for child in psutil.Process(sandbox.pid).children():

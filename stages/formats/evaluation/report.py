@@ -93,7 +93,7 @@ class EvaluationReceipt(BaseModel, frozen=True, extra="forbid"):
     sets: dict[str, SetReceipt]
     models: dict[str, ModelReceipt]
     versions: dict[str, str]
-    """Library -> version, of those that compute a loss."""
+    """Versions of the libraries that compute a loss."""
     bootstrap_resamples: int
     bootstrap_seed: int
 

@@ -186,7 +186,7 @@ class Measurements(Report):
     weights_sha256: str = Field(min_length=1)
     """The weights of the model that was measured."""
     versions: dict[str, str]
-    """Library -> version, of those that computed the metrics."""
+    """Versions of the libraries that computed the metrics."""
     metrics: dict[str, TableMetric]
     """By name."""
 

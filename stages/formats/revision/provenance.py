@@ -130,7 +130,7 @@ class GitState(BaseModel, frozen=True):
 
 
 FORMAT = 1
-"""Of a revision. Another one is refused."""
+"""The version of this format. Revisions of another version are refused."""
 
 
 class Provenance(Report, extra="ignore"):
@@ -190,7 +190,7 @@ class Receipt(Report):
 
 
 LockEntry: TypeAlias = dict[str, Any]
-"""Of a stage in dvc.lock: cmd, deps, params, outs."""
+"""What dvc.lock says of a stage: cmd, deps, params, outs."""
 
 Stages: TypeAlias = dict[str, LockEntry]
 

@@ -1,4 +1,4 @@
-"""The command line, `parrotflow --help`. What is heavy is imported where it is used."""
+"""The command line, `parrotflow --help`. Heavy modules are imported where they are used."""
 
 import ast
 import gc

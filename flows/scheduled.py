@@ -100,7 +100,7 @@ async def scheduled(
 
 
 async def stages_up_to_date(options: RunOptions) -> State[Any]:
-    """Run what is not up to date in the calling flow run; how that ended."""
+    """Run the stages that are not up to date in the calling flow run, and return the state it ends in."""
     with locked_folder(options):
         run = planned_run(options)
         if run.plan.to_do:

@@ -268,7 +268,7 @@ class Experiment(Section):
         return self
 
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:
-        """Each name that the file uses: where, the name, and those that there are."""
+        """Each name that the file uses: its place in the file, the name, and the names that exist."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
         named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics}
         named |= {"curve": self.curves.keys(), "lines": metrics}

@@ -195,7 +195,7 @@ def check_claims(data: Tidy) -> list[CheckedClaim]:
 
 
 def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
-    """The answer of one condition, and what is missing, or the values that were compared."""
+    """The answer of one condition, with the compared values or what is missing for it."""
     rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
     try:
         found = _number(data, condition, rows)

@@ -172,7 +172,7 @@ def at_levels(rows: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
 
 
 def mixed_axes(rows: pd.DataFrame, axes: Sequence[str]) -> list[str]:
-    """The axes of which these rows have several levels."""
+    """The axes on which these rows have several levels."""
     return [axis for axis in axes if rows[axis].nunique() > 1]
 
 

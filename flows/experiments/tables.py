@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: what is printed, and the runs."""
+    """One entry of a table: its text, and the runs behind it."""
 
     text: str
-    """The number and what is printed after it; empty if there is no number."""
+    """The number with its interval or marks; empty if there is no number."""
     n: int
     """Runs that count, of those expected."""
     expected: int

@@ -111,7 +111,7 @@ def _sections_of_dvc_yaml() -> Iterator[str]:
         templates = [stage.get("do", stage) for stage in stages]
         entries = [entry for template in templates for entry in template.get("params") or ()]
     except (yaml.YAMLError, KeyError, TypeError, AttributeError):
-        return  # no stages, or other things in their places: DVC says what is wrong with it
+        return  # DVC reports a dvc.yaml without valid stages
     for entry in entries:
         files = entry if isinstance(entry, dict) else {PARAMS_FILE: (entry,)}
         keys = (key for file, own in files.items() if Path(file).name == PARAMS_FILE.name for key in own or ())

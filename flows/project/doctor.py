@@ -54,7 +54,7 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
 
 
 def packages() -> Finding:
-    """The installed versions are those that requirements.lock pins."""
+    """The installed versions match requirements.lock."""
     if not REQUIREMENTS_LOCK.exists():
         return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
     pins = pinned(here=True).values()
@@ -162,7 +162,7 @@ def compiler() -> Finding:
 
 
 def variables() -> Finding:
-    """The variables PARROTFLOW_* that are set; one that is misspelt would be ignored."""
+    """The PARROTFLOW_* variables that are set; a misspelt one would be ignored."""
     known = {*VARIABLES, *SET_BY_STAGES}
     if unknown := sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
         like = difflib.get_close_matches(unknown[0], VARIABLES, 1)

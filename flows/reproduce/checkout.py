@@ -252,5 +252,5 @@ def pull(checkout: Path, targets: Collection[str], granted: Collection[str]) -> 
         # -P: a module of the checkout is not taken for one of DVC's.
         command = [sys.executable, "-P", "-m", "dvc", "pull", "--allow-missing", "--remote", str(remote), *targets]
         done = run_quietly(command, checkout, without_secrets(granted))
-        if done.returncode and (said := done.stderr.strip()):  # what is missing is computed, or named
+        if done.returncode and (said := done.stderr.strip()):  # missing outputs are computed, or named
             print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)

@@ -31,8 +31,8 @@ NOT_GIVEN = re.compile(
     "PARROTFLOW_(?!(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB)$).*",
     re.IGNORECASE,
 )
-"""The variables of this shell that programs of a revision do not get, besides those that change the computation: names
-that look secret, and what would lead git, DVC and the stages to places of the user."""
+"""Variables of this shell that a revision's programs do not get, besides those that change the computation: names that
+look secret, and those that point git, DVC and the stages to the user's own files."""
 
 HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
@@ -102,7 +102,7 @@ def run_quietly(
 
 
 def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, str]:
-    """The variables of this shell that look harmless, those that the user grants, and those that begin with `also`.
+    """This shell's variables without secrets, except those that the user grants or whose name begins with `also`.
 
     Git asks for no password, and the Hub's client takes none from the user's home.
     """

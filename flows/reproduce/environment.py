@@ -79,8 +79,8 @@ class Interpreter:
 
 
 def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_environment: bool) -> Interpreter:
-    """The running interpreter; if it has other versions than the locked ones, that of a virtual environment, which is
-    made, unless `this_environment` is to be used as it is."""
+    """The running interpreter if it has the locked versions or `this_environment` is set; else the interpreter of a
+    virtual environment that is made with them."""
     locked, machine = needed_versions(revision, checkout), probe(Path(sys.executable))
     different = differing(locked, machine.versions)
     if not different:
@@ -211,8 +211,7 @@ def environment_of(
 
 
 def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str]) -> dict[str, str]:
-    """This shell's variables without secrets, without those that may change a result, and without this project's own
-    folders."""
+    """This shell's variables, except secrets, variables that may change a result, and paths of this project."""
     home = str(STATE_DIR.absolute())
     values = {name: value for name, value in without_secrets(granted).items() if not value.startswith(home)}
     own = str(interpreter.python.absolute().parent)

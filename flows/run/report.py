@@ -106,9 +106,9 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iter
 
 
 def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:
-    """The points of a curve, FILE:COLUMN, in its file's text, of which the first column is the horizontal axis.
+    """The points of the curve FILE:COLUMN in its file's text; the first column is the horizontal axis.
 
-    A row is left out where one of the two is empty or no number.
+    Rows without both numbers are skipped.
     """
     file, _, column = location.partition(":")
     with suppress(csv.Error):

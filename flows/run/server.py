@@ -28,7 +28,7 @@ ANSWER_SECONDS = 5.0
 
 @dataclass
 class Server:
-    """Where a server's API is."""
+    """The address of a server's API."""
 
     api: str
     process: "subprocess.Popen[bytes] | None" = None

@@ -20,11 +20,11 @@ FEWEST = 10
 """Documents, or problems: a bootstrap over fewer covers far less than its 95 %, so no interval is shown."""
 
 PROMPT_CHARACTERS = 60
-"""At most, of a held-out document."""
+"""The most characters of a held-out document in the prompt."""
 
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
-"""The sets of which others report pass@k, named as in their problems' task_id, with the number of their problems: of
-MBPP all and the test split, of the whole and of the sanitized set. A file in MBPP's format has its names too."""
+"""Problem sets for which others report pass@k: the name in their problems' task_id -> possible numbers of problems
+(MBPP: all and the test split, of the whole and of the sanitized set). A file in MBPP's format has its names too."""
 
 ARCHITECTURE = {
     "architecture": ("architectures", "model_type"),

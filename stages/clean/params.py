@@ -14,7 +14,7 @@ from stages.runtime.section import Section, require_distinct, subclasses_in
 
 @cache
 def filter_classes() -> tuple[type[Filter], ...]:
-    """Every filter, in the order in which they are asked: that of the names of the modules.
+    """Every filter, in the order in which they are applied: by the name of their module.
 
     The first filter that drops a document gives the verdict.
     """

@@ -37,10 +37,10 @@ WordHashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
 Spans = tuple[Positions, Positions]
-"""Where each word begins and where it ends, in bytes."""
+"""The start and the end of each word, in bytes."""
 
 NO_WORD, RUN, PAIRED = range(3)
-"""What a character is in: no word; a run, which is one word; a run of which each two neighbours are a word."""
+"""A character's class: outside of words; in a run that is one word; in a run whose neighbouring pairs are words."""
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))
@@ -77,9 +77,9 @@ def word_list(text: str) -> list[bytes]:
 
 
 def word_hashes(texts: Iterable[str]) -> Iterator[WordHashes]:
-    """The hashes of each text's words, those of `word_list` in their order, several texts at once."""
+    """The hashes of each text's words, in the order of `word_list`, several texts at once."""
     for is_ascii, group in groupby(texts, str.isascii):
-        # Where each character is a byte, as in most documents of code, less is to be done.
+        # ASCII, as most documents of code are, takes less work: each character is a byte.
         spans = byte_spans if is_ascii else character_spans
         batch, size = [], 0
         for text in group:
@@ -176,16 +176,15 @@ def _compute(shard: Path, folder: Path) -> None:
 
 
 def byte_spans(data: bytes) -> Spans:
-    """Where each word of ASCII letters, digits and underscores begins and ends, in order. The first and the last byte
-    must not be part of one."""
+    """The spans of words of ASCII letters, digits and underscores, in order. The first and the last byte must not be
+    part of a word."""
     is_word = np.frombuffer(data.translate(IN_WORD), dtype=np.bool_)
     edges = np.flatnonzero(is_word[1:] != is_word[:-1]) + 1
     return edges[::2], edges[1::2]
 
 
 def character_spans(data: bytes) -> Spans:
-    """Where each word of UTF-8 text begins and ends, in order. The first and the last character must not be part of
-    one.
+    """The spans of words of UTF-8 text, in order. The first and the last character must not be part of a word.
 
     For example, with r for a character of a run, p for a paired one and - for any other:
 
@@ -205,11 +204,11 @@ def character_spans(data: bytes) -> Spans:
 
 
 HASHED_AT_ONCE = 2**16
-"""Bytes, so that what is computed of them stays in the processor's cache."""
+"""Bytes at a time, so that intermediate results stay in the processor's cache."""
 
 BASE = 0xF1357AEA2E62A9C5
 MIXER = np.uint64(0xD6E8FEB86659FD93)
-"""Odd numbers, so that to multiply by them loses nothing."""
+"""Odd numbers, so that multiplying by them loses nothing."""
 
 
 def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:

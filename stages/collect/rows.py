@@ -146,7 +146,7 @@ LONG_ROW_LINES = 1000
 def csv_rows(
     name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields, notes: list[str]
 ) -> Iterator[tuple[int, Row]]:
-    """The rows below the heading of a CSV file; `notes` gets those that a stray quote may have made.
+    """The rows below the heading of a CSV file; `notes` gets rows that a stray quote may have made.
 
     Raises UserError that names a line that is not CSV or has another number of cells than there are columns, and a
     field of `fields` that the file lacks.

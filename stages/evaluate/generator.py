@@ -110,7 +110,7 @@ def _work(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
 ) -> _Work:
     limit = position_limit(model.config) or math.inf
-    known_ids = max(tokenizer.get_vocab().values()) + 1  # more than there are tokens, where ids are left out
+    known_ids = max(tokenizer.get_vocab().values()) + 1  # more than the number of tokens if ids are skipped
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
     def cache_length(number: int) -> int:

@@ -56,7 +56,7 @@ class Document:
     revision: str
     """The source's version: a release, a commit, or empty."""
     path: str
-    """Where in the source, with `/` between the parts."""
+    """The path in the source, with `/` between the parts."""
     license: str
     """An SPDX expression, or empty if none is known."""
     text: str

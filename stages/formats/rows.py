@@ -20,7 +20,7 @@ MISSING: Any = object()
 
 
 def ending(name: str) -> str:
-    """The ending of a file's name in lower case, without that of a compression: `.jsonl` of `A.JSONL.gz`."""
+    """The lower-case extension of a file's name, without that of a compression: `.jsonl` for `A.JSONL.gz`."""
     name = name.lower()
     for compression in COMPRESSED:
         name = name.removesuffix(compression)
@@ -67,7 +67,7 @@ def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
 
 
 def json_object(line: str | bytes, where: str) -> dict[str, Any]:
-    """The object in a line that people wrote. Raises UserError that begins with `where` if it is none."""
+    """The object in a line that people wrote. Raises UserError that begins with `where` if it is not one."""
     try:
         row = parse_json(line)
     except (ValueError, RecursionError) as error:

@@ -144,7 +144,7 @@ def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
 
 
 SHORTEST = 12
-"""A shorter value of such a variable (`true`, `password`) may stand in any text."""
+"""A shorter value (`true`, `password`) may occur in any text."""
 
 BY_ENTROPY_OR_NAME = {
     "Base64HighEntropyString",

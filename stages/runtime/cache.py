@@ -119,7 +119,7 @@ def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
 
 
 def cache_folder(kind: str, key: str) -> Path:
-    """Where the cache keeps what has this key."""
+    """The folder of the entry with this key."""
     if parent_process() is None:  # a worker lives as long as its parent, which could then never evict anything
         in_use()
     return CACHE / kind / key[:2] / key

@@ -195,7 +195,7 @@ def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
         templates = {name: stage.get("do", stage) for name, stage in stages}  # of foreach
         own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
     except (YAMLError, KeyError, TypeError, AttributeError):
-        return None  # no stages, or other things in their places: DVC says what is wrong with it
+        return None  # DVC reports a dvc.yaml without valid stages
     asked = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
     if asked:
         return (asked, own[asked]) if asked in own else None
@@ -225,7 +225,7 @@ def _named(changes: list[str]) -> str:
 
 
 def _as_dvc_finds(path: Path) -> Path:
-    """Where a file or folder is: below a dep DVC follows links to files, but none to folders."""
+    """The real path of a file or folder: below a dep DVC follows links to files, not to folders."""
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 

@@ -32,8 +32,7 @@ WITHOUT_EFFECT = {"pydantic", "pyyaml", "ruamel-yaml"}
 """Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
 
 OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyyaml"}
-"""Module -> library, where they are not the same. Not looked up: what is recorded must not depend on what is
-installed."""
+"""Module -> library, if their names differ. A table, because the record must not depend on what is installed."""
 
 _COMMAND = re.compile(r"-m\s+(stages(?:\.\w+)+)")
 
@@ -77,7 +76,7 @@ def file_changes(old: StageCode, new: StageCode) -> dict[str, str]:
 
 
 def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | None, str | None]]:
-    """(library, old version, new version) of those that differ; None if the stage does not use it."""
+    """(library, old version, new version) of each change; None if the stage does not use the library."""
     names = sorted(old.libraries.keys() | new.libraries.keys(), key=str.lower)
     versions = [(name, old.libraries.get(name), new.libraries.get(name)) for name in names]
     return [entry for entry in versions if entry[1] != entry[2]]

@@ -37,9 +37,9 @@ class Supervision:
         self._alive = _locked(self.folder / ALIVE, fcntl.LOCK_EX)
 
     def outcome(self) -> int | None:
-        """The exit code that the workers ended with on purpose: that of the first failure, or 0 if all ended so.
+        """The exit code of the first worker that failed on purpose, or 0 if all of them succeeded.
 
-        None if a worker died, also while others ended well.
+        None if a worker died, even if the others succeeded.
         """
         with suppress(FileNotFoundError):
             return int((self.folder / FAILURE).readlink().name)

@@ -40,7 +40,7 @@ class WebSource(FileSource):
 
 
 class Html(WebSource):
-    """HTML files, of which the visible text is a document."""
+    """HTML files; the visible text of each is a document."""
 
     kind: Literal["html"]
 
@@ -90,7 +90,7 @@ class Warc(WebSource):
 
 
 def page_text(html: bytes, encoding: str | None, main_content: bool) -> str:
-    """The visible text of a page, a line for a block. The encoding is that of the server, else the one that the page
+    """The visible text of a page, a line for each block. The encoding is the server's, else the one that the page
     names, else what its bytes look like (as in HTML5)."""
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import detect_encoding

@@ -92,7 +92,7 @@ def _source(value: object) -> str:
 
 
 def _cut_requests(samples: Sequence[Mapping[str, Any]], lm: HFLM) -> tuple[int, int]:
-    """Count the requests of these samples, and those that are longer than the model's window."""
+    """Count these samples' requests, and the requests that are longer than the model's window."""
     by_document = {sample["doc_id"]: sample["arguments"] for sample in samples}  # a row for each filter
     requests = [request for arguments in by_document.values() for request in arguments]
     return len(requests), sum(_is_cut(request, lm) for request in requests)

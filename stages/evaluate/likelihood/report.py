@@ -176,7 +176,7 @@ def compress(texts: Iterable[str]) -> dict[str, float]:
 
 
 def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
-    """A sentence for each set of which a model's tokenizer loses text."""
+    """A sentence for each set whose text a model's tokenizer cannot keep."""
     return [
         f"{one.lost_share:.1%} of the documents of {one.held_out.name} do not come back from their tokens: the "
         f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too few."

@@ -63,7 +63,7 @@ def this_machine() -> tuple[int, int]:
 
 
 def numbers(calls: Numbers) -> dict[str, int]:
-    """The numbers on this machine, of those that it has."""
+    """The numbers of those system calls that this machine has."""
     column, _ = this_machine()
     return {name: number for name, row in calls.items() if (number := row[column]) is not None}
 

@@ -58,7 +58,7 @@ INPUTS = "record/inputs.json"
 SOURCE_ARCHIVE = "record/source.tar.gz"
 
 NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE})
-"""Files whose hashes the provenance does not have: itself, and what is made from it."""
+"""Files that the provenance does not hash: itself, and files that are made from it."""
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """Files of the model folder: weights, configuration, tokenizer. No pickle, which could run code when loaded."""
@@ -244,7 +244,7 @@ def maker_of(makers: Mapping[str, str], path: str) -> str | None:
 
 
 def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
-    """The stages that the inputs come from, each after those that it depends on.
+    """The stages that the inputs come from, in topological order.
 
     The stage that records the code is left out: it depends on every file of code, and its results are kept themselves.
     """

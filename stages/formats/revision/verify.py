@@ -183,7 +183,7 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
 
 
 def trusted_key(key: Path | None) -> Path | None:
-    """The file to verify with: that of `--key`, else the one that PARROTFLOW_TRUSTED_KEY names."""
+    """The file with the key to verify with: `--key`, else PARROTFLOW_TRUSTED_KEY."""
     named = os.environ.get(TRUSTED_KEY)
     return key or (Path(named).expanduser() if named else None)
 

@@ -74,7 +74,7 @@ def full_name(folder: Path, given: str) -> str:
 
 
 def list_revisions(folder: Path, _: argparse.Namespace) -> None:
-    """A line for each revision, the best first; `*` is the one that main leads to."""
+    """Print a line for each revision, the best first; `*` marks the revision that main points to."""
     table, main = Table(box=box.SIMPLE_HEAD), main_of(folder)
     for heading in ("", "revision", "bits per byte", "size", "commit"):
         table.add_column(heading, no_wrap=True)

@@ -82,14 +82,14 @@ def should_compile(params: TrainParams, flops_per_token: float, device: torch.de
     Raises UserError if compiling is asked for and there is no compiler, or it would fail.
     """
     choice, compiler = _compile_choice(), _has_compiler(device)
-    if choice == "on" and device.type == "cpu" and " " in torch.__file__:  # torch gives it to the linker unquoted
-        folder = Path(torch.__file__).parent
-        raise UserError(f"{COMPILE}=on: torch cannot compile for the CPU from a path with a space ({folder}); move it")
     if choice == "on" and not compiler:
         needed = "CPU needs a C++ compiler (g++ or clang++); install one"
         if device.type != "cpu":
             needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev); install both"
         raise UserError(f"{COMPILE}=on: compiling for the {needed}")
+    if choice == "on" and device.type == "cpu" and " " in torch.__file__:  # torch gives it to the linker unquoted
+        folder = Path(torch.__file__).parent
+        raise UserError(f"{COMPILE}=on: torch cannot compile for the CPU from a path with a space ({folder}); move it")
     if choice != "auto" or not compiler:
         return choice == "on"
     return device.type == "cuda" and params.tokens * flops_per_token > REPAYS_FROM_FLOPS

@@ -22,7 +22,7 @@ cd {disk}
 {python} -m {module}
 echo "left with $?"
 ls .parrotflow/checkpoints/*
-mount -o remount,size=100m {disk}
+mount -o remount,size=100m tmpfs {disk}
 {python} -m stages.train.worker
 echo "left with $?"
 cp -r model {project}

@@ -139,7 +139,8 @@ def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
     if found:
         raise UserError(
             f"{path}: holds what looks like a credential ({found}), and would be published: take it out, and give it "
-            "in an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration"
+            "in an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration; or keep the "
+            "file out of git (`git rm --cached`)"
         )
 
 

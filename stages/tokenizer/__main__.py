@@ -1,6 +1,7 @@
 """Documents -> tokenizer: `python -m stages.tokenizer`."""
 
 from collections.abc import Sequence
+from operator import ne
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -15,6 +16,9 @@ from stages.runtime.stage import require_listed, run_stage
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, save_trained, take_over, texts_of, train_on_documents
 
+LOOKED_AT = 100
+"""Documents that an existing tokenizer has to give back."""
+
 
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
@@ -24,6 +28,12 @@ def main() -> None:
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
+    if params.folder is not None and (lost := lost_texts(tokenizer, texts := texts_of(shards[0], LOOKED_AT))):
+        print(
+            f"WARNING: {lost} of {len(texts)} documents do not come back from their tokens: this tokenizer loses text, "
+            "so losses and bits per byte will be too low, and the model cannot write that text",
+            flush=True,
+        )
     write_json(
         REPORTS / "tokenizer.json",
         {
@@ -33,6 +43,12 @@ def main() -> None:
             "sha256": file_sha256(TOKENIZER / TOKENIZER_JSON),
         },
     )
+
+
+def lost_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """How many of the texts do not come back from their tokens."""
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    return sum(map(ne, tokenizer.decode_batch(ids, skip_special_tokens=False), texts))
 
 
 def longest_token(tokenizer: Tokenizer) -> int:

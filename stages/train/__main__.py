@@ -26,10 +26,10 @@ from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
     check_store,
+    check_vocabulary,
     launch,
     note_dropout,
     note_idle_devices,
-    note_padded_vocabulary,
 )
 from stages.train.model.build import build_config, source_folder
 from stages.train.monitoring.report import check_trackers
@@ -55,7 +55,7 @@ def main() -> None:
         check_start(params.start_checkpoint, params.max_steps)
     if params.start_model:
         source_folder(params.start_model, download=True)
-        notes += note_padded_vocabulary(params.start_model, training.manifest.vocab_size)
+        notes += check_vocabulary(params.start_model, TOKENIZER)
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

@@ -187,6 +187,25 @@ def test_an_existing_tokenizer_is_listed_and_taken_over_the_same_bytes_from_any_
     assert watched == [("tokenizer.folder", tmp_path / name) for name in ("first", "second")]
 
 
+def test_an_existing_tokenizer_that_loses_text_is_warned_of_before_anything_is_trained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *_: None)
+    make()
+    shutil.copytree(TOKENIZER, "whole")
+    lossy = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
+    lossy.normalizer = normalizers.Replace("r", "l")
+    shutil.copytree(TOKENIZER, "lossy")
+    lossy.save("lossy/tokenizer.json")
+
+    make(kind="existing", folder="whole")
+    assert "WARNING" not in capsys.readouterr().out
+    make(kind="existing", folder="lossy")
+
+    count = len(texts_of(shard_paths(Path("data/clean/train"))[0]))
+    assert f"WARNING: {count} of {count} documents do not come back from their tokens" in capsys.readouterr().out
+
+
 def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
     make()
     shutil.move(TOKENIZER, "other")

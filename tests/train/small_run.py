@@ -1,5 +1,6 @@
 """A small training project: real tokenizer, real token stores, a model of a few thousand weights."""
 
+import json
 import multiprocessing
 import os
 import runpy
@@ -93,6 +94,14 @@ def write_project(folder: Path, source_of: Callable[[int], str] = lambda number:
     shutil.copytree(ROOT / "deploy/launch", folder / "deploy/launch")
     write_params(folder, **changes)
     return folder
+
+
+def swap_two_tokens(tokenizer_json: Path) -> None:
+    """Make another tokenizer of the same size: two ids stand for each other's bytes."""
+    content = json.loads(tokenizer_json.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    tokenizer_json.write_text(json.dumps(content), encoding="utf-8")
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A mistake, or what the machine cannot do, ends the run before any worker starts, with one message."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from stages.train.hardware import should_compile
 from stages.train.model.build import build_config, build_model
 from stages.train.params import TrainParams
 from tests.train.models import vocabulary
-from tests.train.small_run import ROOT, params, write_params, write_project
+from tests.train.small_run import ROOT, params, swap_two_tokens, write_params, write_project
 
 HUGE = 1e30
 """Floating-point operations a token: compiling repays itself."""
@@ -231,6 +232,22 @@ def test_a_start_from_a_model_that_does_not_fit_is_refused(
     with pytest.raises(UserError) as refused:
         build_model(values, vocabulary())
     assert str(refused.value).startswith(f"params.yaml: train.start_from = '{tmp_path}': {said}")
+
+
+def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -> None:
+    tokenizer, own = project / "data/tokenizer", project / "base/tokenizer.json"
+    own.parent.mkdir()
+    own.with_name("model.safetensors").touch()
+    assert list(launcher.check_vocabulary("base", tokenizer)) == [
+        "note: train.start_from: base has no tokenizer.json: its ids are taken to be the tokenizer's"
+    ]
+    own.write_text(json.dumps(json.loads((tokenizer / "tokenizer.json").read_bytes())))
+    assert list(launcher.check_vocabulary("base", tokenizer)) == []
+
+    swap_two_tokens(own)
+
+    with pytest.raises(UserError, match=r"start_from = 'base': its tokenizer is another one \(id \d+ is '[ab]' there"):
+        list(launcher.check_vocabulary("base", tokenizer))
 
 
 @pytest.mark.parametrize(("processes", "gpus", "idle"), [(1, 8, "7 of 8"), (2, 4, "2 of 4"), (8, 8, None)])

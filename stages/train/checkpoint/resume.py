@@ -11,8 +11,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from stages.formats.model_folder import TOKENIZER, vocabulary_sha256
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import UserError
@@ -51,21 +50,28 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     return start | {
         "train": params.model_dump(mode="json", exclude=KEPT_OR_SHOWN),
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
+        "vocabulary": vocabulary_sha256(TOKENIZER),
         "library": {name: pins[name][1] for name in LIBRARIES},
         "code": computing_sha256("stages.train"),
     }
 
 
 def check_start(checkpoint: Path, max_steps: int) -> None:
-    """Raise UserError if `start_from` names no checkpoint, or one after which no step is left."""
+    """Raise UserError if `start_from` names no checkpoint, one of another vocabulary, or one that leaves no step."""
     what = f"params.yaml: train.start_from = '{checkpoint}'"
     try:
         step = read_manifest(checkpoint).step
-    except (OSError, ValidationError):
+        run = json.loads((checkpoint.parent / IDENTITY).read_bytes())
+    except (OSError, ValueError):
         known = ", ".join(path.name for path in sorted(checkpoint.parent.glob("step-*"))) or "none"
         raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
     if step >= max_steps:
         raise UserError(f"{what}: no step follows {step}, train.max_steps = {max_steps}; raise max_steps")
+    if run.get("vocabulary", now := vocabulary_sha256(TOKENIZER)) != now:
+        raise UserError(
+            f"{what}: its run had another tokenizer, so the ids that it learnt mean other text now; train with that "
+            "tokenizer (tokenizer.kind: existing), or from random weights"
+        )
 
 
 def fingerprint(values: dict[str, Any]) -> str:

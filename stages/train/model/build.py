@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from stages.formats.model_folder import TOKENIZER_JSON
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
@@ -41,6 +42,7 @@ from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
 
 IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+READ_FILES = [*IDENTIFYING_FILES, TOKENIZER_JSON]
 
 
 def source_folder(start_from: str, download: bool = False) -> Path:
@@ -49,7 +51,7 @@ def source_folder(start_from: str, download: bool = False) -> Path:
     Raises UserError if there is no such model or access is refused, UnavailableError if the Hub does not answer.
     """
     what = f"params.yaml: train.start_from = {start_from!r}"
-    return model_folder(what, start_from, IDENTIFYING_FILES, download=download)[0]
+    return model_folder(what, start_from, READ_FILES, download=download)[0]
 
 
 def source_sha256(start_from: str) -> str:

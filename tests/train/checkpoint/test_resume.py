@@ -26,7 +26,7 @@ from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.models import vocabulary
-from tests.train.small_run import copy_of, params, run_workers, write_params, write_project
+from tests.train.small_run import copy_of, params, run_workers, swap_two_tokens, write_params, write_project
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "checkpoint_every_steps": 3, "evaluate_every_steps": 3}
 SIX: dict[str, Any] = CONSTANT | {"max_steps": 6}
@@ -136,6 +136,18 @@ def test_a_start_from_no_checkpoint_or_from_the_last_step_is_refused(trained: Pa
         check_start(last.with_name("step-00000004"), 9)
     with pytest.raises(UserError, match=r"no step follows 6, train\.max_steps = 6; raise max_steps"):
         check_start(last, 6)
+
+
+def test_a_start_from_a_checkpoint_of_another_tokenizer_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    check_start(newest(project), 9)
+
+    swap_two_tokens(project / "data/tokenizer/tokenizer.json")
+
+    with pytest.raises(UserError, match=r"step-00000006': its run had another tokenizer, so the ids .*kind: existing"):
+        check_start(newest(project), 9)
 
 
 def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_this_one(

@@ -12,11 +12,10 @@ a folder of its own, `data/tokenizer`, as transformers saves it.
 """
 
 import hashlib
-import json
 from pathlib import Path
 
 from stages.runtime.atomic import file_sha256
-from stages.runtime.errors import UserError, first_line
+from stages.runtime.errors import UserError
 
 MODEL = Path("model")
 WEIGHTS = "model*.safetensors"
@@ -55,25 +54,6 @@ def weights_sha256(folder: Path = MODEL) -> str:
 def combined_sha256(hashes: list[str]) -> str:
     """One hash for the weights, from those of their files in order."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
-
-
-def tokens_by_id(folder: Path) -> dict[int, str]:
-    """The tokens of a folder's tokenizer by id; empty without a tokenizer.json. Raises UserError for a damaged one."""
-    from tokenizers import Tokenizer  # most stages that name these files read no tokenizer
-
-    file = folder / TOKENIZER_JSON
-    if not file.is_file():
-        return {}
-    try:
-        tokens: dict[str, int] = Tokenizer.from_file(str(file)).get_vocab()
-    except Exception as error:  # the library raises bare ones
-        raise UserError(f"{file}: no tokenizer ({first_line(error)})") from None
-    return {number: token for token, number in tokens.items()}
-
-
-def vocabulary_sha256(folder: Path) -> str:
-    """Identifies what the ids of a tokenizer mean, however its file is written."""
-    return hashlib.sha256(json.dumps(sorted(tokens_by_id(folder).items())).encode()).hexdigest()
 
 
 def exported_models() -> dict[int, Path]:

@@ -19,14 +19,13 @@ from stages.runtime.launch import SEGMENT, device_count, launch_config, require_
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.resume import LIBRARIES, check_start
+from stages.train.checkpoint.resume import LIBRARIES, check_start, check_vocabulary
 from stages.train.commands.forecast import make_forecast
 from stages.train.data.order import describe, open_order
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
     check_store,
-    check_vocabulary,
     launch,
     note_dropout,
     note_idle_devices,
@@ -55,7 +54,7 @@ def main() -> None:
         check_start(params.start_checkpoint, params.max_steps)
     if params.start_model:
         source_folder(params.start_model, download=True)
-        notes += check_vocabulary(params.start_model, TOKENIZER)
+        notes += check_vocabulary(params.start_model)
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

@@ -18,13 +18,11 @@ from types import FrameType
 import yaml
 from transformers import PreTrainedConfig
 
-from stages.formats.model_folder import TOKENIZER_JSON, tokens_by_id
 from stages.formats.tokens import VALIDATION, TokenStore
 from stages.runtime import supervision
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
-from stages.train.model.build import source_folder
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
@@ -157,20 +155,3 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
             f"note: train.model.{used[0]} > 0: dropout masks depend on the size of micro-batches, so other hardware "
             "gives another result; train.deterministic_micro_batch_size fixes them"
         )
-
-
-def check_vocabulary(start_from: str, tokenizer: Path) -> Iterator[str]:
-    """Yield a note if the ids of the model that is continued cannot be compared with the tokenizer's.
-
-    Raises UserError if an id stands for other text in the model's own tokenizer.
-    """
-    own, ours = tokens_by_id(source_folder(start_from)), tokens_by_id(tokenizer)
-    if not own:
-        yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are taken to be the tokenizer's"
-        return
-    for other in sorted(own.keys() & ours.keys()):
-        if own[other] != ours[other]:
-            raise UserError(
-                f"params.yaml: train.start_from = {start_from!r}: its tokenizer is another one (id {other} is "
-                f"{own[other]!r} there and {ours[other]!r} in {tokenizer}); use it (tokenizer.kind: existing)"
-            )

@@ -16,6 +16,7 @@ from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import launcher
+from stages.train.checkpoint.resume import check_vocabulary
 from stages.train.commands import forecast
 from stages.train.hardware import should_compile
 from stages.train.model.build import build_config, build_model
@@ -238,16 +239,16 @@ def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -
     tokenizer, own = project / "data/tokenizer", project / "base/tokenizer.json"
     own.parent.mkdir()
     own.with_name("model.safetensors").touch()
-    assert list(launcher.check_vocabulary("base", tokenizer)) == [
+    assert list(check_vocabulary("base")) == [
         "note: train.start_from: base has no tokenizer.json: its ids are taken to be the tokenizer's"
     ]
     own.write_text(json.dumps(json.loads((tokenizer / "tokenizer.json").read_bytes())))
-    assert list(launcher.check_vocabulary("base", tokenizer)) == []
+    assert list(check_vocabulary("base")) == []
 
     swap_two_tokens(own)
 
     with pytest.raises(UserError, match=r"start_from = 'base': its tokenizer is another one \(id \d+ is '[ab]' there"):
-        list(launcher.check_vocabulary("base", tokenizer))
+        list(check_vocabulary("base"))
 
 
 @pytest.mark.parametrize(("processes", "gpus", "idle"), [(1, 8, "7 of 8"), (2, 4, "2 of 4"), (8, 8, None)])

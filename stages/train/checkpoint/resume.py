@@ -8,10 +8,12 @@ longer one or one after a change of the code, starts from a checkpoint by `train
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stages.formats.model_folder import TOKENIZER, vocabulary_sha256
+from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
+from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import UserError
@@ -26,7 +28,7 @@ from stages.train.checkpoint.manifest import (
     fault,
     read_manifest,
 )
-from stages.train.model.build import source_sha256
+from stages.train.model.build import source_folder, source_sha256
 from stages.train.model.loss import CausalLoss
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import on_main
@@ -50,7 +52,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     return start | {
         "train": params.model_dump(mode="json", exclude=KEPT_OR_SHOWN),
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
-        "vocabulary": vocabulary_sha256(TOKENIZER),
+        "vocabulary": vocabulary_sha256(),
         "library": {name: pins[name][1] for name in LIBRARIES},
         "code": computing_sha256("stages.train"),
     }
@@ -67,11 +69,52 @@ def check_start(checkpoint: Path, max_steps: int) -> None:
         raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
     if step >= max_steps:
         raise UserError(f"{what}: no step follows {step}, train.max_steps = {max_steps}; raise max_steps")
-    if run.get("vocabulary", now := vocabulary_sha256(TOKENIZER)) != now:
+    if run.get("vocabulary", now := vocabulary_sha256()) != now:
         raise UserError(
             f"{what}: its run had another tokenizer, so the ids that it learnt mean other text now; train with that "
             "tokenizer (tokenizer.kind: existing), or from random weights"
         )
+
+
+def check_vocabulary(start_from: str) -> Iterator[str]:
+    """Yield a note if the ids of the model that is continued cannot be compared with the tokenizer's.
+
+    Raises UserError if an id stands for other text in the model's own tokenizer.
+    """
+    own, ours = tokens_by_id(source_folder(start_from)), tokens_by_id(TOKENIZER)
+    if not own:
+        yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are taken to be the tokenizer's"
+        return
+    for other in sorted(own.keys() & ours.keys()):
+        if own[other] != ours[other]:
+            raise UserError(
+                f"params.yaml: train.start_from = {start_from!r}: its tokenizer is another one (id {other} is "
+                f"{own[other]!r} there and {ours[other]!r} in {TOKENIZER}); use it (tokenizer.kind: existing)"
+            )
+
+
+def vocabulary_sha256() -> str:
+    """Identifies what the tokenizer's ids mean, however its file is written."""
+    return hashlib.sha256(json.dumps(sorted(tokens_by_id(TOKENIZER).items())).encode()).hexdigest()
+
+
+def tokens_by_id(folder: Path) -> dict[int, str]:
+    """The tokens of a folder's tokenizer.json by id; empty without one. Raises UserError for a damaged file.
+
+    Read as JSON: by the library, its next version would count as a change of the training.
+    """
+    file = folder / TOKENIZER_JSON
+    try:
+        content = read_json(file)
+        vocabulary = content["model"]["vocab"]
+        if isinstance(vocabulary, list):  # of a unigram model: each token with its score
+            vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+        tokens = {number: token for token, number in vocabulary.items()}
+        return tokens | {token["id"]: token["content"] for token in content.get("added_tokens") or ()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file}: no tokenizer of the library tokenizers") from None
 
 
 def fingerprint(values: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.runtime.errors import UserError
-from stages.train.launcher import note_padded_vocabulary
 from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
@@ -143,9 +142,6 @@ def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_
     assert (continued.get_input_embeddings().weight is continued.get_output_embeddings().weight) is tied
     with pytest.raises(UserError, match="its vocabulary has 384 entries, the tokens have 385"):
         build_model(start, vocabulary(385))
-    assert list(note_padded_vocabulary(str(tmp_path), 384)) == []
-    (line,) = note_padded_vocabulary(str(tmp_path), 300)
-    assert "its vocabulary is cut from 384 entries to the tokenizer's 300" in line
 
 
 @pytest.mark.parametrize("model_type", ["phi3", "glm4", "modernbert-decoder", "opt"])

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from flows.dvc_repo import low_space, repair_after_kill
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
@@ -86,9 +87,11 @@ class Run:
                 log(texts)
                 self.terminal.lines(stage.name, texts)
 
-        wanted = {"--force": self.options.force, "--pull": self.options.pull}
-        options = [option for option, is_wanted in wanted.items() if is_wanted]
-        outcome = await run_stage(stage.name, self._environment, take, options=options)
+        forced, pulled = ["--force"] * self.options.force, ["--pull"] * self.options.pull
+        outcome = await run_stage(stage.name, self._environment, take, options=[*forced, *pulled])
+        if pulled and outcome.result == "unchanged" and not all(Path(out).exists() for out in stage.uncached):
+            # DVC believes that it has pulled an output that it does not cache (`Stage.reproduce`, read in 3.67.1).
+            outcome = await run_stage(stage.name, self._environment, take, options=forced)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))

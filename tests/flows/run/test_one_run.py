@@ -1,7 +1,9 @@
 """Stages on real runs: retries, timeouts, resources, refusals, secrets, as `meta.flow` says."""
 
 import json
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
+from tests.flows.toy import dvc
 from tests.waiting import wait_until
 
 FLAKY = """\
@@ -184,3 +187,31 @@ def test_a_run_whose_output_nobody_reads_continues(tmp_path: Path) -> None:
     assert (folder / "one.txt").exists()
     assert result.returncode == 0
     assert b"Traceback" not in result.stderr
+
+
+PUBLISHING = """\
+stages:
+  train: {cmd: cp value.txt model.txt, deps: [value.txt], outs: [model.txt]}
+  publish:
+    cmd: cp model.txt receipt.txt
+    deps: [model.txt]
+    outs: [receipt.txt: {cache: false, persist: true}]
+"""
+
+
+def test_a_pulled_run_restores_what_dvc_stores_and_runs_a_stage_whose_output_it_does_not(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", PUBLISHING)
+    (folder / "value.txt").write_text("1")
+    assert run(folder).returncode == 0
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
+    dvc(folder, "push", "-q", "--run-cache")
+    shutil.rmtree(folder / ".dvc/cache")
+    for name in ("model.txt", "receipt.txt"):
+        (folder / name).unlink()
+
+    result = run(folder, "--pull")
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"train +restored", result.stdout)
+    assert re.search(r"publish +ran", result.stdout)
+    assert (folder / "receipt.txt").read_text() == "1"

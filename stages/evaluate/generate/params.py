@@ -31,8 +31,8 @@ class Sampling(Section):
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
     max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
-    """A completion that reaches this limit is cut back to its last whole line if it continues a header, and kept if it
-    answers a problem."""
+    """A completion that reaches this limit is cut back to its last whole line if it continues a header of code, and
+    kept if it is prose or answers a problem."""
 
 
 class HeaderParams(Sampling):

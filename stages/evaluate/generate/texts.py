@@ -116,10 +116,11 @@ def written_texts(requests: Sequence[GenerationRequest], width: int) -> list[Gen
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:
-    """The completion of a header, without its last line if the text was cut off in it."""
+    """The completion of a header. Code that was cut off is kept up to its last whole line, so that it can be parsed."""
     finished = written.ended != "length"
-    body = (written.text if finished else written.text[: written.text.rfind("\n") + 1]).rstrip() + "\n"
     parses = LANGUAGES[language_of(header.path, params.language)].parses
+    kept = written.text if finished or not parses else written.text[: written.text.rfind("\n") + 1]
+    body = kept.rstrip() + "\n"
     return Sample(
         source=header.source,
         path=header.path,

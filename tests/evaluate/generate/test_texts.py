@@ -26,17 +26,18 @@ from tests.small_project import sections
 
 
 @pytest.mark.parametrize(
-    ("ended", "body", "finished"),
+    ("language", "ended", "body", "finished"),
     [
-        ("eos", "\n    x = 1\n    return x\n", True),
-        ("stop", "\n    x = 1\n    return x\n", True),
-        ("length", "\n    x = 1\n", False),
+        ("python", "eos", "\n    x = 1\n    return x\n", True),
+        ("python", "stop", "\n    x = 1\n    return x\n", True),
+        ("python", "length", "\n    x = 1\n", False),
+        ("text", "length", "\n    x = 1\n    return x\n", False),  # a paragraph may be one line
     ],
 )
-def test_only_a_text_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_line(
-    ended: Ended, body: str, finished: bool
+def test_only_code_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_line(
+    language: str, ended: Ended, body: str, finished: bool
 ) -> None:
-    params = GenerateParams.model_validate(sections("generate")["generate"])
+    params = GenerateParams.model_validate(sections("generate")["generate"] | {"language": language})
     header = Header("id", "source", "path.py", 1, before="", signature="def f():")
     written = Generated(
         request=0, text="\n    x = 1\n    return x", ended=ended, ids=[], pieces=[], log_probabilities=[]
@@ -45,7 +46,7 @@ def test_only_a_text_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_lin
     request = GenerationRequest(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))
     sample = header_sample(header, request, written, params)
 
-    assert (sample.body, sample.finished, sample.parses) == (body, finished, True)
+    assert (sample.body, sample.finished, sample.parses) == (body, finished, True if language == "python" else None)
 
 
 def problem(prompt: str) -> Problem:

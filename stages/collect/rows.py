@@ -77,7 +77,8 @@ def rows_as_items(
 
 
 def _item(source: NamedSource, row: Mapping[str, Any], name: str, text: Sequence[str], fields: Fields) -> SourceItem:
-    content = next((value for field in text if isinstance(value := field_of(row, field), str | bytes)), None)
+    texts = [value for field in text if isinstance(value := field_of(row, field), str | bytes)]
+    content = next((value for value in texts if value.strip()), texts[0] if texts else None)
     own = {fact: _as_text(fact, field_of(row, field)) if field else "" for fact, field in fields.model_dump().items()}
     if content is None:
         return SourceItem(own["source"] or source.name, name, reason=NO_TEXT)

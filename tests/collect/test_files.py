@@ -127,12 +127,15 @@ def test_other_text_in_brackets_is_text(corpus: Path) -> None:
     assert texts() == {f"{number}.txt": content for number, content in enumerate(contents)}
 
 
-def test_an_odd_first_row_costs_that_row_alone_and_a_missing_text_is_a_null_text(corpus: Path, capsys: Said) -> None:
+def test_a_row_has_the_first_text_that_is_not_blank_and_an_odd_first_row_costs_that_row_alone(
+    corpus: Path, capsys: Said
+) -> None:
     rows = [{"_meta": {}}, {"text": "a"}, {"text": None}, {"text": None, "content": "b"}, {"text": "c"}]
+    rows += [{"text": "\n", "content": "d"}, {"text": "", "content": ""}]
     write_rows(corpus / "rows.jsonl", rows)
 
-    assert texts() == {"rows.jsonl#2": "a", "rows.jsonl#4": "b", "rows.jsonl#5": "c"}
-    assert left_out() == {"no text in the row": 2}
+    assert texts() == {"rows.jsonl#2": "a", "rows.jsonl#4": "b", "rows.jsonl#5": "c", "rows.jsonl#6": "d"}
+    assert left_out() == {"no text in the row": 2, "empty": 1}
     assert "WARNING" not in capsys.readouterr().out
 
 

@@ -43,7 +43,7 @@ class Files(FileSource):
 
     kind: Literal["files"]
     text: Names
-    """The fields (columns) that hold the text of a row: the first of these that has one. `meta.text` is nested."""
+    """The fields (columns) that hold the text of a row: the first of these that is not blank. `meta.text` is nested."""
     fields: Fields
     """Which fields of a row hold other facts."""
     part_bytes: Annotated[int, Field(ge=1000)] | None

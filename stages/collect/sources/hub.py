@@ -28,7 +28,7 @@ class Hub(NamedSource):
     split: Name
     """e.g. `train`."""
     text: Names
-    """The fields that hold the text of a row: the first of these that has one."""
+    """The fields that hold the text of a row: the first of these that is not blank."""
     fields: Fields
     """Which fields of a row hold other facts."""
 

@@ -1,7 +1,6 @@
 """Documents -> tokenizer: `python -m stages.tokenizer`."""
 
 from collections.abc import Sequence
-from operator import ne
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,12 +27,8 @@ def main() -> None:
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
-    if params.folder is not None and (lost := lost_texts(tokenizer, texts := texts_of(shards[0], LOOKED_AT))):
-        print(
-            f"WARNING: {lost} of {len(texts)} documents do not come back from their tokens: this tokenizer loses text, "
-            "so losses and bits per byte will be too low, and the model cannot write that text",
-            flush=True,
-        )
+    if params.folder is not None:
+        warn_of_lost_text(tokenizer, texts_of(shards[0], LOOKED_AT))
     write_json(
         REPORTS / "tokenizer.json",
         {
@@ -45,10 +40,16 @@ def main() -> None:
     )
 
 
-def lost_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
-    """How many of the texts do not come back from their tokens."""
+def warn_of_lost_text(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    """Print a warning if texts do not come back from their tokens."""
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-    return sum(map(ne, tokenizer.decode_batch(ids, skip_special_tokens=False), texts))
+    decoded = tokenizer.decode_batch(ids, skip_special_tokens=False)
+    if lost := sum(before != after for before, after in zip(texts, decoded, strict=True)):
+        print(
+            f"WARNING: {lost} of {len(texts)} documents do not come back from their tokens: this tokenizer loses text, "
+            "so losses and bits per byte will be too low, and the model cannot write that text",
+            flush=True,
+        )
 
 
 def longest_token(tokenizer: Tokenizer) -> int:

@@ -79,7 +79,7 @@ def check_start(checkpoint: Path, max_steps: int) -> None:
 def check_vocabulary(start_from: str) -> Iterator[str]:
     """Yield a note if the ids of the model that is continued cannot be compared with the tokenizer's.
 
-    Raises UserError if an id stands for other text in the model's own tokenizer.
+    Raises UserError if the two tokenizers have different tokens for an id.
     """
     own, ours = tokens_by_id(source_folder(start_from)), tokens_by_id(TOKENIZER)
     if not own:

@@ -8,7 +8,9 @@ longer one or one after a change of the code, starts from a checkpoint by `train
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +71,10 @@ def check_start(checkpoint: Path, max_steps: int) -> None:
         raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
     if step >= max_steps:
         raise UserError(f"{what}: no step follows {step}, train.max_steps = {max_steps}; raise max_steps")
-    if run.get("vocabulary", now := vocabulary_sha256()) != now:
+    if run.get("vocabulary") != vocabulary_sha256():
         raise UserError(
-            f"{what}: its run had another tokenizer, so the ids that it learnt mean other text now; train with that "
-            "tokenizer (tokenizer.kind: existing), or from random weights"
+            f"{what}: its run had another tokenizer (or did not record it), so the ids that it learnt may mean other "
+            "text now; train with that tokenizer (tokenizer.kind: existing), or from random weights"
         )
 
 
@@ -129,8 +131,12 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
     if newest is None:
         return []
     last = max(newest.parent.glob("step-*"), default=None)
-    hint = [f"train.start_from: {last} starts from its weights and optimizer state"] if last else []
-    return [*changes_since(newest, values), *hint]
+    lines = changes_since(newest, values)
+    if last is not None:
+        with suppress(UserError):
+            check_start(last, sys.maxsize)
+            lines.append(f"train.start_from: {last} starts from its weights and optimizer state")
+    return lines
 
 
 def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:

@@ -95,9 +95,8 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
     that is frozen or in another dvc.yaml.
     """
     for name in ("dvc", "dvc_data"):
-        logging.getLogger(name).setLevel(
-            logging.CRITICAL
-        )  # its errors are raised, and its progress bars are not wanted
+        # DVC's errors are raised, and its progress bars are not wanted.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with open_repo() as repo, repo.lock:
             stages = _wanted(repo, targets)

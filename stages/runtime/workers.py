@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -70,27 +69,37 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
         done += 1
     if done == len(items):
         return
-    waiting = deque(_processes(workers, Path.cwd()).submit(function, item) for item in items[done:])
+    waiting = deque(_processes(workers).submit(function, item) for item in items[done:])
     try:
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        _processes.cache_clear()
+        _drop_pool()
         raise
     finally:
         wait([call for call in waiting if not call.cancel()])  # what has begun may be writing
 
 
-@lru_cache(maxsize=1)
-def _processes(workers: int, _folder: Path) -> ProcessPoolExecutor:
-    """Workers in a folder, each started when there is work for it. They are kept from one map to the next: of a stage
-    that maps three functions, starting them anew was a quarter of its CPU time."""
-    # Spawned, not forked: pyarrow and the tokenizers hold threads, which a fork would leave in the middle of a lock.
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+_pools: dict[tuple[int, int, Path], ProcessPoolExecutor] = {}
+"""The pool of this process, by its id, the number of workers and the folder. A fork has a copy of its parent's pool
+without the threads that serve it. It leaves the copy alone: dropping it would wait for a lock that such a thread may
+have held when the process forked."""
 
 
-# A fork has none of the threads that speak to the workers.
-os.register_at_fork(after_in_child=_processes.cache_clear)
+def _processes(workers: int) -> ProcessPoolExecutor:
+    """Workers in this folder, each started when there is work for it. They are kept from one map to the next: of a
+    stage that maps three functions, starting them anew was a quarter of its CPU time."""
+    key = os.getpid(), workers, Path.cwd()
+    if key not in _pools:
+        _drop_pool()
+        # Spawned: a fork would leave the threads of pyarrow and the tokenizers in the middle of a lock.
+        _pools[key] = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    return _pools[key]
+
+
+def _drop_pool() -> None:
+    for key in [key for key in _pools if key[0] == os.getpid()]:
+        del _pools[key]
 
 
 def _pays(seconds: float, done: int, items: int, workers: int) -> bool:

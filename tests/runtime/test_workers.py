@@ -4,6 +4,7 @@ import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_workers_are_kept_from_one_map_to_the_next_in_a_folder(tmp_path: Path, m
 
     assert len(here) <= 2
     assert not here & elsewhere
+
+
+def test_a_fork_never_waits_for_a_lock_of_its_parents_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
+    monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
+    list(map_shards(square, [3]))
+    child = get_context("fork").Process(target=str)
+
+    with workers._processes(2)._shutdown_lock:  # as the pool's own thread may at any time
+        child.start()
+    child.join(60)
+
+    if child.exitcode is None:
+        child.kill()
+        pytest.fail("the fork waits for ever")
+    assert child.exitcode == 0
 
 
 def end_at_once(number: int) -> None:

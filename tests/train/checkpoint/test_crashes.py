@@ -57,7 +57,7 @@ def outs(folder: Path) -> dict[str, bytes]:
 def wait_for(folder: Path, pattern: str, process: "subprocess.Popen[str]") -> None:
     """Wait until a checkpoint folder has something of that name."""
     while not list((folder / ".parrotflow/checkpoints").glob(f"*/{pattern}")):
-        assert process.poll() is None, "the run ended too early"
+        assert process.poll() is None, f"the run ended too early: {process.communicate()[0]}"
         time.sleep(0.002)
 
 

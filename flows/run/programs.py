@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import psutil
+
 from stages.runtime.credentials import SECRET_NAMES
 from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
@@ -60,12 +62,17 @@ def signal_group(group: int, number: int) -> None:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process group has a member."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Whether a process group has a member that runs. A zombie stays for ever if no process of a container reaps it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, 0)  # most groups are empty, and to look through all processes takes milliseconds
+        return any(_runs_in(group, process) for process in psutil.process_iter())
+    return False
+
+
+def _runs_in(group: int, process: psutil.Process) -> bool:
+    with contextlib.suppress(OSError, psutil.Error):
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def last_error(lines: Sequence[str]) -> str:

@@ -35,10 +35,11 @@ from stages.runtime.errors import EXIT_REFUSED, UserError
 GRACE_SECONDS = 35.0
 """Between TERM and KILL: torch's launcher gives its workers 30 s."""
 
-CHUNK_BYTES = 1 << 16
+KILL_SECONDS = 5.0
+"""After KILL; what still runs then waits for a device and is left alone."""
 
-MESSAGES = 50
-"""DVC's last messages that the run reads; more could fill the pipe, which is read at the stage's end."""
+CHUNK_BYTES = 1 << 16
+"""Read at once, and kept of a line that does not end."""
 
 VMSTAT = Path("/proc/vmstat")
 
@@ -73,7 +74,7 @@ def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: 
     from dvc.cli import main
 
     code = int(main(list(arguments)))
-    report.send((code, messages.texts[-MESSAGES:]))
+    report.send((code, messages.texts))
     os._exit(0)  # an orderly end with DVC imported takes 0.25 s
 
 
@@ -105,7 +106,7 @@ class _Messages(logging.Handler):
             causes.append(str(error))
             error = error.__cause__
         text = ": ".join(filter(None, [record.getMessage(), *causes]))
-        self.texts.append(text[:1000])
+        self.texts.append(text)
         if record.levelno == logging.WARNING:
             os.write(1, f"{text}\n".encode())
 
@@ -141,12 +142,7 @@ async def run_stage(
         on_lines(lines)
 
     output, report, process = _started(["--wait-for-lock", "repro", "--single-item", name, *options], environment)
-    stopped = await _to_the_end(process, output, LineSplitter(take))
-    try:
-        code, messages = report.recv() if report.poll() else (-signal.SIGKILL, [])
-    except EOFError:
-        code, messages = -signal.SIGKILL, []
-    report.close()
+    stopped, code, messages = await _to_the_end(process, output, report, LineSplitter(take))
     outcome = read_outcome(name, code, messages, kept, time.perf_counter() - began)
     if outcome.result != "failed":
         return outcome
@@ -175,12 +171,17 @@ def _started(
     return output, report, process
 
 
-async def _to_the_end(process: ForkServerProcess, output: Connection, lines: "LineSplitter") -> bool:
-    """Read what a stage prints until it has ended; whether it was stopped.
+async def _to_the_end(
+    process: ForkServerProcess, output: Connection, report: Connection, lines: "LineSplitter"
+) -> tuple[bool, int, list[str]]:
+    """Read what a stage prints until it has ended, and end what it left in its process group.
 
-    A background process of the command may keep the output open for ever, so its end is not waited for.
+    Returns whether it was stopped, and what `reproduce` reports; SIGKILL without messages if it could not.
+
+    A background process outside the group may keep the output open for ever, so its end is not waited for.
     """
     loop, ended, descriptor = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
+    reported: tuple[int, list[str]] = (-signal.SIGKILL, [])
     os.set_blocking(descriptor, False)
 
     def read() -> None:
@@ -189,18 +190,29 @@ async def _to_the_end(process: ForkServerProcess, output: Connection, lines: "Li
         else:
             loop.remove_reader(descriptor)
 
+    def hear() -> None:
+        nonlocal reported
+        loop.remove_reader(report.fileno())
+        with contextlib.suppress(EOFError, OSError):  # killed before or while it reported
+            reported = report.recv()
+        report.close()
+
     def end() -> None:
         loop.remove_reader(process.sentinel)
         ended.set()
 
     loop.add_reader(descriptor, read)
+    loop.add_reader(report.fileno(), hear)  # at once: it may be more than a pipe holds
     loop.add_reader(process.sentinel, end)
     stopped = False
     try:
         await ended.wait()
+        await _end(process, ended)
     except asyncio.CancelledError:
         stopped = True
         await _end(process, ended)
+    if not report.closed and report.poll():
+        hear()
     loop.remove_reader(descriptor)
     loop.remove_reader(process.sentinel)
     with contextlib.suppress(BlockingIOError):
@@ -210,23 +222,20 @@ async def _to_the_end(process: ForkServerProcess, output: Connection, lines: "Li
     output.close()
     if ended.is_set():
         process.join()
-    return stopped
+    return stopped, *reported
 
 
 async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
-    """Send SIGTERM to a stage and everything it started, and SIGKILL to what is left after `GRACE_SECONDS`.
-
-    A process that even KILL cannot end within seconds (it waits for a device, or is a zombie) is left alone.
-    """
+    """Send SIGTERM to a stage and everything it started, and SIGKILL to what is left after `GRACE_SECONDS`."""
     assert process.pid is not None
     began = time.monotonic()
     if group_lives(process.pid):
         signal_group(process.pid, signal.SIGTERM)
-    else:  # it has no group of its own yet
+    elif not ended.is_set():  # it has no group of its own yet
         process.terminate()
     while not ended.is_set() or group_lives(process.pid):
         waited = time.monotonic() - began
-        if waited > GRACE_SECONDS + 5:
+        if waited > GRACE_SECONDS + KILL_SECONDS:
             return
         if waited > GRACE_SECONDS:
             signal_group(process.pid, signal.SIGKILL)
@@ -251,7 +260,7 @@ class LineSplitter:
         """Take some bytes; an empty chunk is the end."""
         *whole, rest = (self.rest + chunk).split(b"\n")
         renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
-        self.rest = rest[renewed:]  # older states would be split again with every chunk
+        self.rest = rest[renewed:][:CHUNK_BYTES]  # all of it is split again with every chunk
         if not chunk and self.rest:
             whole, self.rest = [self.rest], b""
         elif renewed and time.monotonic() - self._shown >= self.every_seconds:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from flows.environment import dvc_state_within
 from flows.run.outcome import KILLED, TRANSIENT, named
 from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
-from flows.run.stage import GRACE_SECONDS, end_after, exit_code_in
+from flows.run.stage import GRACE_SECONDS, KILL_SECONDS, end_after, exit_code_in
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
 from stages.runtime.errors import STATE_DIR
 
@@ -92,15 +92,17 @@ class Process:
 
     def poll(self) -> Ended | None:
         """How it ended; None while it works."""
-        code = self._process.poll()
+        code, group = self._process.poll(), self._process.pid
         self._follow()
-        if self._kill_at is not None:
-            if time.monotonic() > self._kill_at:
-                signal_group(self._process.pid, signal.SIGKILL)
-            if code is not None and group_lives(self._process.pid):
-                return None
-        if code is None:
+        left = code is not None and group_lives(group)
+        if left and self._kill_at is None:
+            self.stop()
+        late = 0.0 if self._kill_at is None else time.monotonic() - self._kill_at
+        if late > 0:
+            signal_group(group, signal.SIGKILL)
+        if (code is None or left) and late < KILL_SECONDS:
             return None
+        code = -signal.SIGKILL if code is None else code
         self._log.close()
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -109,7 +111,7 @@ class Process:
         return Ended("finished") if code == 0 else why_it_failed(list(self._lines), code)
 
     def stop(self) -> None:
-        """Ask for its end: training saves. What is left after `GRACE_SECONDS` is killed."""
+        """Ask for the end of its group: training saves. What is left after `GRACE_SECONDS` is killed."""
         self._kill_at = time.monotonic() + GRACE_SECONDS
         signal_group(self._process.pid, signal.SIGTERM)
 

@@ -1,14 +1,17 @@
 """The checks of stages before anything starts, and what is hidden of secrets."""
 
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.plan.graph import Plan, PlannedStage, StageState
 from flows.plan.settings import Policy
-from flows.run.programs import checks, redactor
+from flows.run.programs import checks, group_lives, redactor
 from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
 from tests.flows.test_pipeline import run, toy
+from tests.waiting import wait_until
 
 STAGES = """\
 stages:
@@ -49,6 +52,18 @@ def planned(command: str, state: StageState = "run", upstream: tuple[str, ...] =
     """A stage with a check."""
     policy = Policy.model_validate({"check": {"command": command, **program}})
     return PlannedStage("train", state, (), upstream, policy)
+
+
+def test_a_zombie_is_no_living_member_of_its_group() -> None:
+    """In a container whose first process reaps none, whoever waits for its end waits for ever."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    assert group_lives(process.pid)
+
+    process.kill()
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+
+    assert not group_lives(process.pid)
+    process.wait()
 
 
 BEFORE = PlannedStage("tokenize", "run", (), (), Policy())

@@ -12,7 +12,7 @@ import pytest
 
 from flows.run.locks import run_lock
 from flows.run.outcome import KILLED, StageOutcome
-from flows.run.stage import LineSplitter, read_outcome, run_stage
+from flows.run.stage import CHUNK_BYTES, LineSplitter, read_outcome, run_stage
 from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
@@ -99,8 +99,26 @@ def test_lines_of_a_stage_that_look_like_dvcs_are_the_stages(script: Script) -> 
     assert lines == said
 
 
-def test_a_background_process_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
-    outcome, lines = script("sleep 1000 &\necho $!\ntouch out.txt\n")
+def test_a_command_longer_than_a_pipe_holds_keeps_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC repeats the command in its messages."""
+    command = f": {'ä' * 40_000}; exit 75"
+    monkeypatch.chdir(make_toy(tmp_path / "toy", f"stages:\n  one: {{cmd: '{command}', outs: [out.txt]}}\n"))
+
+    assert run("one")[0].exit_code == 75
+
+
+@pytest.mark.parametrize(("end", "result"), [("touch out.txt", "ran"), ("exit 1", "failed")])
+def test_what_a_stage_leaves_in_its_process_group_ends_with_it(script: Script, end: str, result: str) -> None:
+    outcome, lines = script(f"sleep 600 &\necho $!\n{end}\n")
+
+    assert outcome.result == result
+    assert not psutil.pid_exists(int(lines[0])) or psutil.Process(int(lines[0])).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_daemon_of_a_stage_does_not_keep_the_run_waiting(script: Script) -> None:
+    outcome, lines = script("setsid sleep 600 &\necho $!\ntouch out.txt\n")
 
     assert outcome.result == "ran"
     os.kill(int(lines[0]), signal.SIGKILL)  # fails unless it still runs
@@ -185,6 +203,17 @@ def test_the_lines_of_a_chunk_come_together_and_of_a_progress_bar_its_newest_sta
         split.feed(chunk)
 
     assert calls[-4:] == [["2 of 3"], ["3 of 3", "two", "50"], ["100 %"], ["half"]]
+
+
+def test_of_a_line_that_does_not_end_no_more_is_kept_than_one_chunk() -> None:
+    calls: list[list[str]] = []
+    split = LineSplitter(calls.append)
+    for _ in range(3):
+        split.feed(b"x" * CHUNK_BYTES)
+        assert len(split.rest) == CHUNK_BYTES
+    split.feed(b"\nnext\n")
+
+    assert calls == [["x" * CHUNK_BYTES, "next"]]
 
 
 def test_dvc_that_was_killed_is_no_success() -> None:

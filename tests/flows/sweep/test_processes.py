@@ -3,11 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
-from flows.sweep.jobs import Ended
-from flows.sweep.processes import THREADS, VISIBLE, cores, gpus, shares_of, why_it_failed
+from flows.experiments.cells import Cell
+from flows.sweep.jobs import Ended, Job, Progress
+from flows.sweep.processes import THREADS, VISIBLE, Processes, cores, gpus, shares_of, why_it_failed
+from tests.flows.toy import make_toy
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,23 @@ def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.Monke
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "1"
     monkeypatch.setenv(THREADS, "1,4")
     assert cores() == 1
+
+
+def test_what_a_failed_job_leaves_in_its_process_group_ends_with_it(tmp_path: Path) -> None:
+    script = "stages:\n  one: {cmd: 'sleep 600 & echo $! > left.txt; exit 1', outs: [out.txt]}\n"
+    folder = make_toy(tmp_path / "toy", script)
+    (folder / ".parrotflow").mkdir()
+    cell = Cell("a", "cell-a", {}, 0, {})
+    progress = Progress("sweep toy", {"a": cell})
+    work = Processes({"a": folder}, [{}], progress).start(Job("key", ("a",), ("one",)))
+    assert work is not None
+    progress.started(work.job)
+
+    ended = wait_until(work.poll)
+
+    assert ended.state == "failed"
+    left = int((folder / "left.txt").read_text())
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +33,7 @@ app = cyclopts.App(
     suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
 )
 
-data = cyclopts.App(name="data", help="Questions about the data, and a classifier for it; no result is changed.")
+data = cyclopts.App(name="data", help="Questions about the data; no result is changed.")
 app.command(data)
 
 
@@ -51,6 +51,7 @@ def run(
         if not planned.plan.to_do:
             server.stop(seconds=0)
             return
+        server.reach_directly()
         from flows.pipeline import in_flow_run  # imports Prefect, which takes seconds, while the server starts
 
         server.wait()
@@ -270,7 +271,10 @@ def ui(*, port: int = 4200) -> None:
     """
     private_state_dir()  # in which Prefect keeps its database: it makes no parents
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    print(f"The Prefect UI: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+    # It would ask about the user's profiles, which are not read here.
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "server", "start", "--host", "127.0.0.1"]
+    command += ["--port", str(port)]
     os.execv(sys.executable, command)
 
 
@@ -287,14 +291,16 @@ def doctor(*, cache: bool = False) -> None:
     from rich.markup import escape
 
     from flows.project.doctor import examine
+    from flows.run.locks import run_lock
 
     console, faults = Console(highlight=False, soft_wrap=True), 0
     style = {"ok": "green", "note": "yellow", "fault": "red"}
-    for finding in examine(whole_cache=cache):
-        faults += finding.level == "fault"
-        console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
-        if finding.remedy:
-            console.print(f"       → {escape(finding.remedy)}")
+    with run_lock("`parrotflow doctor --cache`") if cache else nullcontext():
+        for finding in examine(whole_cache=cache):
+            faults += finding.level == "fault"
+            console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
+            if finding.remedy:
+                console.print(f"       → {escape(finding.remedy)}")
     if faults:
         raise SystemExit(1)
 

@@ -13,6 +13,7 @@ restored; without the table nothing is lost.
 import errno
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -223,7 +224,9 @@ def drop_damaged() -> list[Path]:
     """
     with open_repo() as repo:
         entries = Path(repo.cache.local_cache_dir, "files", "md5").glob("??/*")
-    damaged = [path for path in entries if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]
+    # Others are files that DVC is writing.
+    named = [path for path in entries if re.fullmatch(r"[0-9a-f]{30}(\.dir)?", path.name)]
+    damaged = [path for path in named if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]
     for path in damaged:
         path.unlink()
     return damaged

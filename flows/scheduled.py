@@ -43,6 +43,9 @@ from stages.runtime.section import PARAMS_FILE
 
 PREFECT_YAML = Path("prefect.yaml")
 
+SWEEP_CELL = "flows/sweep/pool.py:sweep_cell"
+"""The flow of a sweep's cells, which needs a work pool."""
+
 SERVED_KEYS = {"name", "entrypoint", "description", "parameters", "schedules", "concurrency_limit", "work_pool"}
 
 
@@ -95,6 +98,8 @@ async def scheduled(
     logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
     if not pushed:
         message = "the DVC remote did not answer; the next run pushes this one's too"
+        if state.name == "Refused":
+            return Completed(name=state.name, message=f"{state.message}; {message}")
         return Completed(name="NotPushed", message=message)
     return state
 
@@ -122,8 +127,13 @@ def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
     """The deployments of prefect.yaml that run one at a time. Raises UserError on a key that would be passed over."""
     found = []
     for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]:
-        if "concurrency_limit" not in entry:  # the cells of sweeps, which need a work pool
+        if entry["entrypoint"] == SWEEP_CELL:
             continue
+        if "concurrency_limit" not in entry:
+            raise UserError(
+                f"{file}: {entry['name']}: no concurrency_limit, so its runs would start side by side in one checkout; "
+                "add `concurrency_limit: {limit: 1, collision_strategy: ENQUEUE}`"
+            )
         schedules = [dict(schedule) for schedule in entry.get("schedules", ())]
         unknown = {*entry} - SERVED_KEYS | {key for one in schedules for key in {*one} - {"cron", "timezone", "active"}}
         if unknown:

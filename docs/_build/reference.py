@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def comments(text: str) -> dict[str, str]:
 def command_line() -> str:
     """`parrotflow --help` and that of every command; a stage's own command has its summary."""
     cli.add_stage_commands()
+    program, sys.argv = sys.argv, ["parrotflow"]  # else the usage lines name the program that runs, mkdocs
     page = cli.app.generate_docs("markdown", heading_level=2, flatten_commands=True)
+    sys.argv = program
     return f"# Commands\n\n{page[page.index('```console') :]}"
 
 

@@ -17,6 +17,7 @@ from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
 from flows.plan.settings import check_params, section_models
 from stages.runtime.code import installed
 from stages.runtime.errors import STATE_DIR, UserError, first_line
+from stages.runtime.hub import network_fault
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
@@ -49,6 +50,7 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield database()
     yield accelerator()
     yield compiler()
+    yield network()
     yield variables()
     yield sandbox()
 
@@ -122,7 +124,11 @@ def disk() -> Finding:
     found = f"{free / 1e9:.0f} GB free"
     if free >= FREE_DISK_BYTES:
         return Finding("ok", "disk", found)
-    return Finding("fault", "disk", found, "free some space; `dvc gc --workspace` drops results no longer in use")
+    remedy = (
+        "free some space: `dvc gc --all-commits --all-experiments` drops results of no commit and no experiment; it "
+        f"leaves {STATE_DIR}, where checkpoints/ and cache/ may be deleted if no training is to be continued"
+    )
+    return Finding("fault", "disk", found, remedy)
 
 
 def database() -> Finding:
@@ -151,6 +157,14 @@ def accelerator() -> Finding:
     if "amx_bf16" in flags and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return Finding("ok", "accelerator", "no GPU; bf16 is fast on this CPU (AMX)")
     return Finding("ok", "accelerator", "no GPU; on this CPU train.precision: auto is fp32 (no AMX: bf16 is slow)")
+
+
+def network() -> Finding:
+    """The variables by which programs find proxies and certificates."""
+    if fault := network_fault():
+        variable, _, remedy = fault.partition("; ")
+        return Finding("fault", "network", variable, remedy)
+    return Finding("ok", "network", "no proxy or certificate that its clients refuse")
 
 
 def compiler() -> Finding:

@@ -24,7 +24,7 @@ from flows.reproduce.verdict import ReproductionVerdict, judge
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError
+from stages.runtime.errors import UserError
 
 PREPARED = "prepared.json"
 
@@ -158,8 +158,7 @@ def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, envi
     command = ["-m", "dvc", "repro", "--allow-missing", *stages]
     code = run_python(interpreter.python, command, checkout, environment, for_children=True)
     if code:
-        error = UnavailableError if code == EXIT_UNAVAILABLE else UserError
-        raise error(f"the stages did not all run (exit code {code}, see above); the same command continues there")
+        raise UserError(f"the stages did not all run (exit code {code}, see above); the same command continues there")
 
 
 def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None:

@@ -5,7 +5,6 @@ for, then the stage runs as a process. After a failure no further stage starts.
 """
 
 import asyncio
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -17,7 +16,7 @@ from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import check_params, section_warnings
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, RunResult, StageOutcome, named
-from flows.run.programs import SERVER_KEY, checks, redactor
+from flows.run.programs import checks, redactor, stage_environment
 from flows.run.stage import import_dvc, run_stage
 from flows.run.terminal import Terminal, plan_table
 from stages.runtime.errors import UserError, whole_number
@@ -45,7 +44,7 @@ class Run:
         self._redact = redactor()
         self._slots = asyncio.Semaphore(whole_number(STAGES_AT_ONCE) or 2)
         self._resources: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._environment = {name: value for name, value in os.environ.items() if name != SERVER_KEY}
+        self._environment = stage_environment()
 
     @property
     def given_up(self) -> bool:

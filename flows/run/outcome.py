@@ -4,7 +4,7 @@ import signal
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
@@ -70,13 +70,13 @@ class RunResult:
     """How a run ended."""
 
     state: Literal["Completed", "Refused", "Failed", "Cancelled"]
-    """Refused by a stage (exit code 77) is not a failure."""
+    """Refused by a stage (exit code 77) is not a failure in Prefect."""
     message: str
 
     @property
     def exit_code(self) -> int:
         """The exit code of the command that ran it."""
-        return {"Failed": 1, "Cancelled": EXIT_CONTINUE}.get(self.state, 0)
+        return {"Failed": 1, "Cancelled": EXIT_CONTINUE, "Refused": EXIT_REFUSED}.get(self.state, 0)
 
 
 class StoppedError(UserError):

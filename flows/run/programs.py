@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 180.0
 """A check that takes longer is ended, with a warning."""
 
-SERVER_KEY = "PREFECT_API_AUTH_STRING"
-"""The password of Prefect's server, which no stage needs."""
-
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SHORTEST_SECRET = 8
 """A shorter value would be found inside words and numbers, and the marks of it would give it away."""
@@ -41,7 +38,7 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
     lines = {
         line.strip(): name
         for name, value in environment.items()
-        if SECRET_NAMES.search(name) or name == SERVER_KEY
+        if SECRET_NAMES.search(name)
         for line in value.splitlines()
         if len(line.strip()) >= SHORTEST_SECRET
     }
@@ -53,6 +50,12 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
         return HUB_TOKEN.sub("[token]", text)
 
     return redact
+
+
+def stage_environment() -> dict[str, str]:
+    """The environment of stages and their checks: this process's without the secrets of Prefect, which none needs."""
+    is_prefects = re.compile(rf"PREFECT_.*({SECRET_NAMES.pattern})", re.IGNORECASE)
+    return {name: value for name, value in os.environ.items() if not is_prefects.match(name)}
 
 
 def signal_group(group: int, number: int) -> None:
@@ -124,7 +127,7 @@ def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[st
     """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
     process = subprocess.Popen(
         shlex.split(program.command),
-        env={name: value for name, value in os.environ.items() if name != SERVER_KEY} | {STAGES_TO_DO: " ".join(to_do)},
+        env=stage_environment() | {STAGES_TO_DO: " ".join(to_do)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

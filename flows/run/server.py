@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from socket import create_server, socket
 
 from stages.runtime.errors import STATE_DIR, UserError
+from stages.runtime.hub import CERTIFICATES, PROXIES, network_fault
 
 LOG = STATE_DIR / "server.log"
 
@@ -39,10 +41,19 @@ class Server:
         """The address for a browser; empty for a child."""
         return "" if self.process else os.environ.get("PREFECT_UI_URL") or self.api.removesuffix("/api")
 
+    def reach_directly(self) -> None:
+        """If it is on this machine, drop this process's proxies and certificates, which stages keep: Prefect's client
+        does not start with some of them."""
+        if re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.api):
+            for name in (*PROXIES, *CERTIFICATES):
+                os.environ.pop(name, None)
+
     def wait(self) -> None:
         """Wait until it answers, be it that it asks for a key. Raises UserError."""
         import httpx
 
+        if fault := network_fault():
+            raise UserError(fault)
         deadline = time.monotonic() + (START_SECONDS if self.process else ANSWER_SECONDS)
         with httpx.Client(timeout=10) as client:
             while time.monotonic() < deadline and (self.process is None or self.process.poll() is None):
@@ -69,7 +80,8 @@ def start_server() -> Server:
         return Server(api.rstrip("/"))
     key = f"run:{secrets.token_urlsafe(24)}"
     # As Prefect starts servers of its own: without pages and without what only deployments need.
-    own = os.environ | {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    own = {name: value for name, value in os.environ.items() if name not in (*PROXIES, *CERTIFICATES)}
+    own |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     own["PREFECT_SERVER_API_AUTH_STRING"] = key
     with create_server(("127.0.0.1", 0)) as listening, LOG.open("ab") as log:
         number = listening.fileno()

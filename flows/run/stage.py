@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,9 @@ CHUNK_BYTES = 1 << 16
 
 VMSTAT = Path("/proc/vmstat")
 
+LONGEST_TMPDIR = 70
+"""Bytes. A socket's path has at most 104 (macOS) or 108 (Linux), and multiprocessing adds 32."""
+
 FORKS = multiprocessing.get_context("forkserver")
 
 PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
@@ -52,7 +56,11 @@ PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.
 def import_dvc() -> None:
     """Start the fork server, which imports DVC meanwhile. It ends with this process."""
     FORKS.set_forkserver_preload([*PRELOADED, __name__])
+    usual = tempfile.gettempdir()
+    # The path of its socket must be short, and that of a cluster's TMPDIR often is not.
+    tempfile.tempdir = usual if len(os.fsencode(usual)) < LONGEST_TMPDIR else "/tmp"
     forkserver.ensure_running()
+    tempfile.tempdir = usual
 
 
 def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, report: Connection) -> None:

@@ -99,7 +99,7 @@ def carry_out(
                 if received:
                     left = len({cell for job in [*waiting, *(job for job, _ in at_work)] for cell in job.cells})
                     raise StoppedError(f"{progress.title}: stopped; {left} cells are left, the same command continues")
-                if at_work:
+                if at_work or waiting:
                     time.sleep(POLL_SECONDS)
         finally:
             left_over = [work for _, work in at_work]

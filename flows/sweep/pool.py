@@ -11,8 +11,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from pydantic import Json
 
@@ -51,12 +52,15 @@ from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import working_in
 from flows.sweep.processes import run_one
 from stages.runtime.errors import UnavailableError, UserError, first_line
+from stages.runtime.hub import RETRIED
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
     from flows.sweep.run_cells import Batch
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
+
+ANSWER_SECONDS = 10.0
 
 POLL_SECONDS = 2.0
 """Between two questions about one flow run."""
@@ -70,7 +74,12 @@ def run_cells_on_pool(batch: "Batch", head: str, keys: Mapping[str, Mapping[str,
     """
     require_reachable(head)
     progress = Progress(batch.title, {cell.id: cell for cell in batch.cells})
-    with get_client(sync_client=True) as client, progress:
+    # What is asked again is decided here: Prefect's own tries would answer Ctrl-C after minutes.
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(sync_client=True, httpx_settings={"timeout": ANSWER_SECONDS}) as client,
+        progress,
+    ):
         on_pool = OnPool(client, deployment_of_cells(client), head, keys, batch, progress)
         carry_out(jobs_of(batch, keys, head), on_pool.start, on_pool.record, progress)
     return on_pool.runs
@@ -114,19 +123,34 @@ class OnPool:
     batch: "Batch"
     progress: Progress
     runs: dict[str, Run] = field(default_factory=dict)
+    silent: bool = False
+    """Whether the server did not answer the last question."""
 
     def start(self, job: Job) -> "OneFlowRun | None":
         """Take over what an earlier call has started, else start an attempt after it; None if no server answers."""
         ours = FlowRunFilter(
             tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment])
         )
-        try:
+        run: FlowRun | None = None
+        with self.asking():
             # Attempts are not counted: once an old one is deleted on the server, a number would be that of another.
             runs = self.client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
             run = runs[0] if runs and self._counts(job, runs[0]) else self._submit(job, runs[0].id if runs else None)
-        except httpx.TransportError:
-            return None
-        return OneFlowRun(self.client, run.id)
+        return OneFlowRun(self, run.id) if run else None
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Say once if the server is away, which passes. Raises UserError if it refuses the question, for good."""
+        try:
+            yield
+            self.silent = False
+        except httpx.HTTPError as error:
+            status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
+            if 400 <= status < 500 and status not in RETRIED:
+                raise UserError(f"Prefect's server at {self.client.api_url}: {first_line(error)}") from None
+            if not self.silent:
+                self.progress.print(f"Prefect's server does not answer ({first_line(error)}); waiting for it ...")
+            self.silent = True
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
@@ -180,7 +204,7 @@ class OnPool:
 class OneFlowRun:
     """A job at work on some worker."""
 
-    client: SyncPrefectClient
+    pool: OnPool
     id: UUID
     next_question: float = 0.0
     stopped: bool = False
@@ -190,12 +214,12 @@ class OneFlowRun:
         if self.stopped or time.monotonic() < self.next_question:
             return Ended("cancelled") if self.stopped else None
         self.next_question = time.monotonic() + POLL_SECONDS
+        state = None
         try:
-            state = self.client.read_flow_run(self.id).state
+            with self.pool.asking():
+                state = self.pool.client.read_flow_run(self.id).state
         except ObjectNotFound:
             return Ended("cancelled", "its flow run was deleted on the server")
-        except httpx.HTTPError:
-            return None
         if state is None or not state.is_final() or state.is_completed():
             return Ended("finished") if state and state.is_completed() else None
         return Ended("failed" if state.is_failed() else "cancelled", state.message or f"its flow run is {state.name}")
@@ -204,7 +228,7 @@ class OneFlowRun:
         """Cancel it; the worker that runs it, if one does, ends what it has started."""
         self.stopped = True
         with suppress(httpx.HTTPError):
-            self.client.set_flow_run_state(self.id, Cancelling(message="the sweep was stopped"))
+            self.pool.client.set_flow_run_state(self.id, Cancelling(message="the sweep was stopped"))
 
 
 @flow(name="sweep-cell", persist_result=False)

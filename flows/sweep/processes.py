@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from flows.environment import dvc_state_within
 from flows.run.outcome import KILLED, TRANSIENT, named
-from flows.run.programs import SERVER_KEY, group_lives, last_error, redactor, signal_group
+from flows.run.programs import group_lives, last_error, redactor, signal_group, stage_environment
 from flows.run.stage import GRACE_SECONDS, KILL_SECONDS, end_after, exit_code_in
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
 from stages.runtime.errors import STATE_DIR
@@ -74,8 +74,7 @@ class Process:
         self._kill_at: float | None = None
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._rest = b""
-        variables = os.environ | dvc_state_within(folder) | share
-        variables.pop(SERVER_KEY, None)
+        variables = stage_environment() | dvc_state_within(folder) | share
         # -P: the clone's own `flows` must not be taken for the project's.
         command = [sys.executable, "-P", "-m", __name__, *(["--pull"] if owner.pull else []), *job.targets]
         with (folder / LOG).open("wb") as log:

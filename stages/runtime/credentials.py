@@ -25,7 +25,9 @@ SECRET_QUERY = re.compile(
 )
 """Host and path, and a query or fragment with such a parameter."""
 
-SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+SECRET_NAMES = re.compile(
+    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|AUTH_STRING|CONNECTION_URL", re.IGNORECASE
+)
 """Parts of the names of environment variables whose values are credentials."""
 
 REMEDY = (

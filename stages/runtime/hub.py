@@ -1,9 +1,11 @@
 """The Hugging Face Hub: reading a model's files, and what the errors of its clients mean for a user."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from sys import modules
 
@@ -17,6 +19,24 @@ RETRIED = {408, 409, 412, 425, 429}
 
 409: another write is in progress. 412: the branch has moved.
 """
+
+
+PROXIES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "http_proxy", "https_proxy")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+def network_fault() -> str:
+    """Name a variable with which no HTTP client starts, and what to do; empty if there is none."""
+    for name in CERTIFICATES:
+        if (path := os.environ.get(name)) and not Path(path).exists():
+            return f"{name}={path}: does not exist; correct it, or unset it"
+    for name in PROXIES:
+        scheme, found, _ = os.environ.get(name, "").partition("://")  # what follows may be a password
+        if found and scheme not in ("http", "https", "socks5", "socks5h"):
+            return f"{name}={scheme}://...: not supported; write http:// or socks5://, or unset it"
+        if found and scheme.startswith("socks5") and find_spec("socksio") is None:
+            return f"{name}={scheme}://...: needs a package: `pip install socksio`, or unset it"
+    return ""
 
 
 class HubFailure(Enum):
@@ -69,12 +89,19 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
+def pause_of(error: BaseException) -> str:
+    """How long the Hub asks to wait after too many requests, in words; empty if it does not."""
+    answer = getattr(error, "response", None)
+    seconds = answer.headers.get("Retry-After", "") if answer is not None else ""
+    return f"; it asks to wait {seconds} s: run the same command again then" if seconds.isdecimal() else ""
+
+
 @contextmanager
 def explained(what: str) -> Iterator[None]:
     """Raise what the client raises as an error for users that begins with `what`, which names the parameter.
 
-    NotFoundError where there is no such thing, UnavailableError where a retry may help, else UserError. A RuntimeError
-    that no failure of the Hub has caused is a fault of the code, and is raised as it is.
+    NotFoundError if there is no such thing, UnavailableError if a retry may help, else UserError. A RuntimeError or an
+    ImportError that neither the Hub nor the environment caused is a fault of the code, and is raised as it is.
     """
     # A second of imports: only where a model of the Hub is named.
     from httpx2 import HTTPError
@@ -82,14 +109,17 @@ def explained(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, HTTPError, ValueError, RuntimeError) as error:  # ValueError: no valid name; RuntimeError: hf_xet
+    except (OSError, HTTPError, ValueError, RuntimeError, ImportError) as error:
+        # ValueError: no valid name; RuntimeError: hf_xet; ImportError: a proxy
         failure = failure_of(error)
-        if isinstance(error, RuntimeError) and failure is HubFailure.OTHER:
+        if failure is HubFailure.OTHER and (fault := network_fault()):
+            raise UserError(f"{what}: {fault}") from None
+        if isinstance(error, RuntimeError | ImportError) and failure is HubFailure.OTHER:
             raise
         kind = {HubFailure.NOT_FOUND: NotFoundError, HubFailure.NO_ANSWER: UnavailableError}.get(failure, UserError)
         # The client's "not cached, and the Hub failed" has the Hub's words only in its later lines.
         reason = next((cause for cause in chain(error) if isinstance(cause, HfHubHTTPError)), error)
-        raise kind(f"{what}: {failure.value}: {first_line(reason)}") from None
+        raise kind(f"{what}: {failure.value}: {first_line(reason)}{pause_of(reason)}") from None
 
 
 def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, download: bool = True) -> Path:
@@ -136,4 +166,4 @@ def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
         f"once without it, or {remedy}",
     }
     kind = UnavailableError if failure is HubFailure.NO_ANSWER else UserError
-    return kind(f"{what}; {said.get(failure, remedy)}")
+    return kind(f"{what}; {said.get(failure, network_fault() or remedy)}")

@@ -86,6 +86,7 @@ def test_the_reference_has_every_command_and_its_options(site: Path) -> None:
 
     assert [name for name in app if not name.startswith("-") and f"parrotflow {name}" not in page] == []
     assert "--force" in page
+    assert "parrotflow doctor [OPTIONS]" in page
 
 
 def test_the_reference_has_every_environment_variable_and_exit_code(site: Path) -> None:

@@ -64,3 +64,4 @@ def test_the_pages_have_a_folder_for_their_database_before_any_run(
 
     assert (tmp_path / ".parrotflow").is_dir()
     assert started[0][-2:] == ["--port", "4311"]
+    assert "--no-prompt" in started[0]

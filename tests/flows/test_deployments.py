@@ -64,6 +64,10 @@ def test_what_is_served_is_what_prefect_yaml_has_for_work_pools(
     (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [on_demand | {"paused": True}]}))
     with pytest.raises(UserError, match="on-demand: paused: `parrotflow serve` does not take this key"):
         served(tmp_path / "prefect.yaml")
+    del on_demand["concurrency_limit"]
+    (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [on_demand]}))
+    with pytest.raises(UserError, match="on-demand: no concurrency_limit"):
+        served(tmp_path / "prefect.yaml")
 
 
 def test_the_deployments_name_flows_with_parameters_that_they_have_and_run_in_the_folder_of_their_worker() -> None:

@@ -134,10 +134,13 @@ def test_the_doctor_finds_what_a_disk_has_damaged_and_dvc_would_restore(ran_twic
     for path in lists[:2]:
         path.chmod(0o644)
         path.write_bytes(b"wrong")
+    being_written = ran_twice / lists[2].with_name(".aBcD.tmp")
+    being_written.write_bytes(b"half")
 
     assert {*drop_damaged()} == {ran_twice / path for path in lists[:2]}
     assert drop_damaged() == []
     assert [path for path in lists if path.exists()] == lists[2:]
+    assert being_written.exists()
 
 
 METRIC = """\

@@ -4,20 +4,30 @@ import re
 from pathlib import Path
 
 import pytest
-from httpx2 import ConnectError, ReadTimeout, Request, Response
+from httpx2 import Client, ConnectError, ReadTimeout, Request, Response
 from huggingface_hub import constants
 from huggingface_hub.utils import hf_raise_for_status
 
 from stages.runtime.errors import EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
-from stages.runtime.hub import HubFailure, data_set_error, explained, failure_of, snapshot
+from stages.runtime.hub import (
+    CERTIFICATES,
+    PROXIES,
+    HubFailure,
+    data_set_error,
+    explained,
+    failure_of,
+    network_fault,
+    snapshot,
+)
 
 ADDRESS = "https://huggingface.co/api/models/me/base/tree/main"
 
 
-def answer(status: int, code: str = "") -> Exception:
+def answer(status: int, code: str = "", pause: str = "") -> Exception:
     """What the client makes of a status and the Hub's own code for it."""
+    headers = {"X-Error-Code": code, "Retry-After": pause}
     try:
-        hf_raise_for_status(Response(status, headers={"X-Error-Code": code}, request=Request("GET", ADDRESS)))
+        hf_raise_for_status(Response(status, headers=headers, request=Request("GET", ADDRESS)))
     except Exception as error:
         return error
     raise AssertionError("no error")
@@ -77,6 +87,37 @@ def test_without_a_network_on_purpose_a_retry_does_not_help(tmp_path: Path, monk
 def test_a_name_that_can_be_no_repositorys_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match=r"^params.yaml: it: the request failed: .*'me--base'"):
         snapshot("params.yaml: it", "me--base", "0" * 40, ["*.json"])
+
+
+def test_after_too_many_requests_the_message_says_how_long_to_wait() -> None:
+    asked = r"does not answer: .*; it asks to wait 240 s: run the same command again then$"
+
+    with pytest.raises(UserError, match=asked), explained("params.yaml: it"):
+        raise answer(429, pause="240")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "fault"),
+    [
+        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE=missing.pem: does not exist; "),
+        ("all_proxy", "socks://me:secret@127.0.0.1:9", "all_proxy=socks://...: not supported; "),
+        ("HTTPS_PROXY", "http://127.0.0.1:9", ""),
+    ],
+)
+def test_a_variable_with_which_no_client_starts_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, fault: str
+) -> None:
+    for name in (*PROXIES, *CERTIFICATES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+
+    assert network_fault().startswith(fault)
+    assert "secret" not in network_fault()
+    if fault:
+        with pytest.raises(UserError, match=f"^params.yaml: it: {fault}"), explained("params.yaml: it"):
+            Client()
+    else:
+        Client()
 
 
 def test_a_fault_of_the_code_is_not_taken_for_one_of_the_network() -> None:

@@ -66,6 +66,8 @@ def bits_per_byte(revision: Path) -> float:
 def full_name(folder: Path, given: str) -> str:
     """The revision that `given` means: its name, the first digits of it, or `main`. Raises UserError."""
     names, given = names_in(folder), (main_of(folder) or given) if given == MAIN else given
+    if Path(given).resolve().parent == (folder / REVISIONS).resolve():
+        given = Path(given).resolve().name
     found = [name for name in names if name == given or (len(given) >= LEAST_DIGITS and name.startswith(given))]
     if len(found) == 1:
         return found[0]

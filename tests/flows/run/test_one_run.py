@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.errors import EXIT_CONTINUE
-from tests.flows.test_pipeline import COMMAND, processes_in, run, toy
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED
+from tests.flows.test_pipeline import COMMAND, environment, processes_in, run, toy
 from tests.flows.toy import dvc
 from tests.waiting import wait_until
 
@@ -44,7 +44,7 @@ stages:
 """
 
 
-def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_run_does_not_fail(
+def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_run_ends_as_the_stage_did(
     tmp_path: Path,
 ) -> None:
     folder = toy(tmp_path / "toy", REFUSING)
@@ -53,7 +53,7 @@ def test_a_stage_that_refuses_its_input_and_those_after_it_are_left_out_and_the_
 
     result = run(folder)
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.returncode == EXIT_REFUSED, result.stdout + result.stderr
     assert "2.5 is above the limit" in result.stdout
     assert not (folder / "announced.txt").exists()
 
@@ -134,20 +134,38 @@ def test_a_stage_that_waits_for_its_retry_holds_no_slot(tmp_path: Path, monkeypa
 SECRETS = "stages:\n  publish: {cmd: env > all.txt && echo token is $MY_TOKEN, outs: [all.txt]}\n"
 
 
-def test_a_stage_gets_every_variable_but_the_servers_key_and_what_a_secret_is_named_is_never_shown(
+def test_a_stage_gets_every_variable_but_the_servers_secrets_and_what_a_secret_is_named_is_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "a-secret-of-mine")
-    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "user:key-of-the-server")
     folder = toy(tmp_path / "toy", SECRETS)
+    variables = environment(tmp_path)
+    secrets = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL")
+    variables |= dict.fromkeys(secrets, "sqlite+aiosqlite:///a-secret-of-the-server")
 
-    result = run(folder)
+    result = subprocess.run(COMMAND, cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
-    variables = (folder / "all.txt").read_text()
-    assert "MY_TOKEN=a-secret-of-mine" in variables
-    assert "PREFECT_API_AUTH_STRING" not in variables
+    seen = (folder / "all.txt").read_text()
+    assert "MY_TOKEN=a-secret-of-mine" in seen
+    assert not [name for name in secrets if name in seen]
     assert "token is [MY_TOKEN]" in result.stdout
     assert "a-secret-of-mine" not in result.stdout + result.stderr
+
+
+def test_a_run_starts_with_a_proxy_certificates_and_a_folder_that_its_libraries_refuse_and_its_stages_get_them(
+    tmp_path: Path,
+) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  one: {cmd: env > all.txt, outs: [all.txt]}\n")
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    given = {"ALL_PROXY": "socks://127.0.0.1:9", "SSL_CERT_FILE": "missing.pem", "TMPDIR": str(long)}
+
+    result = subprocess.run(
+        COMMAND, cwd=folder, env=environment(tmp_path) | given, capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {f"{name}={value}" for name, value in given.items()} <= {*(folder / "all.txt").read_text().splitlines()}
 
 
 SHOWN = """\

@@ -54,6 +54,14 @@ def planned(command: str, state: StageState = "run", upstream: tuple[str, ...] =
     return PlannedStage("train", state, (), upstream, policy)
 
 
+def test_the_address_of_prefects_database_is_a_secret() -> None:
+    address = "postgresql+asyncpg://me:pass@host/prefect"
+
+    assert redactor({"PREFECT_API_DATABASE_CONNECTION_URL": address})(f"at {address}") == (
+        "at [PREFECT_API_DATABASE_CONNECTION_URL]"
+    )
+
+
 def test_a_zombie_is_no_living_member_of_its_group() -> None:
     """In a container whose first process reaps none, whoever waits for its end waits for ever."""
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)

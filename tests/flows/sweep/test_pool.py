@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -216,6 +217,35 @@ def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_dele
         third.stop()
         assert first.poll() == Ended("cancelled", "its flow run was deleted on the server")
     assert states(known, "pruned") == {"CRASHED": 1, "CANCELLED": 1}
+
+
+def test_a_server_that_is_away_is_said_once_and_waited_for_and_one_that_refuses_ends_the_sweep(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    asking = on_pool(SimpleNamespace(api_url="http://127.0.0.1/api"))
+    request = httpx.Request("GET", "http://127.0.0.1/api")
+
+    for status in (0, 503, 0):
+        with asking.asking():
+            raise_of(request, status)
+    assert capsys.readouterr().out.count("Prefect's server does not answer") == 1
+
+    with asking.asking():
+        pass
+    with asking.asking():
+        raise_of(request, 0)
+    assert capsys.readouterr().out.count("Prefect's server does not answer") == 1
+    for status in (401, 404):
+        with pytest.raises(UserError, match=str(status)), asking.asking():
+            raise_of(request, status)
+
+
+def raise_of(request: httpx.Request, status: int) -> None:
+    """What httpx raises for this status; 0: nothing listens."""
+    if not status:
+        raise httpx.ConnectError("refused", request=request)
+    httpx.Response(status, request=request).raise_for_status()
 
 
 def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order(

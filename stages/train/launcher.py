@@ -13,20 +13,25 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from socket import gethostname
 from types import FrameType
 
 import yaml
 from transformers import PreTrainedConfig
 
+from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.tokens import VALIDATION, TokenStore
 from stages.runtime import supervision
-from stages.runtime.atomic import file_sha256
-from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UnavailableError, UserError
+from stages.runtime.atomic import atomic_write, file_sha256
+from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, STATE_DIR, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
 """The module that each process of a training runs."""
+
+DIED_AFTER = STATE_DIR / f"train_died_on_{gethostname()}"
+"""The newest checkpoint when a worker of this machine last died."""
 
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
@@ -42,7 +47,8 @@ process group's timeout (`parallel.PROCESS_GROUP`)."""
 def launch(config: LaunchConfig) -> int:
     """Run the workers to their end and return the exit code for this command.
 
-    0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died.
+    0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died, and
+    UserError if one died before without a new checkpoint since.
     """
     line, stop = supervision.Supervision(), threading.Event()
 
@@ -57,12 +63,17 @@ def launch(config: LaunchConfig) -> int:
         process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
         _wait(process, stop, line)
         if (outcome := line.outcome()) is not None:
+            DIED_AFTER.unlink(missing_ok=True)
             return outcome
         if stop.is_set():
             print("stopped on request before the state was saved; the same command continues from the last checkpoint")
             return EXIT_TERMINATED
         if not line.started():
             raise UserError(f"{config.path}: accelerate could not start a worker by it; its messages are above")
+        newest = str(max(CHECKPOINTS.glob("*/step-*"), key=lambda path: path.stat().st_mtime, default="no checkpoint"))
+        if DIED_AFTER.is_file() and DIED_AFTER.read_text(encoding="utf-8") == newest:
+            raise UserError(f"train: a worker died twice after {newest}; its messages are above: correct their cause")
+        atomic_write(DIED_AFTER, newest)
         raise UnavailableError(
             "train: a worker died; its messages are above (none if it was killed, as when memory runs out). The same "
             "command continues from the last checkpoint"

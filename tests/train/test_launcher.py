@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,9 +14,10 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from stages.formats.reports import read_json
 from stages.runtime import launch
-from stages.runtime.errors import EXIT_TERMINATED, EXIT_USER_ERROR, UserError
+from stages.runtime.errors import EXIT_TERMINATED, EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import environment as workers_environment
-from stages.train import worker
+from stages.runtime.launch import launch_config
+from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
 from tests.train.small_run import (
     COMMAND,
@@ -89,6 +91,25 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
+def test_after_a_second_death_without_a_new_checkpoint_the_cause_is_not_taken_for_one_that_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    dying = ["sh", "-c", 'touch "$PARROTFLOW_SUPERVISION/started-1"; exit 1']
+    monkeypatch.setattr(launcher, "command", lambda *_: dying)
+
+    codes = []
+    for checkpoint in ("step-00000010", "step-00000020", "step-00000020"):
+        Path(".parrotflow/checkpoints/f00", checkpoint).mkdir(parents=True, exist_ok=True)
+        with pytest.raises(UserError) as died:
+            launcher.launch(launch_config())
+        codes.append(died.value.exit_code)
+
+    assert codes == [EXIT_UNAVAILABLE, EXIT_UNAVAILABLE, EXIT_USER_ERROR]
+    assert "a worker died twice after .parrotflow/checkpoints/f00/step-00000020" in str(died.value)
+
+
 def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in pages that the kernel has to hand out anew while tensors of 40 MiB come and go."""
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)

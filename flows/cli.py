@@ -272,10 +272,8 @@ def ui(*, port: int = 4200) -> None:
     private_state_dir()  # in which Prefect keeps its database: it makes no parents
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
     print(f"The Prefect UI: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
-    # It would ask about the user's profiles, which are not read here.
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "server", "start", "--host", "127.0.0.1"]
-    command += ["--port", str(port)]
-    os.execv(sys.executable, command)
+    start = ["--no-prompt", "server", "start", "--host", "127.0.0.1", "--port", str(port)]  # else it asks for a profile
+    os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])
 
 
 @app.command

@@ -43,9 +43,6 @@ from stages.runtime.section import PARAMS_FILE
 
 PREFECT_YAML = Path("prefect.yaml")
 
-SWEEP_CELL = "flows/sweep/pool.py:sweep_cell"
-"""The flow of a sweep's cells, which needs a work pool."""
-
 SERVED_KEYS = {"name", "entrypoint", "description", "parameters", "schedules", "concurrency_limit", "work_pool"}
 
 
@@ -127,13 +124,10 @@ def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
     """The deployments of prefect.yaml that run one at a time. Raises UserError on a key that would be passed over."""
     found = []
     for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]:
-        if entry["entrypoint"] == SWEEP_CELL:
+        if entry["entrypoint"].endswith(":sweep_cell"):  # it needs a work pool
             continue
         if "concurrency_limit" not in entry:
-            raise UserError(
-                f"{file}: {entry['name']}: no concurrency_limit, so its runs would start side by side in one checkout; "
-                "add `concurrency_limit: {limit: 1, collision_strategy: ENQUEUE}`"
-            )
+            raise UserError(f"{file}: {entry['name']}: no concurrency_limit: its runs share a checkout; add `limit: 1`")
         schedules = [dict(schedule) for schedule in entry.get("schedules", ())]
         unknown = {*entry} - SERVED_KEYS | {key for one in schedules for key in {*one} - {"cron", "timezone", "active"}}
         if unknown:

@@ -50,7 +50,6 @@ def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
     yield database()
     yield accelerator()
     yield compiler()
-    yield network()
     yield variables()
     yield sandbox()
 
@@ -124,10 +123,7 @@ def disk() -> Finding:
     found = f"{free / 1e9:.0f} GB free"
     if free >= FREE_DISK_BYTES:
         return Finding("ok", "disk", found)
-    remedy = (
-        "free some space: `dvc gc --all-commits --all-experiments` drops results of no commit and no experiment; it "
-        f"leaves {STATE_DIR}, where checkpoints/ and cache/ may be deleted if no training is to be continued"
-    )
+    remedy = "free some space: `dvc gc --all-commits --all-experiments`, and old folders in .parrotflow/checkpoints"
     return Finding("fault", "disk", found, remedy)
 
 
@@ -159,14 +155,6 @@ def accelerator() -> Finding:
     return Finding("ok", "accelerator", "no GPU; on this CPU train.precision: auto is fp32 (no AMX: bf16 is slow)")
 
 
-def network() -> Finding:
-    """The variables by which programs find proxies and certificates."""
-    if fault := network_fault():
-        variable, _, remedy = fault.partition("; ")
-        return Finding("fault", "network", variable, remedy)
-    return Finding("ok", "network", "no proxy or certificate that its clients refuse")
-
-
 def compiler() -> Finding:
     """torch.compile on the CPU needs a C++ compiler."""
     for name in (os.environ.get("CXX", ""), "g++", "clang++"):
@@ -176,7 +164,9 @@ def compiler() -> Finding:
 
 
 def variables() -> Finding:
-    """The PARROTFLOW_* variables that are set; a misspelt one would be ignored."""
+    """The PARROTFLOW_* variables that are set; a misspelt one would be ignored. And those that stop every client."""
+    if fault := network_fault():
+        return Finding("fault", "variables", *fault.split(": ", 1))
     known = {*VARIABLES, *SET_BY_STAGES}
     if unknown := sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
         like = difflib.get_close_matches(unknown[0], VARIABLES, 1)

@@ -68,13 +68,10 @@ def group_lives(group: int) -> bool:
     """Whether a process group has a member that runs. A zombie stays for ever if no process of a container reaps it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, 0)  # most groups are empty, and to look through all processes takes milliseconds
-        return any(_runs_in(group, process) for process in psutil.process_iter())
-    return False
-
-
-def _runs_in(group: int, process: psutil.Process) -> bool:
-    with contextlib.suppress(OSError, psutil.Error):
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+        for process in psutil.process_iter(["status"]):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    return True
     return False
 
 

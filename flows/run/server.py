@@ -42,8 +42,7 @@ class Server:
         return "" if self.process else os.environ.get("PREFECT_UI_URL") or self.api.removesuffix("/api")
 
     def reach_directly(self) -> None:
-        """If it is on this machine, drop this process's proxies and certificates, which stages keep: Prefect's client
-        does not start with some of them."""
+        """If it is on this machine, drop this process's proxies and certificates; stages keep them."""
         if re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.api):
             for name in (*PROXIES, *CERTIFICATES):
                 os.environ.pop(name, None)

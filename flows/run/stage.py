@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from flows.run.outcome import KILLED, StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
@@ -44,9 +45,6 @@ CHUNK_BYTES = 1 << 16
 
 VMSTAT = Path("/proc/vmstat")
 
-LONGEST_TMPDIR = 70
-"""Bytes. A socket's path has at most 104 (macOS) or 108 (Linux), and multiprocessing adds 32."""
-
 FORKS = multiprocessing.get_context("forkserver")
 
 PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
@@ -57,8 +55,8 @@ def import_dvc() -> None:
     """Start the fork server, which imports DVC meanwhile. It ends with this process."""
     FORKS.set_forkserver_preload([*PRELOADED, __name__])
     usual = tempfile.gettempdir()
-    # The path of its socket must be short, and that of a cluster's TMPDIR often is not.
-    tempfile.tempdir = usual if len(os.fsencode(usual)) < LONGEST_TMPDIR else "/tmp"
+    # A socket's path has at most 104 bytes (macOS), and multiprocessing adds 32; a cluster's TMPDIR may be longer.
+    tempfile.tempdir = usual if len(os.fsencode(usual)) < 70 else "/tmp"
     forkserver.ensure_running()
     tempfile.tempdir = usual
 
@@ -150,7 +148,8 @@ async def run_stage(
         on_lines(lines)
 
     output, report, process = _started(["--wait-for-lock", "repro", "--single-item", name, *options], environment)
-    stopped, code, messages = await _to_the_end(process, output, report, LineSplitter(take))
+    stopped, reported = await _to_the_end(process, output, report, LineSplitter(take))
+    code, messages = reported or (-signal.SIGKILL, [])
     outcome = read_outcome(name, code, messages, kept, time.perf_counter() - began)
     if outcome.result != "failed":
         return outcome
@@ -181,15 +180,15 @@ def _started(
 
 async def _to_the_end(
     process: ForkServerProcess, output: Connection, report: Connection, lines: "LineSplitter"
-) -> tuple[bool, int, list[str]]:
+) -> tuple[bool, list[Any]]:
     """Read what a stage prints until it has ended, and end what it left in its process group.
 
-    Returns whether it was stopped, and what `reproduce` reports; SIGKILL without messages if it could not.
+    Returns whether it was stopped, and what `reproduce` reports; nothing if it was killed before.
 
     A background process outside the group may keep the output open for ever, so its end is not waited for.
     """
     loop, ended, descriptor = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
-    reported: tuple[int, list[str]] = (-signal.SIGKILL, [])
+    reported: list[Any] = []
     os.set_blocking(descriptor, False)
 
     def read() -> None:
@@ -199,11 +198,9 @@ async def _to_the_end(
             loop.remove_reader(descriptor)
 
     def hear() -> None:
-        nonlocal reported
         loop.remove_reader(report.fileno())
         with contextlib.suppress(EOFError, OSError):  # killed before or while it reported
-            reported = report.recv()
-        report.close()
+            reported.extend(report.recv())
 
     def end() -> None:
         loop.remove_reader(process.sentinel)
@@ -219,8 +216,9 @@ async def _to_the_end(
     except asyncio.CancelledError:
         stopped = True
         await _end(process, ended)
-    if not report.closed and report.poll():
+    if report.poll():
         hear()
+    report.close()
     loop.remove_reader(descriptor)
     loop.remove_reader(process.sentinel)
     with contextlib.suppress(BlockingIOError):
@@ -230,7 +228,7 @@ async def _to_the_end(
     output.close()
     if ended.is_set():
         process.join()
-    return stopped, *reported
+    return stopped, reported
 
 
 async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:

@@ -28,7 +28,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from pydantic import Json
 
@@ -52,7 +52,6 @@ from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import working_in
 from flows.sweep.processes import run_one
 from stages.runtime.errors import UnavailableError, UserError, first_line
-from stages.runtime.hub import RETRIED
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
@@ -60,7 +59,8 @@ if TYPE_CHECKING:
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
 
-ANSWER_SECONDS = 10.0
+ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
+"""The loop asks again by itself: Prefect's own tries would answer Ctrl-C after minutes."""
 
 POLL_SECONDS = 2.0
 """Between two questions about one flow run."""
@@ -74,12 +74,7 @@ def run_cells_on_pool(batch: "Batch", head: str, keys: Mapping[str, Mapping[str,
     """
     require_reachable(head)
     progress = Progress(batch.title, {cell.id: cell for cell in batch.cells})
-    # What is asked again is decided here: Prefect's own tries would answer Ctrl-C after minutes.
-    with (
-        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(sync_client=True, httpx_settings={"timeout": ANSWER_SECONDS}) as client,
-        progress,
-    ):
+    with temporary_settings(ASKED_ONCE), get_client(sync_client=True) as client, progress:
         on_pool = OnPool(client, deployment_of_cells(client), head, keys, batch, progress)
         carry_out(jobs_of(batch, keys, head), on_pool.start, on_pool.record, progress)
     return on_pool.runs
@@ -145,8 +140,7 @@ class OnPool:
             yield
             self.silent = False
         except httpx.HTTPError as error:
-            status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else 0
-            if 400 <= status < 500 and status not in RETRIED:
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403, 404):
                 raise UserError(f"Prefect's server at {self.client.api_url}: {first_line(error)}") from None
             if not self.silent:
                 self.progress.print(f"Prefect's server does not answer ({first_line(error)}); waiting for it ...")

@@ -29,13 +29,11 @@ def network_fault() -> str:
     """Name a variable with which no HTTP client starts, and what to do; empty if there is none."""
     for name in CERTIFICATES:
         if (path := os.environ.get(name)) and not Path(path).exists():
-            return f"{name}={path}: does not exist; correct it, or unset it"
+            return f"{name}={path} does not exist: correct it, or unset it"
     for name in PROXIES:
         scheme, found, _ = os.environ.get(name, "").partition("://")  # what follows may be a password
-        if found and scheme not in ("http", "https", "socks5", "socks5h"):
-            return f"{name}={scheme}://...: not supported; write http:// or socks5://, or unset it"
-        if found and scheme.startswith("socks5") and find_spec("socksio") is None:
-            return f"{name}={scheme}://...: needs a package: `pip install socksio`, or unset it"
+        if found and scheme not in ("http", "https") and not (scheme in ("socks5", "socks5h") and find_spec("socksio")):
+            return f"{name}={scheme}://...: write http://, or socks5:// after `pip install socksio`, or unset it"
     return ""
 
 
@@ -89,13 +87,6 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def pause_of(error: BaseException) -> str:
-    """How long the Hub asks to wait after too many requests, in words; empty if it does not."""
-    answer = getattr(error, "response", None)
-    seconds = answer.headers.get("Retry-After", "") if answer is not None else ""
-    return f"; it asks to wait {seconds} s: run the same command again then" if seconds.isdecimal() else ""
-
-
 @contextmanager
 def explained(what: str) -> Iterator[None]:
     """Raise what the client raises as an error for users that begins with `what`, which names the parameter.
@@ -109,8 +100,8 @@ def explained(what: str) -> Iterator[None]:
 
     try:
         yield
+    # ValueError: no valid name; RuntimeError: hf_xet; ImportError: a proxy.
     except (OSError, HTTPError, ValueError, RuntimeError, ImportError) as error:
-        # ValueError: no valid name; RuntimeError: hf_xet; ImportError: a proxy
         failure = failure_of(error)
         if failure is HubFailure.OTHER and (fault := network_fault()):
             raise UserError(f"{what}: {fault}") from None
@@ -119,7 +110,9 @@ def explained(what: str) -> Iterator[None]:
         kind = {HubFailure.NOT_FOUND: NotFoundError, HubFailure.NO_ANSWER: UnavailableError}.get(failure, UserError)
         # The client's "not cached, and the Hub failed" has the Hub's words only in its later lines.
         reason = next((cause for cause in chain(error) if isinstance(cause, HfHubHTTPError)), error)
-        raise kind(f"{what}: {failure.value}: {first_line(reason)}{pause_of(reason)}") from None
+        pause = getattr(getattr(reason, "response", None), "headers", {}).get("Retry-After")
+        asked = f"; it asks to wait {pause} s: run the same command again then" if pause else ""
+        raise kind(f"{what}: {failure.value}: {first_line(reason)}{asked}") from None
 
 
 def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, download: bool = True) -> Path:

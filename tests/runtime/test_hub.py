@@ -99,8 +99,8 @@ def test_after_too_many_requests_the_message_says_how_long_to_wait() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "fault"),
     [
-        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE=missing.pem: does not exist; "),
-        ("all_proxy", "socks://me:secret@127.0.0.1:9", "all_proxy=socks://...: not supported; "),
+        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE=missing.pem does not exist: "),
+        ("all_proxy", "socks://me:secret@127.0.0.1:9", "all_proxy=socks://...: write http://"),
         ("HTTPS_PROXY", "http://127.0.0.1:9", ""),
     ],
 )

@@ -14,7 +14,7 @@ from benchmarks.measurements import Measurement, recorded
 from benchmarks.tables import MOST_SPREAD, table
 
 PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
-NOT_BENCHMARKS = {"__main__", "measurements", "tables"}
+NOT_BENCHMARKS = {"__main__", "default_run", "measurements", "tables"}
 
 
 def names() -> list[str]:

@@ -135,7 +135,7 @@ def remedy(error: DvcException) -> str:
     path = Path(getattr(error, "path", ""))
     if path.name != LOCK_FILE:
         return ""
-    return f"; `git checkout {path}` brings the committed one back, and nothing that is in DVC's cache is lost"
+    return f"; `git checkout {path}` brings back the committed one; else delete it: DVC's cache has the results"
 
 
 def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -77,6 +77,11 @@ class Plan:
         return [stage for stage in self.stages if stage.state != "clean"]
 
     @property
+    def is_first(self) -> bool:
+        """True if none of its stages has run here before, and DVC's cache has no result of theirs."""
+        return all(stage.state == "run" and Reason("never run", stage.name) in stage.reasons for stage in self.stages)
+
+    @property
     def seconds(self) -> float:
         """How long the stages that may run took the last time, together; unknown times count as 0."""
         return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
@@ -157,13 +162,11 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing]
-        state: StageState = "clean"
+        state: StageState = "maybe" if running else "clean"
         if reasons:
-            can_restore = not running and not force
-            state = "restore" if can_restore and _is_cached(stage, reasons) else "run"
-        elif running:
-            state = "maybe"
-        reasons += [Reason("upstream", name) for name in running]
+            state = "restore" if not (running or force) and _is_cached(stage, reasons) else "run"
+        if Reason("never run", stage.addressing) not in reasons:
+            reasons += [Reason("upstream", name) for name in running]
         # What is only put back is as it was; anything else may come out differently.
         # The code is recorded already.
         is_put_back = state == "restore" and all(reason.kind == "output" for reason in reasons)

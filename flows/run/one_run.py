@@ -138,6 +138,5 @@ def planned_run(options: RunOptions) -> Run:
     import_dvc()
     for line in [*low_space([stage.name for stage in plan.to_do]), *checks(plan, redactor(), before_run=True)]:
         print(line, flush=True)
-    run.terminal.console.print(plan_table(plan))
-    run.terminal.console.print()
+    run.terminal.console.print(plan_table(plan), "", sep="\n")
     return run

@@ -1,4 +1,4 @@
-"""What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran and why."""
+"""What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran."""
 
 import os
 import shlex
@@ -70,8 +70,10 @@ def quoted(value: str) -> str:
     return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
 
 
-def plan_table(plan: "Plan") -> Table:
-    """The plan as a table: stage, state, why."""
+def plan_table(plan: "Plan") -> Table | str:
+    """The plan as a table: stage, state, why; before the first run one line, since all stages have the same reason."""
+    if plan.is_first:
+        return f"first run here: all stages run ({escape(', '.join(stage.name for stage in plan))})"
     table = columns("stage", "state", "why", "last took")
     for stage in plan:
         expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
@@ -130,16 +132,14 @@ class Terminal:
             self.console.out("\n".join(f"{stage:>9} │ {text}" for text in texts), highlight=False)
 
     def summary(self, outcomes: Mapping[str, "StageOutcome"]) -> None:
-        """What ran, what was cached and why; the metrics of what is up to date; what failed; what to try next."""
+        """What ran, what was cached; the metrics of what is up to date; what failed; what to try next."""
         if not self.plan.to_do:
             done = "Everything is up to date."
         else:
-            table = columns("stage", "result", "seconds", "why")
-            for name, result, seconds, why in outcome_rows(self.plan, outcomes):
-                style = RESULT_STYLE.get(result, "dim")
-                table.add_row(escape(name), f"[{style}]{result}[/]", seconds, escape(why))
-            self.console.print()
-            self.console.print(table)
+            table = columns("stage", "result", "seconds")
+            for name, result, seconds, _ in outcome_rows(self.plan, outcomes):
+                table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
+            self.console.print("", table)
             done = f"{time.perf_counter() - self.began:.0f} s in total."
         shown = up_to_date(self.plan, outcomes)
         metrics = ", ".join(f"{name} {in_digits(value)}" for name, value in shown_metrics(shown).items())
@@ -161,7 +161,8 @@ class Terminal:
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
             elif began is not None:
-                state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{_of(stage.seconds)}"
+                of = "" if stage.seconds is None else f" of about {stage.seconds:.0f}"
+                state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
             table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
@@ -169,7 +170,3 @@ class Terminal:
 
     def _print(self, name: str, markup: str) -> None:
         self.console.print(f"[blue]{escape(name):>9}[/] │ {markup}")
-
-
-def _of(seconds: float | None) -> str:
-    return "" if seconds is None else f" of about {seconds:.0f}"

@@ -6,9 +6,12 @@ import tomllib
 
 import yaml
 
+from benchmarks.default_run import RECORD
+from stages.formats.reports import read_json
 from tests.small_project import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEFAULT_RUN = "\n".join(read_json(RECORD)["ended_with"])
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -32,7 +35,25 @@ def test_it_shows_the_folders_at_the_top() -> None:
     )
 
     assert sorted(shown) == sorted(name for name in listed.stdout.split() if not name.startswith("."))
-    assert len(shown) == 11
+    assert len(shown) == 10
+
+
+def test_it_shows_the_end_of_the_default_run_on_record_and_pages_have_its_figures() -> None:
+    took = dict(re.findall(r"^(\w+) +ran +([\d.]+)$", DEFAULT_RUN, re.MULTILINE))
+    forecast = re.findall(r"^(\w+) +(?:run|maybe)  .* (\d+) s$", README, re.MULTILINE)
+
+    assert f"```\n{DEFAULT_RUN}\n```" in README
+    assert len(forecast) > 5
+    assert {stage: int(seconds) for stage, seconds in forecast} == {
+        stage: round(float(took[stage])) for stage, _ in forecast
+    }
+    for page, figure in (
+        ("how-to/first-run.md", r"\[(\d+ s)\]"),
+        ("explanation/recipe.md", r"it ends at ([\d.]+) bits per byte"),
+        ("explanation/recipe.md", r"bits per byte \(xz -9: ([\d.]+)\)\."),
+    ):
+        (said,) = re.findall(figure, (ROOT / "docs" / page).read_text(encoding="utf-8"))
+        assert said in DEFAULT_RUN
 
 
 def test_every_file_that_it_names_is_there() -> None:

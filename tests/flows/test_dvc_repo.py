@@ -94,7 +94,7 @@ def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None
     done = run(folder)
 
     assert done.returncode == 2
-    assert "; `git checkout dvc.lock` brings" in done.stderr
+    assert "; `git checkout dvc.lock` brings back" in done.stderr
     assert "Traceback" not in done.stderr
 
 

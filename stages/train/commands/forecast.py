@@ -100,7 +100,7 @@ class Forecast:
     def lines(self) -> list[str]:
         """Model, time and memory, a line each."""
         device, rate = device_name(torch.device(self.launch.device_type)), self.tokens_per_second
-        time = f"not known: the last run was not of this model on {device} in {self.params.precision}"
+        time = f"unknown until this model has been trained on {device} in {self.params.precision}"
         if rate is not None:
             took = duration(self.params.tokens / rate)
             time = f"about {took} at {rate:,.0f} tokens/s, measured for this model on {device}"

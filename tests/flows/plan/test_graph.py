@@ -43,7 +43,14 @@ def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(make_toy(tmp_path / "new"))
 
     assert states() == dict.fromkeys(("first", "left", "right", "join"), "run")
-    assert plan()["first"].reasons == (Reason("never run", "first"),)
+    assert plan()["join"].reasons == (Reason("never run", "join"),)
+    assert make_plan().is_first
+
+    repro(Path(), "first")
+    assert states() == {"first": "clean", "left": "run", "right": "run", "join": "run"}
+    assert not make_plan().is_first
+    Path("dvc.lock").unlink()
+    assert not make_plan().is_first, "DVC's cache has the result of the first stage"
 
 
 @pytest.mark.parametrize(

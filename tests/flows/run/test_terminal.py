@@ -6,7 +6,9 @@ import shlex
 import pytest
 from rich.console import Console
 
-from flows.run.terminal import columns, in_digits, one_line, quoted
+from flows.plan.changes import Reason
+from flows.plan.graph import Plan, PlannedStage
+from flows.run.terminal import columns, in_digits, one_line, plan_table, quoted
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:
@@ -19,6 +21,12 @@ def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> 
     assert heading.split() == ["stage", "state", "seconds", "why"]
     assert line.startswith("train  running  3 of about 5  a reason a reason")
     assert line.rstrip().endswith("…")
+
+
+def test_a_first_run_is_planned_in_one_line() -> None:
+    plan = Plan(tuple(PlannedStage(name, "run", (Reason("never run", name),), ()) for name in ("collect", "train")))
+
+    assert plan_table(plan) == "first run here: all stages run (collect, train)"
 
 
 @pytest.mark.parametrize(

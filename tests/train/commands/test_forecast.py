@@ -92,7 +92,7 @@ def test_the_time_is_that_of_the_last_run_of_this_model(here: Path) -> None:
 )
 def test_a_run_of_another_model_or_on_other_hardware_tells_nothing(here: Path, other: dict[str, object]) -> None:
     write_last_run(here, **other)
-    assert made().lines[1].startswith("time: not known: the last run was not of this model on ")
+    assert made().lines[1].startswith("time: unknown until this model has been trained on ")
 
 
 def test_a_damaged_report_of_speed_is_none(here: Path) -> None:

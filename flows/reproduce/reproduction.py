@@ -47,6 +47,8 @@ class Prepared(BaseModel):
     """Libraries whose versions differ: name -> (locked version, version here)."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
+    computed: list[str] = []
+    """The stages whose inputs were brought: for a segment only the training."""
 
 
 def reproduce(request: ReproduceOptions) -> int:
@@ -123,7 +125,7 @@ def prepare(
         require_consent(revision, checkout, signature, yes=request.yes)
     else:
         say("", f"an earlier start in {revision.work} was allowed to run it")
-    computed = {stage for stage in revision.stages if request.steps is None or stage == revision.training}
+    computed = [stage for stage in revision.stages if request.steps is None or stage == revision.training]
     restored = (
         before.restored
         if before
@@ -138,12 +140,16 @@ def prepare(
         python=interpreter.machine.python,
         different=interpreter.different,
         restored=restored,
+        computed=before.computed if before else computed,
     )
     if before is not None and before != now:
         raise UserError(
             f"{revision.work}: the reproduction there was begun with another revision or other options (--set, "
             "--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
+    if not {*computed} <= {*now.computed}:  # an earlier segment needed less; data that was computed stays computed
+        restored = bring_data(revision, checkout, computed, request.token, from_scratch=not restored)
+        now = now.model_copy(update={"restored": restored, "computed": computed})
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
     say("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
     return interpreter, restored

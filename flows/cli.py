@@ -42,10 +42,13 @@ def run(
     options: Annotated[RunOptions, cyclopts.Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
 ) -> None:
     """Bring the pipeline, or the targets with what they need, up to date."""
+    from flows.dvc_repo import fetch_run_cache
     from flows.run.one_run import locked_folder, planned_run
     from flows.run.server import start_server
 
     with locked_folder(options):
+        if options.pull:
+            fetch_run_cache()
         server = start_server()
         planned = planned_run(options)
         if not planned.plan.to_do:

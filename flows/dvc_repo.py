@@ -18,21 +18,24 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dvc.config import ConfigError
 from dvc.dependency.param import ParamsDependency
-from dvc.exceptions import DvcException, NotDvcRepoError
+from dvc.exceptions import DownloadError, DvcException, NotDvcRepoError
 from dvc.lock import make_lock
-from dvc.repo import Repo
+from dvc.repo import Repo, lock_repo
 from dvc.repo.reproduce import plan_repro
 from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 from dvc.scm import SCMError
 from dvc.stage import PipelineStage, Stage
-from dvc.stage.cache import _can_hash
+from dvc.stage.cache import RunCacheNotSupported, _can_hash
+from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import load_yaml
+from dvc_objects.fs.errors import RemoteMissingDepsError
 
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError, first_line
@@ -90,16 +93,71 @@ def is_restorable(stage: PipelineStage) -> bool:
 
 
 def run_cache_entry(stage: PipelineStage) -> Stage | None:
-    """The run-cache's entry for the present inputs; None if it has none."""
+    """The result that dvc.lock or the run-cache has for the present inputs; None if neither has one."""
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     if not all(dep.exists for dep in files) or not is_restorable(stage):
         return None
-    stage.save_deps()
-    entry = stage.repo.stage_cache._load(stage)
-    if not entry:
-        return None
-    found: Stage = stage.repo.stage_cache._create_stage(entry, wdir=stage.wdir)
+    cache = stage.repo.stage_cache
+    if not stage.changed_stage() and stage.deps_cached() and all(out.hash_info for out in stage.outs):
+        entry = to_single_stage_lockfile(stage)
+    else:
+        stage.save_deps()
+        entry = cache._load(stage)
+    found: Stage | None = cache._create_stage(entry, wdir=stage.wdir) if entry else None
     return found
+
+
+@contextmanager
+def asking_remote(command: str) -> Iterator[None]:
+    """Raise UserError if the DVC remote is not set up or lets nobody in, UnavailableError if it does not answer."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ConfigError, RemoteMissingDepsError, PermissionError) as error:
+        raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
+    except Exception as error:  # each kind of remote has errors of its own
+        raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
+
+
+def fetch_run_cache() -> None:
+    """Fetch from the DVC remote which results it has for which inputs. Raises as `asking_remote`."""
+    with asking_remote("pull"), open_repo() as repo, suppress(RunCacheNotSupported):
+        repo.cloud.get_remote(command="pull")
+        repo.stage_cache.pull(None)
+
+
+def fetch_result(name: str) -> list[str]:
+    """Fetch from the DVC remote the result of a stage for its present inputs, or the data of a .dvc file.
+
+    Returns the objects of a result that the remote does not have, or has damaged; DVC then computes the stage. Raises
+    as `asking_remote`, and UserError that names missing data.
+    """
+    with asking_remote("pull"), open_repo() as repo, lock_repo(repo):
+        for remote in repo.config["remote"].values():
+            remote["verify"] = True  # DVC would take the names of most remotes' objects for their hashes
+        (stage,) = repo.stage.collect(name)
+        if isinstance(stage, PipelineStage):
+            found = run_cache_entry(stage)
+            return _fetched(found, found.get_used_objs(force=True)) if found else []
+        if not all(out.exists for out in stage.outs):
+            with suppress(DownloadError):
+                repo.fetch([name])
+            if lacking := _fetched(stage, {}):
+                raise UserError(f"{name}: the DVC remote does not have {', '.join(lacking)}: `dvc push` it there")
+            stage.checkout()
+    return []
+
+
+def _fetched(stage: Stage, objects: Mapping[Any, Collection[Any]]) -> list[str]:
+    """Fetch objects; those of the stage's outputs that DVC's cache does not have, by path and hash."""
+    needed = {out.hash_info.value: str(out) for out in stage.outs}
+    for odb, infos in objects.items():
+        stage.repo.cloud.pull(infos, odb=odb)
+        needed |= {info.value: info.obj_name for info in infos}
+    if not any(out.changed_cache() for out in stage.outs):
+        return []
+    return [f"{path} ({md5})" for md5, path in needed.items() if not stage.repo.cache.local.exists(md5)]
 
 
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
@@ -113,8 +171,23 @@ def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError
     return done.stdout.strip("\n")
 
 
+def check_out(folder: Path, commit: str, project: Path | None = None) -> None:
+    """Check out a commit in a repository of ours, with its submodules: those of a local `project`, if one is named.
+
+    Raises UnavailableError if a submodule cannot be fetched.
+    """
+    git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    if not (folder / ".gitmodules").exists():
+        return
+    paths = git(folder, "config", "--file", ".gitmodules", "--get-regexp", r"\.path$").splitlines() if project else []
+    for key, path in (line.split(" ", 1) for line in paths):
+        git(folder, "config", f"{key.removesuffix('path')}url", f"{project}/{path}")
+    local = ["-c", "protocol.file.allow=always"] * bool(project)
+    git(folder, *local, "submodule", "--quiet", "update", "--init", "--recursive", "--force", error=UnavailableError)
+
+
 def give_identity(folder: Path) -> None:
-    """Let commits be made in a repository of ours where this machine has no identity for git."""
+    """Set a committer in a repository of ours if this machine has no identity for git."""
     if not git(folder, "config", "user.email", check=False):
         git(folder, "config", "user.name", "parrotflow")
         git(folder, "config", "user.email", "parrotflow@localhost")
@@ -238,17 +311,13 @@ def push_results(targets: Collection[str] = ()) -> None:
     Those of `targets` and of the stages before them; without targets all.
 
     `dvc push --run-cache` leaves out metrics that git tracks (read in 3.67.1), without which DVC restores nothing of
-    their stages. Raises UnavailableError.
+    their stages. Raises as `asking_remote`.
     """
-    with open_repo() as repo:
+    with asking_remote("push"), open_repo() as repo:
         stages = {stage for target in targets or (None,) for stage in repo.stage.collect(target, with_deps=True)}
         left_out = {out.hash_info for stage in stages for out in stage.outs if out.hash_info and not out.use_cache}
-        try:
-            repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
-            failed = repo.cloud.push(left_out).failed
-        except Exception as error:  # each kind of remote has errors of its own
-            raise UnavailableError(f"dvc push: {str(error) or type(error).__name__}") from error
-        if failed:
+        repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
+        if failed := repo.cloud.push(left_out).failed:
             raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")
 
 

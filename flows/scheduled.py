@@ -6,6 +6,7 @@ result is lost because a network fails: what could not be pushed is pushed by th
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,12 @@ from flows.checkout import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,
-    dvc,
     has_remote,
     require_names,
     require_values,
     source_address,
 )
-from flows.dvc_repo import push_results
+from flows.dvc_repo import fetch_run_cache, push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages, state_of
 from flows.plan.settings import check_params
@@ -38,7 +38,7 @@ from flows.run.locks import run_lock
 from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
-from stages.runtime.errors import UserError
+from stages.runtime.errors import UnavailableError, UserError
 from stages.runtime.section import PARAMS_FILE
 
 PREFECT_YAML = Path("prefect.yaml")
@@ -78,8 +78,11 @@ async def scheduled(
             if overrides:
                 atomic_write(PARAMS_FILE, composed_text(overrides))
             check_params()
-            remote, fetch = has_remote(), as_task("pull", dvc, retry_delays_seconds)
-            pulled = pull and remote and succeeds(fetch, "pull", "--run-cache", "--allow-missing", *wanted)
+            remote, pulled = has_remote(), False
+            if pull and remote:
+                with suppress(UnavailableError):  # each stage that is not up to date is computed
+                    as_task("pull", fetch_run_cache, retry_delays_seconds)()
+                    pulled = True
             state = await stages_up_to_date(RunOptions(wanted, pull=pulled, wait=True))
             if not state.is_completed():
                 return state

@@ -48,8 +48,6 @@ class PlannedStage:
     """How it is run."""
     seconds: float | None = None
     """How long it took when it ran last on this machine; None where that is not known."""
-    uncached: tuple[str, ...] = ()
-    """Its outputs that DVC does not cache."""
 
     @property
     def why(self) -> str:
@@ -179,7 +177,6 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             tuple(upstream),
             read_policy(stage.addressing, getattr(stage, "meta", None)),
             seconds.get(stage.addressing),
-            tuple(str(out) for out in stage.outs if not out.use_cache),
         )
 
 

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from flows.dvc_repo import low_space, repair_after_kill
+from flows.plan.changes import MISSING
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
 from flows.plan.settings import check_params, section_warnings
 from flows.run.locks import run_lock
@@ -86,11 +86,8 @@ class Run:
                 log(texts)
                 self.terminal.lines(stage.name, texts)
 
-        forced, pulled = ["--force"] * self.options.force, ["--pull"] * self.options.pull
-        outcome = await run_stage(stage.name, self._environment, take, options=[*forced, *pulled])
-        if pulled and outcome.result == "unchanged" and not all(Path(out).exists() for out in stage.uncached):
-            # DVC believes that it has pulled an output that it does not cache (`Stage.reproduce`, read in 3.67.1).
-            outcome = await run_stage(stage.name, self._environment, take, options=forced)
+        force, pull = self.options.force, self.options.pull and not self.options.force
+        outcome = await run_stage(stage.name, self._environment, take, options=["--force"] * force, pull=pull)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=self._redact(outcome.message))
@@ -129,6 +126,9 @@ def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Ite
 def planned_run(options: RunOptions) -> Run:
     """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
     plan = make_plan(options.targets, force=options.force)
+    data = [stage for stage in plan if stage.name.endswith(".dvc") and not options.pull]
+    if absent := [stage.name for stage in data if any(reason.new == MISSING for reason in stage.reasons)]:
+        raise UserError(f"{absent[0]}: its data is not here: `parrotflow run --pull` or `dvc checkout` brings it")
     for warning in section_warnings([stage.name for stage in plan.to_do]):
         print(f"warning: {warning}", flush=True)
     run = Run(plan, options, Terminal(plan))

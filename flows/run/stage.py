@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flows.dvc_repo import fetch_result
 from flows.run.outcome import KILLED, StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
 from stages.runtime.errors import EXIT_REFUSED, UserError
@@ -61,8 +62,8 @@ def import_dvc() -> None:
     tempfile.tempdir = usual
 
 
-def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: Connection, report: Connection) -> None:
-    """Run a command of DVC and end this process. `report` gets the exit code and DVC's messages."""
+def reproduce(work: Callable[[], int], environment: Mapping[str, str], output: Connection, report: Connection) -> None:
+    """Run `work` and end this process. `report` gets the exit code that it returns, and DVC's messages."""
     os.setsid()
     run = multiprocessing.parent_process()
     assert run is not None
@@ -77,11 +78,23 @@ def reproduce(arguments: Sequence[str], environment: Mapping[str, str], output: 
         logging.getLogger(name).handlers = [messages]
     # Programs write to descriptor 1, DVC's advice and progress bars to this.
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    try:
+        report.send((work(), messages.texts))
+    except UserError as error:
+        report.send((error.exit_code, [str(error)]))
+    os._exit(0)  # an orderly end with DVC imported takes 0.25 s
+
+
+def repro_stage(name: str, options: Sequence[str] = (), *, pull: bool) -> int:
+    """`dvc repro --single-item`, after the stage's result was fetched with `pull`; its exit code.
+
+    DVC's own --pull fails if an object is missing. Raises as `fetch_result`.
+    """
     from dvc.cli import main
 
-    code = int(main(list(arguments)))
-    report.send((code, messages.texts))
-    os._exit(0)  # an orderly end with DVC imported takes 0.25 s
+    if pull and (lacking := fetch_result(name)):
+        os.write(1, f"warning: the DVC remote does not have {', '.join(lacking[:3])}; computing {name}\n".encode())
+    return int(main(["--wait-for-lock", "repro", "--single-item", name, *options]))
 
 
 def end_after(wait: Callable[[], object]) -> None:
@@ -134,8 +147,11 @@ async def run_stage(
     on_lines: Callable[[list[str]], None],
     *,
     options: Sequence[str] = (),
+    pull: bool = False,
 ) -> StageOutcome:
     """Run a stage to its end, with these options of `dvc repro`; `on_lines` gets the lines that its command prints.
+
+    With `pull`, results that the DVC remote has are restored.
 
     If the calling task is cancelled, the stage is ended (TERM, later KILL), and its outcome is `stopped`.
     """
@@ -147,7 +163,7 @@ async def run_stage(
         del kept[:-100]
         on_lines(lines)
 
-    output, report, process = _started(["--wait-for-lock", "repro", "--single-item", name, *options], environment)
+    output, report, process = _started(partial(repro_stage, name, options, pull=pull), environment)
     stopped, reported = await _to_the_end(process, output, report, LineSplitter(take))
     code, messages = reported or (-signal.SIGKILL, [])
     outcome = read_outcome(name, code, messages, kept, time.perf_counter() - began)
@@ -162,11 +178,11 @@ async def run_stage(
 
 
 def _started(
-    arguments: Sequence[str], environment: Mapping[str, str]
+    work: Callable[[], int], environment: Mapping[str, str]
 ) -> tuple[Connection, Connection, ForkServerProcess]:
     output, to_output = FORKS.Pipe(duplex=False)
     report, to_report = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=reproduce, args=(arguments, dict(environment), to_output, to_report))
+    process = FORKS.Process(target=reproduce, args=(work, dict(environment), to_output, to_report))
     try:
         with to_output, to_report, _without_main():
             process.start()

@@ -17,12 +17,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.dvc_repo import fetch_run_cache, in_order_of_repro, open_repo
 from flows.environment import dvc_state_within
 from flows.run.outcome import KILLED, TRANSIENT, named
 from flows.run.programs import group_lives, last_error, redactor, signal_group, stage_environment
-from flows.run.stage import GRACE_SECONDS, KILL_SECONDS, end_after, exit_code_in
+from flows.run.stage import GRACE_SECONDS, KILL_SECONDS, end_after, exit_code_in, repro_stage
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
-from stages.runtime.errors import STATE_DIR
+from stages.runtime.errors import STATE_DIR, UserError
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -192,14 +193,20 @@ def gpus() -> list[str]:
 
 
 def main(targets: Sequence[str], *, pull: bool) -> int:
-    """`dvc repro`; its exit code."""
+    """`dvc repro`; its exit code. With `pull`, results that the DVC remote has are restored."""
     from dvc.cli import main as dvc_main
 
-    arguments = ["--wait-for-lock", "repro", *targets]
-    if pull and (code := int(dvc_main([*arguments, "--pull"]))):
-        return code
-    # Once more: with --pull DVC takes a stage for up to date whose outputs that are not cached are missing.
-    return int(dvc_main(arguments))
+    if not pull:
+        return int(dvc_main(["--wait-for-lock", "repro", *targets]))
+    try:
+        fetch_run_cache()
+        with open_repo() as repo:
+            stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
+            names = [stage.addressing for stage in in_order_of_repro(stages, repo.index.graph)]
+        return next((code for name in names if (code := repro_stage(name, pull=True))), 0)
+    except UserError as error:
+        print(f"ERROR: {error}", flush=True)
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,19 @@ from dvc.lock import make_lock
 from flows.dvc_repo import (
     DVC_TMP,
     LOCK_FILE,
+    asking_remote,
     drop_damaged,
+    fetch_run_cache,
     low_space,
     open_repo,
     push_results,
     repair_after_kill,
 )
 from flows.project import doctor
+from flows.run.outcome import StageOutcome
 from flows.run.stage import run_stage
-from stages.runtime.errors import UserError
+from stages.runtime.atomic import file_md5
+from stages.runtime.errors import UnavailableError, UserError
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import PARROTFLOW, run_module
@@ -153,6 +158,24 @@ stages:
 """
 
 
+def pushed(folder: Path, targets: Sequence[str] = ()) -> Path:
+    """Push the results of a project and its .dvc data, and lose them here; the folder of the remote's objects."""
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(folder.parent / "store"))
+    push_results(targets)
+    shutil.rmtree(".dvc/cache")
+    return folder.parent / "store/files/md5"
+
+
+def objects(store: Path, content: bytes) -> list[Path]:
+    return [path for path in store.rglob("*") if path.is_file() and path.read_bytes() == content]
+
+
+def pulled(stage: str) -> tuple[StageOutcome, str]:
+    """How a stage ends with `--pull`, and its lines."""
+    lines: list[str] = []
+    return asyncio.run(run_stage(stage, os.environ, lines.extend, pull=True)), "\n".join(lines)
+
+
 @pytest.mark.parametrize("targets", [[], ["one"]])
 def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str]
@@ -160,16 +183,75 @@ def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     folder = make_toy(tmp_path / "toy", METRIC)
     repro(folder)
     monkeypatch.chdir(folder)
-    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
-
-    push_results(targets)
-
-    shutil.rmtree(".dvc/cache")
+    pushed(folder, targets)
     for name in ("one.txt", "metric.txt", "dvc.lock"):
         Path(name).unlink()
-    outcome = asyncio.run(run_stage("one", os.environ, print, options=["--pull"]))
-    assert outcome.result == "restored", outcome.message
+
+    fetch_run_cache()
+
+    outcome, said = pulled("one")
+    assert outcome.result == "restored", said
     assert Path("metric.txt").exists()
+
+
+FOLDER = """\
+stages:
+  one: {cmd: mkdir one && cp source.txt one/, deps: [source.txt], outs: [one]}
+"""
+
+
+@pytest.mark.parametrize("fault", ["lost", "damaged"])
+@pytest.mark.parametrize("dvc_yaml", [ONE, FOLDER], ids=["file", "folder"])
+def test_a_result_that_the_remote_has_lost_or_damaged_is_named_and_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, dvc_yaml: str
+) -> None:
+    folder = make_toy(tmp_path / "toy", dvc_yaml)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    (stored,) = objects(pushed(folder), Path("source.txt").read_bytes())
+    stored.unlink()
+    if fault == "damaged":
+        stored.write_text("0123456780\n")
+    made = next(path for path in (Path("one/source.txt"), Path("one.txt")) if path.exists())
+    made.unlink()
+
+    outcome, said = pulled("one")
+
+    assert outcome.result == "ran"
+    assert f"the DVC remote does not have {made} ({file_md5(made)}); computing one" in said
+    assert made.read_text() == "0123456789\n"
+
+
+def test_data_that_no_stage_makes_is_fetched_and_named_if_the_remote_has_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages: {}"))
+    dvc(Path.cwd(), "add", "-q", "source.txt")
+    (stored,) = objects(pushed(Path.cwd()), Path("source.txt").read_bytes())
+    Path("source.txt").unlink()
+
+    assert pulled("source.txt.dvc")[0].good
+    assert Path("source.txt").read_text() == "0123456789\n"
+
+    md5 = file_md5(stored)
+    stored.unlink()
+    Path("source.txt").unlink()
+    shutil.rmtree(".dvc/cache")
+    outcome, _ = pulled("source.txt.dvc")
+    assert outcome.message == f"source.txt.dvc: the DVC remote does not have source.txt ({md5}): `dvc push` it there"
+
+
+def test_a_remote_that_is_not_set_up_is_a_mistake_and_one_that_does_not_answer_may_answer_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    dvc(Path.cwd(), "config", "core.remote", "stor")
+
+    with pytest.raises(UserError, match=r"dvc pull: .*'stor'.*; correct the DVC remote") as mistake:
+        fetch_run_cache()
+    assert not isinstance(mistake.value, UnavailableError)
+    with pytest.raises(UnavailableError, match="dvc pull: no route"), asking_remote("pull"):
+        raise OSError("no route")
 
 
 def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(ran_twice: Path) -> None:

@@ -21,7 +21,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from ruamel.yaml import YAML
 
-from flows.dvc_repo import git, give_identity, has_commit
+from flows.dvc_repo import check_out, git, give_identity, has_commit
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE
@@ -57,7 +57,7 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     _fetch(folder, source)
     if not has_commit(f"origin/{branch}", folder):
         raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name one that exists")
-    git(folder, "checkout", "--quiet", "--force", "--detach", f"origin/{branch}")
+    check_out(folder, f"origin/{branch}")
     if last := last_results(folder, results_branch):
         there = git(folder, "ls-tree", "-r", "-z", "--name-only", last).split("\0")
         outs = uncached_outs(folder)
@@ -85,7 +85,7 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
             f"{without_credentials(source)}: no branch has the commit {commit[:12]}; push it there, or name another "
             "repository"
         )
-    git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    check_out(folder, commit)
 
 
 def _fetch(folder: Path, source: str) -> None:
@@ -139,13 +139,13 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
 
 
 def push_commits(folder: Path, results_branch: str) -> None:
-    """Push the branch of results, if there is one, never by force.
+    """Push the branch of results, never by force, if it continues what was pushed.
 
     Raises UnavailableError if the remote does not take it. The commits stay here, and the next run pushes them unless
     another machine has pushed the branch meanwhile: then it computes its results on top of those.
     """
     ref = f"refs/heads/{results_branch}"
-    if has_commit(ref, folder):
+    if last_results(folder, results_branch) == ref:
         git(folder, "push", "--quiet", "origin", f"{ref}:{ref}", error=UnavailableError)
 
 
@@ -223,11 +223,3 @@ def has_remote() -> bool:
     """Whether this repository has a default DVC remote."""
     command = [sys.executable, "-m", "dvc", "config", "core.remote"]
     return bool(subprocess.run(command, capture_output=True, check=False).stdout.strip())
-
-
-def dvc(*arguments: str) -> None:
-    """Run a DVC command. Raises UnavailableError with its message if it fails."""
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise UnavailableError(f"dvc {arguments[0]}: {result.stderr.strip()[-2000:]}")

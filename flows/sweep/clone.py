@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import LOCK_FILE, experiment_ref, git, give_identity, open_repo, repair_after_kill
+from flows.dvc_repo import LOCK_FILE, check_out, experiment_ref, git, give_identity, open_repo, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
 from flows.project.compose import dump_yaml, load_yaml, put
@@ -55,7 +55,7 @@ def prepare(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -
     give_identity(clone)
     folder = clone / git(Path(), "rev-parse", "--show-prefix")
     if git(clone, "rev-parse", "--verify", "--quiet", "HEAD", check=False) != head:
-        git(clone, "checkout", "--quiet", "--force", "--detach", head)
+        check_out(clone, head, Path(git(Path(), "rev-parse", "--show-toplevel")))
     repair_after_kill(folder)
     _share(folder, cache or project_cache())
     text = with_overrides(PARAMS_FILE.read_text(encoding="utf-8"), cell.overrides)

@@ -13,7 +13,7 @@ from flows.checkout import (
     require_values,
 )
 from stages.runtime.errors import UnavailableError, UserError
-from tests.flows.toy import git, make_toy
+from tests.flows.toy import add_submodule, git, make_toy
 
 DVC_YAML = """\
 stages:
@@ -123,12 +123,25 @@ def test_a_push_after_another_machine_is_refused_and_the_next_run_starts_from_it
     with pytest.raises(UnavailableError):
         push_commits(folder, "results")
     bring_up_to_date(folder, str(source), "main", "results")
+    push_commits(folder, "results")  # a run that changed nothing
 
     assert (folder / "dvc.lock").read_text() == lock("theirs\n")
     (folder / "dvc.lock").write_text(lock("mine\n"))
     commit_results(folder, "Results of two", "results")
     push_commits(folder, "results")
     assert at_origin(source, "dvc.lock") + "\n" == lock("mine\n")
+
+
+def test_it_has_the_files_of_submodules(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_submodule(source.parent / "work", "corpus/texts")
+    git(source.parent / "work", "push", "-q", "origin", "main")
+
+    with pytest.raises(UnavailableError, match=r"git submodule: .*'file' not allowed"):  # by the user's own git
+        checkout(source)
+    for key, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
+
+    assert (checkout(source) / "corpus/texts/text.txt").read_text() == "of the submodule"
 
 
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:

@@ -53,6 +53,18 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "-qm", "a change")
 
 
+def add_submodule(folder: Path, path: str) -> None:
+    """Commit a submodule with a file; its repository is next to `folder`, and may be cloned only if git is told so."""
+    data = folder.parent / "data"
+    data.mkdir()
+    git(data, "init", "-q")
+    (data / "text.txt").write_text("of the submodule")
+    git(data, "add", "-A")
+    git(data, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "data")
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(data), path)
+    commit(folder)
+
+
 def dvc(folder: Path, *arguments: str) -> str:
     """A command of DVC in `folder`; its output. Raises where it fails."""
     done = run_module(DVC, arguments, folder)

@@ -10,7 +10,7 @@ import pytest
 from flows.plan.changes import Reason
 from flows.plan.graph import make_plan
 from stages.runtime.errors import UserError
-from tests.flows.toy import dvc, make_toy, repro
+from tests.flows.toy import dvc, git, make_toy, repro
 from tests.small_project import ROOT
 
 DVC_YAML = """\
@@ -146,6 +146,19 @@ def test_a_file_that_no_stage_makes_and_that_is_gone_is_refused_before_anything_
 
     with pytest.raises(UserError, match=r"^corpus: not found, and \w+ reads it: put it back \(if git has it, "):
         make_plan()
+
+
+@pytest.mark.usefixtures("listed")
+def test_a_submodule_that_is_not_checked_out_is_refused() -> None:
+    git(Path.cwd(), "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},corpus/texts")
+    Path("corpus/texts").mkdir()
+
+    with pytest.raises(
+        UserError, match=r"^corpus/texts: a git submodule without its files, and \w+ reads it: `git sub"
+    ):
+        make_plan()
+    Path("corpus/texts/a.txt").write_text("here")
+    make_plan()
 
 
 @pytest.mark.usefixtures("listed")

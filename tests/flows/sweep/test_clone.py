@@ -9,7 +9,7 @@ from flows.experiments.cells import Cell
 from flows.sweep import clone
 from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import make_sweep
-from tests.flows.toy import commit, dvc, git, repro
+from tests.flows.toy import add_submodule, commit, dvc, git, repro
 
 CELL = Cell("0123abcd", "toy-a-0123abcd", {"recipe": "a"}, 0, {"model.name": "z", "model.width": 7})
 
@@ -36,6 +36,12 @@ def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_p
     assert (folder / "train.py").read_bytes() == (project / "train.py").read_bytes()
     assert Path(dvc(folder, "cache", "dir").strip()) == project / ".dvc/cache"
     assert git(project, "status", "--porcelain") == " M params.yaml"
+
+
+def test_it_has_the_submodules_of_the_project(project: Path) -> None:
+    add_submodule(project, "texts")
+
+    assert (made() / "texts/text.txt").read_text() == "of the submodule"
 
 
 def test_what_a_kill_left_of_it_is_mended_and_its_checkpoints_stay(project: Path) -> None:

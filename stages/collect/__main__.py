@@ -18,7 +18,7 @@ from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, UTF16, SourceItem, 
 from stages.collect.sources.files import ARCHIVE
 from stages.formats.documents import DOCUMENTS, Document, corpus_id, document_id, shard_paths, text_size
 from stages.formats.reports import REPORTS, write_json
-from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.runtime.atomic import NOT_HERE, atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
@@ -192,8 +192,8 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
             f"WARNING: left out {count:,} files or rows that are not UTF-8 ({share}), "
             f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f {taken.encoding} -t utf-8`"
         )
-    of_place = (ARCHIVE, LINK, NOT_HASHED)
-    lines += [f"left out {count:,}: {reason}" for reason in of_place if (count := taken.reasons[reason])]
+    named = {NOT_HERE: "WARNING: ", ARCHIVE: "", LINK: "", NOT_HASHED: ""}
+    lines += [f"{mark}left out {n:,}: {reason}" for reason, mark in named.items() if (n := taken.reasons[reason])]
     alike: dict[str, list[str]] = {}
     for note in notes:
         alike.setdefault(note.partition(": ")[0].rpartition("/")[2], []).append(note)

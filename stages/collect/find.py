@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.formats.documents import without_query
+from stages.runtime.atomic import NOT_HERE, is_lfs_pointer
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UnavailableError, UserError
 
@@ -123,7 +124,9 @@ def _file(path: Path, follow: bool = False) -> FoundFile:
         return FoundFile(str(path), LINK)
     if not path.is_file():
         return FoundFile(str(path), NOT_REGULAR)
-    return FoundFile(str(path), OF_DVC if path.suffix == ".dvc" else "")
+    if path.suffix == ".dvc":
+        return FoundFile(str(path), OF_DVC)
+    return FoundFile(str(path), NOT_HERE if is_lfs_pointer(path) else "")
 
 
 def _ignored_by_dvc() -> Callable[[str], bool]:

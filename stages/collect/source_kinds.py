@@ -15,6 +15,7 @@ from typing import Annotated, NamedTuple, get_args
 from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
+from stages.runtime.atomic import LFS_POINTER, NOT_HERE
 from stages.runtime.section import Section, require_distinct, subclasses_in
 
 Bytes = Annotated[int, Field(ge=1)]
@@ -56,6 +57,8 @@ def check_text(content: bytes | str) -> tuple[str, str]:
         is_utf16 = data.startswith(UTF16)
         if b"\0" in data and not is_utf16:
             return "", "binary (NUL bytes)"
+        if data.startswith(LFS_POINTER):
+            return "", NOT_HERE
         text = data.decode("utf-8-sig")
     except UnicodeError:
         return "", NOT_UTF8

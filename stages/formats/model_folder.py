@@ -14,7 +14,7 @@ a folder of its own, `data/tokenizer`, as transformers saves it.
 import hashlib
 from pathlib import Path
 
-from stages.runtime.atomic import file_sha256
+from stages.runtime.atomic import file_sha256, require_here
 from stages.runtime.errors import UserError
 
 MODEL = Path("model")
@@ -34,8 +34,9 @@ REMEDY = (
 
 
 def weight_files(folder: Path = MODEL) -> list[Path]:
-    """The weight files, in order. Raises UserError if the folder holds no model."""
+    """The weight files, in order. Raises UserError if the folder holds no model, or pointers to it."""
     files = sorted(folder.glob(WEIGHTS))
+    require_here(*files)
     if not files and (pickles := sorted(path.name for path in folder.glob("*.bin"))):
         raise UserError(
             f"{folder}: the weights are pickled ({', '.join(pickles)}), and unpickling runs code of the file's author: "

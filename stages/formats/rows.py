@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.reports import Model, parse
+from stages.runtime.atomic import require_here
 from stages.runtime.errors import UserError
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
@@ -53,9 +54,10 @@ def read_lines(path: Path, remedy: str = "") -> list[tuple[int, str]]:
 
     Raises UserError, which ends with `remedy`, if it cannot be read.
     """
+    require_here(path)
     try:
         content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+        text = (gzip.decompress(content) if path.suffix.lower() == ".gz" else content).decode("utf-8")
     except UnicodeError:
         advice = "convert it, or unpack it if it is compressed (only .gz is read)"
         raise UserError(f"{path}: is not UTF-8 text: {advice}{remedy}") from None

@@ -1,4 +1,4 @@
-"""Files: a result appears whole or not at all, and the hashes of what is in one.
+"""Files: a result appears whole or not at all, the hashes of what is in one, and whether its content is here.
 
 A result is written under another name, flushed to the disk, then renamed. DVC removes a stage's outputs before the
 stage runs and runs it once at a time, so a folder has no old version to protect and no second writer.
@@ -10,6 +10,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from stages.runtime.errors import UserError
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+"""The first line of the file that git leaves in place of one that Git LFS has not downloaded."""
+
+LFS_POINTER_BYTES = 1024
+"""Every pointer is smaller (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md)."""
+
+NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
 
 
 @contextmanager
@@ -72,3 +82,20 @@ def file_md5(path: Path) -> str:
     """The md5 of a file's bytes, as DVC names it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """True if a file is a pointer of Git LFS; False for a file that cannot be read, which its reader reports."""
+    try:
+        if path.stat().st_size >= LFS_POINTER_BYTES:
+            return False
+        with path.open("rb") as file:
+            return file.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:
+        return False
+
+
+def require_here(*paths: Path) -> None:
+    """Raise UserError that names the first file that is a pointer of Git LFS."""
+    for path in filter(is_lfs_pointer, paths):
+        raise UserError(f"{path}: {NOT_HERE}")

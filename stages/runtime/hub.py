@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from sys import modules
 
+from stages.runtime.atomic import require_here
 from stages.runtime.errors import UnavailableError, UserError, first_line
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
@@ -131,7 +132,7 @@ def snapshot(what: str, repository: str, commit: str, files: Sequence[str], *, d
 def model_folder(what: str, name: str, files: Sequence[str], *, download: bool = True) -> tuple[Path, str | None]:
     """The folder of a model that is named as a folder or as `owner/name@COMMIT`, and the commit.
 
-    Raises UserError if there is none or its weights are pickled, else as `snapshot` does.
+    Raises UserError if there is none, its weights are pickled or a file is a pointer of Git LFS; else as `snapshot`.
     """
     folder, commit = Path(name), None
     if named := HUB_COMMIT.fullmatch(name):
@@ -141,6 +142,7 @@ def model_folder(what: str, name: str, files: Sequence[str], *, download: bool =
         raise UserError(
             f"{what}: no such folder; a model of the Hub is named owner/name@COMMIT, with all 40 digits of the commit"
         )
+    require_here(*(file for pattern in files for file in folder.glob(pattern)))
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
     return folder, commit

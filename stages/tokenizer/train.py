@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from stages.formats.documents import read_shard
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
+from stages.runtime.atomic import require_here
 from stages.runtime.cache import cache_key, cached, drop_unused, shard_sha256
 from stages.runtime.errors import UserError, first_line
 
@@ -139,6 +140,7 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     """Write an existing tokenizer as transformers saves it. Raises UserError if it cannot be used."""
     if not existing.is_dir():
         raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
+    require_here(existing / TOKENIZER_JSON, *existing.glob("*.model"))
     # Hundreds of modules: only if they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer

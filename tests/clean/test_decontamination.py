@@ -169,7 +169,7 @@ CYRILLIC = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(2
     ("name", "item", "fields", "copy"),
     [
         ("list.jsonl", {"tests": TESTS}, ["tests"], "\n".join(TESTS)),
-        ("LIST.JSONL.gz", {"tests": TESTS}, ["tests"], "\n".join(TESTS)),
+        ("LIST.JSONL.GZ", {"tests": TESTS}, ["tests"], "\n".join(TESTS)),
         ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"], "\n".join(TESTS)),
         ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"], "\n".join(TESTS)),
         ("ends.jsonl", {"prompt": PROBLEM + "\u2028\x85\u2029"}, ["prompt"], PROBLEM),
@@ -180,6 +180,6 @@ def test_a_verbatim_copy_of_lists_nested_fields_nulls_and_any_character_is_found
     name: str, item: dict[str, Any], fields: list[str], copy: str
 ) -> None:
     content = (json.dumps(item, ensure_ascii=False) + "\r\n").encode()
-    Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    Path(name).write_bytes(gzip.compress(content) if name.endswith(".GZ") else content)
 
     assert because(f"x = 1\n{copy}\ny = 2", files=[name], fields=fields, ngram_size=50).keys() == {0}

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.atomic import atomic_folder, atomic_write
+from stages.formats.model_folder import weight_files
+from stages.formats.rows import read_lines
+from stages.runtime.atomic import LFS_POINTER, atomic_folder, atomic_write
+from stages.runtime.errors import UserError
+from stages.runtime.hub import model_folder
+from stages.tokenizer.train import take_over
 from tests.small_project import ROOT
 
 
@@ -99,3 +104,21 @@ def test_of_two_runs_that_write_the_same_file_at_once_one_stays_whole(tmp_path: 
     assert [writer.wait() for writer in writers] == [0, 0]
     assert (tmp_path / "report.json").read_text() in ("a" * 1000, "b" * 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "open_it"),
+    [
+        ("rows.jsonl", lambda folder: read_lines(folder / "rows.jsonl")),
+        ("model.safetensors", weight_files),
+        ("model.safetensors", lambda folder: model_folder("start_from", str(folder), ["*.safetensors"])),
+        ("tokenizer.json", lambda folder: take_over(folder, folder / "new")),
+    ],
+)
+def test_a_pointer_of_git_lfs_is_refused_with_the_command_that_downloads_the_file(
+    tmp_path: Path, name: str, open_it: Callable[[Path], object]
+) -> None:
+    (tmp_path / name).write_bytes(LFS_POINTER + b"oid sha256:4d7a\nsize 12345\n")
+
+    with pytest.raises(UserError, match=f"^{tmp_path}/{name}: Git LFS pointer, .*`git lfs pull`"):
+        open_it(tmp_path)

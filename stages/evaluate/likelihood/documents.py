@@ -28,6 +28,7 @@ from transformers import PreTrainedTokenizerFast
 from stages.formats.documents import Document, document_id, read_documents, require_documents
 from stages.formats.rows import COMPRESSED, ending, looks_like_rows, parse_json
 from stages.formats.tokens import VALIDATION, Positions, TokenIds
+from stages.runtime.atomic import require_here
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.stage import require_listed
 
@@ -99,6 +100,7 @@ def _read(name: str, path: Path) -> Iterator[Document]:
     for file in _files(path):
         own = file.relative_to(path).as_posix() if path.is_dir() else file.name
         own = os.fsencode(own).decode("utf-8", errors="replace")
+        require_here(file)
         try:
             for number, row in _rows(file):
                 yield _document(row, name, own if number is None else f"{own}#{number}")

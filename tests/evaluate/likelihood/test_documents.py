@@ -27,6 +27,7 @@ from stages.evaluate.likelihood.documents import (
     named_sets,
 )
 from stages.formats.documents import document_id
+from stages.runtime.atomic import LFS_POINTER
 from stages.runtime.errors import UserError
 
 
@@ -76,6 +77,7 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
         ("s.txt", b'{"text": "a"}\n{"text": "b"}\n', "s.txt: looks like JSON rows: rename it to .jsonl"),
         ("s.json", b'[{"text": "a"}]', "s.json: looks like JSON rows: rename it to .jsonl (an array: write one object"),
         ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0), "s.jsonl.gz: is compressed: unpack it"),
+        ("s.jsonl", LFS_POINTER, "s.jsonl: Git LFS pointer, not the data (`git lfs pull` downloads it)"),
         ("s.txt", b"", "holds no text; give `s` documents or remove it from evaluate.sets"),
     ],
 )

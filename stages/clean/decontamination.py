@@ -4,6 +4,7 @@ An item with fewer words than an n-gram is one passage, the sequence of all its 
 """
 
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -68,14 +69,14 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
         for number, text in evaluation_items(Path(file), sets.fields):
-            name, words = f"{file}#{number}", word_list(text.lower())
+            name, words = f"{file}#{number}", passage_words(text)
             if len(words) < sets.minimum_words:
                 searched["not_searched"] += 1
                 continue
             searched["by_ngrams" if len(words) >= sets.ngram_size else "whole"] += 1
             # A copy in a document has placeholders where the item has addresses. What is masked depends on the text
             # around it too, so the item is searched for as it is as well.
-            for form in (words, word_list(mask(text, masks).text.lower())) if masks else (words,):
+            for form in (words, passage_words(mask(text, masks).text)) if masks else (words,):
                 if (size := min(len(form), sets.ngram_size)) < sets.minimum_words:
                     continue
                 for start in range(len(form) - size + 1):
@@ -90,7 +91,10 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
 def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The text of each item of an evaluation set by its line. Raises UserError if it cannot be read."""
     if not path.name.lower().endswith((".jsonl", ".jsonl.gz")):
-        raise UserError(f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: convert it")
+        raise UserError(
+            f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: rename it "
+            "if each of its lines is a JSON object, else convert it"
+        )
     for number, line in read_lines(path, "; clean.decontamination.files names it: correct its path or the file"):
         where = f"clean.decontamination: {path}: line {number}"
         row = json_object(line, where)
@@ -109,10 +113,15 @@ def _text(value: Any, where: str) -> str:
     return "" if value is None else str(value)
 
 
+def passage_words(text: str) -> list[bytes]:
+    """The words of a text, the same for different spellings: lower case, ligatures as letters, no soft hyphens."""
+    return word_list(unicodedata.normalize("NFKC", text.replace("\u00ad", "")).lower())
+
+
 def _find(passages: Passages, shard: Path, folder: Path) -> None:
     known = {word for passage in passages.item_of for word in passage}
     texts = read_shard(shard, ["text"]).column("text").to_pylist()
-    found = ((row, first_passage(word_list(text.lower()), passages, known)) for row, text in enumerate(texts))
+    found = ((row, first_passage(passage_words(text), passages, known)) for row, text in enumerate(texts))
     hits = [(row, passages.item_of[words], b" ".join(words).decode()) for row, words in found if words is not None]
     (folder / HITS).write_text(json.dumps({"documents": len(texts), "hits": hits}), encoding="utf-8")
 

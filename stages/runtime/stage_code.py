@@ -17,7 +17,7 @@ from packaging.markers import Marker
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import ROOT, RUNTIME, Sources, computing, installed
+from stages.runtime.code import PACKAGES, ROOT, RUNTIME, Sources, computing, installed
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
@@ -125,12 +125,15 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
     """The hash of what the stage that a module belongs to computes with, read once in a process: its code without
     `stages/runtime`, and its libraries. Shards, checkpoints and stored answers of another one are not used.
 
-    A module of no stage, as tests have, has an empty one.
+    Modules outside of `stages` and `flows`, as tests have, have an empty one. Raises ValueError for a module there that
+    belongs to no stage, whose edits would not count.
     """
     parts = module.split(".")
     packages = (".".join(parts[:count]) for count in range(len(parts), 1, -1))
     stage = next((name for name in packages if root.joinpath(*name.split("."), "__main__.py").is_file()), None)
     if stage is None:
+        if parts[0] in PACKAGES:
+            raise ValueError(f"{module}: belongs to no stage, so its code would not be in the key; move it into one")
         return ""
     code = code_of(stage, root)
     computing = {file: digest for file, digest in code.files.items() if not file.startswith(RUNTIME)}

@@ -162,6 +162,7 @@ def test_a_bound_above_the_length_of_an_ngram_is_refused() -> None:
 
 
 TESTS = ["assert add(1, 2) == 3\nassert add(2, 2) == 4", "assert add(5, 6) == 11"]
+LIGATURES = "the office will find five flat coffees alone"
 CYRILLIC = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(20)]
 
 
@@ -173,6 +174,7 @@ CYRILLIC = [f"{chr(0x430 + n)}{chr(0x431 + n)}{chr(0x432 + n)}" for n in range(2
         ("nested.jsonl", {"choices": {"text": TESTS, "label": ["A", "B"]}}, ["choices.text"], "\n".join(TESTS)),
         ("null.jsonl", {"prompt": "\n".join(TESTS), "solution": None}, ["prompt", "solution"], "\n".join(TESTS)),
         ("ends.jsonl", {"prompt": PROBLEM + "\u2028\x85\u2029"}, ["prompt"], PROBLEM),
+        ("pdf.jsonl", {"prompt": LIGATURES}, ["prompt"], LIGATURES.replace("ff", "\ufb00").replace("al", "a\u00adl")),
         ("script.jsonl", {"prompt": " ".join(CYRILLIC)}, ["prompt"], f"'''{' '.join(CYRILLIC).upper()}'''"),
     ],
 )

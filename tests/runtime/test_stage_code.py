@@ -160,3 +160,5 @@ def test_results_are_kept_by_the_code_of_their_stage_without_what_runs_it(
 
     assert (computing_sha256("stages.toy", project) != before) is changes
     assert computing_sha256("tests.toy", project) == ""
+    with pytest.raises(ValueError, match=r"^stages\.formats\.shared: belongs to no stage"):
+        computing_sha256("stages.formats.shared", project)

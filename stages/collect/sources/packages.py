@@ -5,9 +5,10 @@ what is read here is compared with it, so the corpus is what the package's autho
 """
 
 import base64
+import csv
 import hashlib
 from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -58,9 +59,11 @@ def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
     installed, not the same on every platform, or changed since it was installed."""
     package = pure_package(name)
     license = package_license(package)
-    files = [file for file in package.files or [] if _wanted(file, tests)]
-    for file in sorted(files, key=lambda file: hashlib.sha256(file.as_posix().encode()).digest()):
-        yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file))
+    # Not `package.files`, which since Python 3.12 leaves out files that are missing.
+    rows = csv.reader((package.read_text("RECORD") or "").splitlines())
+    files = [(PurePosixPath(file), hash) for file, hash, *_ in rows if _wanted(PurePosixPath(file), tests)]
+    for file, hash in sorted(files, key=lambda one: hashlib.sha256(one[0].as_posix().encode()).digest()):
+        yield SourceItem(name, file.as_posix(), package.version, license, _released_content(package, name, file, hash))
 
 
 def pure_package(name: str) -> Distribution:
@@ -70,7 +73,7 @@ def pure_package(name: str) -> Distribution:
     except PackageNotFoundError:
         raise UserError(f"collect.sources: package `{name}` is not installed; correct its name or install it") from None
     tags = [line for line in (package.read_text("WHEEL") or "").splitlines() if line.startswith("Tag:")]
-    if not tags or not all(tag.endswith("-none-any") for tag in tags) or package.files is None:
+    if not tags or not all(tag.endswith("-none-any") for tag in tags) or not package.read_text("RECORD"):
         raise UserError(
             f"collect.sources: package `{name}` is not a pure-Python wheel, so its files differ between platforms; "
             "take its folder as a source of kind `files` instead"
@@ -95,10 +98,11 @@ def _wanted(path: PurePosixPath, tests: bool) -> bool:
     return path.suffix == ".py" and not COPIES_OF_OTHERS & set(parts) and ".." not in parts and (tests or not is_test)
 
 
-def _released_content(package: Distribution, name: str, file: PackagePath) -> bytes:
-    """The content of a file, which is what its wheel installed."""
-    path, remedy = Path(str(file.locate())), f"`pip install --force-reinstall --no-deps {name}"
-    if file.hash is None:
+def _released_content(package: Distribution, name: str, file: PurePosixPath, hash: str) -> bytes:
+    """The content of a file, which has the hash that RECORD lists for it."""
+    path, remedy = Path(str(package.locate_file(file))), f"`pip install --force-reinstall --no-deps {name}"
+    algorithm, _, expected = hash.partition("=")
+    if not expected:
         raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
     try:
         content = path.read_bytes()
@@ -106,8 +110,8 @@ def _released_content(package: Distribution, name: str, file: PackagePath) -> by
         raise UserError(
             f"collect.sources: package `{name}`: {path} cannot be read ({error.strerror}); {remedy}`"
         ) from None
-    digest = hashlib.new(file.hash.mode, content).digest()
-    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+    digest = hashlib.new(algorithm, content).digest()
+    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != expected:
         raise UserError(
             f"collect.sources: package `{name}`: {file} is not what its wheel installed (RECORD lists another hash); "
             f"{remedy}=={package.version}`"

@@ -5,12 +5,12 @@ from typing import Any
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.model_folder import TOKENIZER
 from stages.formats.reports import REPORTS, write_json
-from stages.formats.tokens import SPLITS, TOKENS, TRAIN
+from stages.formats.tokens import SPLITS, TOKENS
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
-from stages.tokenize.encode import choose_engine, read_vocabulary, write_store
+from stages.tokenize.encode import Fast, Reference, read_vocabulary, write_store
 from stages.tokenize.params import TokenizeParams
 
 
@@ -19,7 +19,7 @@ def main() -> None:
     shards = {split: require_documents(CLEAN / split) for split in SPLITS}
     vocabulary = read_vocabulary(TOKENIZER)
 
-    engine = choose_engine(params.engine, vocabulary, shards[TRAIN])
+    engine = (Reference if params.engine == "tokenizers" else Fast).name
     report: dict[str, Any] = {"engine": engine}
     for split in SPLITS:
         with atomic_folder(TOKENS / split) as folder:

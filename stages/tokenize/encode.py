@@ -1,13 +1,12 @@
 """Encodes shards of documents into shards of tokens, each once: what was encoded before is taken from the cache.
 
-By fastokens, if it gives the ids of tokenizers, the reference, on a sample; or by tokenizers. Text is only ever text
-here: a special token's name in a document is encoded letter by letter.
+By fastokens, if it gives the ids of tokenizers, the reference, on a sample of each shard; or by tokenizers. The name of
+a special token in a document is text too: it is encoded letter by letter.
 """
 
-import itertools
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -31,8 +30,9 @@ FlatIds = npt.NDArray[np.uint32]
 
 ENTRY = "entry.json"
 
-PARITY_BYTES = 1_000_000
-"""Text that both engines encode before the work begins, to compare their ids."""
+PARITY_TEXTS, PARITY_CHARACTERS = 20, 10_000
+"""How many of a shard's texts both engines encode to compare their ids, and how much of each. The order is that of
+hashes, so the first ones are a uniform sample."""
 
 THREADS_EACH = 4
 """Both engines encode a batch with threads of their own; about this many are busy in each process."""
@@ -128,40 +128,26 @@ def _content(token: str | dict[str, str] | None) -> str:
     return token.get("content", "") if isinstance(token, dict) else token or ""
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _opened(kind: type[Engine], vocabulary: Vocabulary) -> Engine:
     """The engine, opened once in a process: fastokens takes 0.2 s for it."""
     return kind(vocabulary.tokenizer_json)
 
 
-def first_texts(shards: Sequence[Path], limit: int) -> Iterator[str]:
-    """Texts from the first shards, up to `limit` bytes; ids are hashes, so this is a uniform sample."""
-    texts = itertools.chain.from_iterable(read_shard(path, ["text"]).column("text").to_pylist() for path in shards)
-    for text in texts:
-        limit -= len(text.encode("utf-8"))
-        if limit < 0:
-            return
-        yield text
-
-
-def choose_engine(wanted: str, vocabulary: Vocabulary, shards: Sequence[Path]) -> str:
-    """The name of the engine that encodes, with its version. Raises UserError if it does not give the ids of
-    `tokenizers` on a sample of the documents."""
-    if wanted == "tokenizers":
-        return Reference.name
-    texts = list(first_texts(shards, PARITY_BYTES))
+def require_parity(vocabulary: Vocabulary, texts: Sequence[str]) -> None:
+    """Raise UserError if `Fast` does not give the ids of `Reference` on a sample of a shard's texts."""
+    sample = [text[:PARITY_CHARACTERS] for text in texts[:PARITY_TEXTS]]
     try:
-        difference = find_difference(_opened(Fast, vocabulary), Reference(vocabulary.tokenizer_json), texts)
+        difference = find_difference(_opened(Fast, vocabulary), _opened(Reference, vocabulary), sample)
         objection = "" if difference is None else f"differs on {difference[:60]!r}"
     except (RuntimeError, ValueError, NotImplementedError) as error:
         objection = f"cannot take this tokenizer ({error})"
     if objection:
         raise UserError(f"tokenize: {Fast.name} {objection}: set tokenize.engine: tokenizers in params.yaml (slower)")
-    return Fast.name
 
 
 def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, folder: Path) -> Manifest:
-    """Write the token store of a split into an existing folder, a shard for a shard; `engine` as of `choose_engine`."""
+    """Write the token store of a split into an existing folder, a shard for a shard; `engine` is the name of one."""
     entries = []
     key_of, encode = partial(shard_key, vocabulary, engine), partial(encode_shard, vocabulary, engine)
     caches = map_cached("tokens", shards, key_of, encode, THREADS_EACH)
@@ -190,10 +176,12 @@ def shard_key(vocabulary: Vocabulary, engine: str, shard: Path) -> str:
 def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path) -> None:
     """Write one shard's three files and its entry for the manifest.
 
-    Raises UserError if a text became a special token.
+    Raises UserError if a text became a special token, or as `require_parity`.
     """
     table = read_shard(shard)
     texts = table.column("text").to_pylist()
+    if engine == Fast.name:
+        require_parity(vocabulary, texts)
     ids, lengths = _opened(Fast if engine == Fast.name else Reference, vocabulary).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(

@@ -17,9 +17,10 @@ from stages.tokenize.encode import (
     FlatIds,
     Reference,
     Vocabulary,
-    choose_engine,
+    encode_shard,
     find_difference,
     read_vocabulary,
+    require_parity,
     write_store,
 )
 from stages.tokenizer.train import save_trained, train
@@ -96,28 +97,27 @@ def vocabulary(tokenizer_json: Path) -> Vocabulary:
     return Vocabulary(tokenizer_json, sha256="", size=600, eos_id=0, special_ids=frozenset())
 
 
-def test_the_fast_engine_is_taken_where_it_agrees(tokenizer_json: Path) -> None:
-    assert choose_engine("fastokens", vocabulary(tokenizer_json), []) == Fast.name
-    assert choose_engine("tokenizers", vocabulary(tokenizer_json), []) == Reference.name
+class Wrong(Fast):
+    """An engine that differs in the last id of a text."""
+
+    def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
+        ids, lengths = super().encode(texts)
+        return ids + (ids == ids[-1]), lengths
 
 
-def shards(tmp_path: Path) -> list[Path]:
-    write_documents(tmp_path, [Document(document_id(text), "s", "", "p", "", text) for text in TEXTS[:5]], 10**6)
-    return shard_paths(tmp_path)
-
-
-def test_a_fast_engine_that_differs_is_refused_with_the_other_engine(
-    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lengths", [[10], [1_250_000], [10, 1_250_000]])
+def test_a_fast_engine_that_differs_is_refused_on_any_shard_with_the_other_engine(
+    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lengths: list[int]
 ) -> None:
-    class Wrong(Fast):
-        def encode(self, texts: Sequence[str]) -> tuple[FlatIds, Positions]:
-            ids, lengths = super().encode(texts)
-            return ids + (ids == ids[-1] if len(ids) else 0), lengths
-
+    documents = [Document(document_id("x" * n), "s", "", "p", "", f"{'a word ' * (n // 7)}.") for n in lengths]
+    write_documents(tmp_path, documents, 10**7)
+    (shard,) = shard_paths(tmp_path)
+    encode_shard(vocabulary(tokenizer_json), Fast.name, shard, tmp_path)
     monkeypatch.setattr(encode, "Fast", Wrong)
 
+    encode_shard(vocabulary(tokenizer_json), Reference.name, shard, tmp_path)
     with pytest.raises(UserError, match=r"differs on .*: set tokenize\.engine: tokenizers in params\.yaml"):
-        choose_engine("fastokens", vocabulary(tokenizer_json), shards(tmp_path))
+        encode_shard(vocabulary(tokenizer_json), Wrong.name, shard, tmp_path)
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_engine(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
     with pytest.raises(UserError, match=r"cannot take this tokenizer .*: set tokenize\.engine: tokenizers"):
-        choose_engine("fastokens", vocabulary(tmp_path / "tokenizer.json"), shards(tmp_path))
+        require_parity(vocabulary(tmp_path / "tokenizer.json"), ["a"])
 
 
 @pytest.fixture(scope="module")

@@ -91,10 +91,7 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
 def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
     """The text of each item of an evaluation set by its line. Raises UserError if it cannot be read."""
     if not path.name.lower().endswith((".jsonl", ".jsonl.gz")):
-        raise UserError(
-            f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: rename it "
-            "if each of its lines is a JSON object, else convert it"
-        )
+        raise UserError(f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: rename or convert it")
     for number, line in read_lines(path, "; clean.decontamination.files names it: correct its path or the file"):
         where = f"clean.decontamination: {path}: line {number}"
         row = json_object(line, where)

@@ -14,11 +14,11 @@ from license_expression import Licensing
 from stages.collect.find import LINK, NOT_HASHED, before_wildcards
 from stages.collect.params import CollectParams
 from stages.collect.shards import CACHE_NAME, write_documents
-from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, UTF16, SourceItem, SourcePart, check_text
+from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, WITH_REMEDY, SourceItem, SourcePart, check_text, to_utf8
 from stages.collect.sources.files import ARCHIVE
 from stages.formats.documents import DOCUMENTS, Document, corpus_id, document_id, shard_paths, text_size
 from stages.formats.reports import REPORTS, write_json
-from stages.runtime.atomic import NOT_HERE, atomic_folder, atomic_write
+from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
@@ -81,8 +81,8 @@ class Taken:
     not_utf8_bytes: int = 0
     """Bytes of the contents that are not UTF-8."""
     not_utf8_example: str = ""
-    encoding: str = "cp1252"
-    """What the example may be encoded in."""
+    not_utf8_remedy: str = ""
+    """The command that may convert the example."""
 
     def leave_out(self, item: SourceItem | Document, reason: str) -> None:
         """Count a text that is left out, and name it while there is room."""
@@ -115,11 +115,11 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
         found = examine(item, part.share, params)
         if isinstance(found, str):
             taken.leave_out(item, found)
-            if found == NOT_UTF8:
+            if found == NOT_UTF8 and isinstance(item.content, bytes):
                 taken.not_utf8_bytes += len(item.content)
                 if not taken.not_utf8_example:
                     taken.not_utf8_example = item.path
-                    taken.encoding = "utf-16" if item.content[:2] in UTF16 else taken.encoding
+                    taken.not_utf8_remedy = to_utf8(item.content)
             continue
         total += found.size
         if part.max_bytes is not None and total > part.max_bytes:
@@ -189,10 +189,10 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
     if count := taken.reasons[NOT_UTF8]:
         share = f"{taken.not_utf8_bytes:,} of {taken.total_bytes + taken.not_utf8_bytes:,} bytes"
         lines.append(
-            f"WARNING: left out {count:,} files or rows that are not UTF-8 ({share}), "
-            f"such as {visible(taken.not_utf8_example)}; if they are text: `iconv -f {taken.encoding} -t utf-8`"
+            f"WARNING: left out {count:,} files, parts or rows that are not UTF-8 ({share}), "
+            f"such as {visible(taken.not_utf8_example)}; if they are text: `{taken.not_utf8_remedy}`"
         )
-    named = {NOT_HERE: "WARNING: ", ARCHIVE: "", LINK: "", NOT_HASHED: ""}
+    named = dict.fromkeys(WITH_REMEDY, "WARNING: ") | dict.fromkeys((ARCHIVE, LINK, NOT_HASHED), "")
     lines += [f"{mark}left out {n:,}: {reason}" for reason, mark in named.items() if (n := taken.reasons[reason])]
     alike: dict[str, list[str]] = {}
     for note in notes:

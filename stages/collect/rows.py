@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.collect.find import FoundFile, one_line
-from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem
+from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem, to_utf8
 from stages.formats.documents import without_query
 from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of, json_object
 from stages.runtime.credentials import without_credentials
@@ -130,10 +130,12 @@ def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, Ro
     is one row without fields."""
     longest = longest_line(limit)
     reader = io.BufferedReader(cast("io.RawIOBase", stream))
-    first = reader.readline(longest)
+    count, first = 1, reader.readline(longest)
+    while first and not first.strip():
+        count, first = count + 1, reader.readline(longest)
     if isinstance(row := as_json(first), dict):
-        yield 1, row
-        yield from json_lines(name, cast("BinaryIO", reader), limit, start=2)
+        yield count, row
+        yield from json_lines(name, cast("BinaryIO", reader), limit, start=count + 1)
         return
     value = as_json(first + reader.read())
     for number, row in enumerate(value if isinstance(value, list) else [value], start=1):
@@ -158,6 +160,7 @@ def csv_rows(
     line = 1
     try:
         columns = next(reader, [])
+        _require_delimiter(name, delimiter, columns)
         _require_distinct(name, columns)
         _require_columns(name, fields, columns)
         line = reader.line_num + 1
@@ -171,10 +174,17 @@ def csv_rows(
                 notes.append(visible(f"{name}: the row at line {line} has {lines:,} lines: a stray quote?"))
             line = reader.line_num + 1
             yield number, dict(zip(columns, cells, strict=True))
-    except UnicodeError:
-        raise UserError(f"{name}: line {line} is not UTF-8: `iconv -f cp1252 -t utf-8` converts it") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: line {line} is not UTF-8: try `{to_utf8(error.object)}`") from None
     except csv.Error as error:
         raise UserError(f"{name}: line {line} is not valid CSV ({error})") from None
+
+
+def _require_delimiter(name: str, delimiter: str, columns: Sequence[str]) -> None:
+    other = next((one for one in "\t;|," if one != delimiter and len(columns) == 1 and one in columns[0]), None)
+    if other:
+        remedy = {"\t": "rename it to .tsv", ",": "rename it to .csv"}.get(other, "write commas between the cells")
+        raise UserError(f"{name}: the columns seem to be separated by {other!r}, not by {delimiter!r}: {remedy}")
 
 
 def _require_distinct(name: str, columns: Sequence[str]) -> None:

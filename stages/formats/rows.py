@@ -29,19 +29,25 @@ def ending(name: str) -> str:
     return f".{last}" if dot and stem and "/" not in last else ""
 
 
-_ARRAY_OF_OBJECTS = re.compile(rb'\s*\[\s*\{\s*"')
+HEAD_BYTES = 2**20
+"""How far a text is looked at to tell whether it is JSON."""
+
+_ARRAY_OF_OBJECTS = re.compile(r'\[\s*\{\s*"')
+_BEGINS = re.compile(r'\{\s*"[^"\n]*"\s*:\s*(?:["{\[\d-]|true|false|null)|\[\s*["{\[]')
 
 
 def looks_like_rows(content: bytes) -> bool:
-    """True if a text begins as an array of JSON objects, or with two lines of JSON objects that have the same keys."""
-    content = content.removeprefix(b"\xef\xbb\xbf")
-    if _ARRAY_OF_OBJECTS.match(content):
-        return True
-    if not content.lstrip().startswith(b"{"):
+    """True if a text is JSON in whole, begins as an array of objects, or begins with a JSON value and another one after
+    it. Only the first `HEAD_BYTES` are looked at: a first value that is longer counts if it begins as JSON."""
+    head = content[:HEAD_BYTES].decode("utf-8", "ignore").removeprefix("\ufeff").strip()
+    if not head.startswith(("{", "[")):
         return False
-    first, _, rest = content.lstrip().partition(b"\n")
-    one, other = (as_json(line) for line in (first, rest.lstrip().partition(b"\n")[0]))
-    return isinstance(one, dict) and isinstance(other, dict) and bool(one) and one.keys() == other.keys()
+    try:
+        _, end = json.JSONDecoder().raw_decode(head)
+    except (ValueError, RecursionError):
+        return bool((_BEGINS if len(content) >= HEAD_BYTES else _ARRAY_OF_OBJECTS).match(head))
+    rest = head[end:].lstrip()
+    return not rest or bool(_BEGINS.match(rest))
 
 
 def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:

@@ -16,9 +16,6 @@ from stages.runtime.errors import UserError
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 """The first line of the file that git leaves in place of one that Git LFS has not downloaded."""
 
-LFS_POINTER_BYTES = 1024
-"""Every pointer is smaller (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md)."""
-
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
 
 
@@ -87,8 +84,6 @@ def file_md5(path: Path) -> str:
 def is_lfs_pointer(path: Path) -> bool:
     """True if a file is a pointer of Git LFS; False for a file that cannot be read, which its reader reports."""
     try:
-        if path.stat().st_size >= LFS_POINTER_BYTES:
-            return False
         with path.open("rb") as file:
             return file.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError:

@@ -94,7 +94,13 @@ def test_text_and_rows_are_read_by_the_ending_also_compressed(corpus: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"text": "a"}\n{"text": "b"}', b'[{"text": "a"},\n{"text": "b"}]', b'{"text":\n"a"}']
+    "content",
+    [
+        b'{"text": "a"}\n{"text": "b"}',
+        b'\n\r\n{"text": "a"}\n{"text": "b"}',
+        b'[{"text": "a"},\n{"text": "b"}]',
+        b'{"text":\n"a"}',
+    ],
 )
 def test_a_json_file_may_hold_lines_an_array_or_one_object(corpus: Path, content: bytes) -> None:
     (corpus / "c4.json.gz").write_bytes(gzip.compress(content))
@@ -106,25 +112,35 @@ def test_a_json_file_may_hold_lines_an_array_or_one_object(corpus: Path, content
     ("name", "content"),
     [
         ("rows.jl", b'{"text": "a", "url": "u"}\n{"text": "b", "url": "v"}\n'),
-        ("rows.txt", b'[{"text": "a"}, {"text": "b"}]'),
+        ("rows.txt", b'[{"text": "a"}, {"text": "b"},]'),
         ("rows.txt.gz", gzip.compress(b'[{"text": "a"}, {"text": "b"}]')),
+        ("other_keys.txt", b'\xef\xbb\xbf\n{"text": "a", "url": "u"}\n{"text": "b"}\nnot JSON'),
+        ("metadata.txt", b'{"version": 1}\n{"text": "a"}\n'),
+        ("indented.txt", b'{\n "text": "a"\n}\n{\n "text": "b"\n}\n'),
+        ("single.txt", b'{"text": "a"}'),
+        ("nested.txt", b'{"data": [\n{"text": "a"}]}'),
+        ("strings.txt", b'["a",\n "b"]'),
+        ("large.txt", b'{"text": "' + b"a word\\n" * 200_000 + b'"}\n{"text": "b"}\n'),
+        ("many.txt", b"[" + b'"a", ' * 300_000 + b'"b"]'),
     ],
 )
-def test_text_that_looks_like_json_rows_is_refused_with_the_name_to_give_it(
-    corpus: Path, name: str, content: bytes
+@pytest.mark.parametrize("part_bytes", [None, 1000])
+def test_json_under_the_name_of_a_text_is_refused_with_the_name_to_give_it(
+    corpus: Path, name: str, content: bytes, part_bytes: int | None
 ) -> None:
     (corpus / name).write_bytes(content)
 
-    with pytest.raises(UserError, match=rf"^corpus/{name}: looks like JSON rows: rename it to \.jsonl"):
-        texts()
+    with pytest.raises(UserError, match=rf"^corpus/{name}: is JSON, not text: rename it to \.jsonl .*\.dvcignore"):
+        texts(part_bytes=part_bytes)
 
 
 def test_other_text_in_brackets_is_text(corpus: Path) -> None:
-    contents = ["{ a = 1 }\n{ b = 2 }\n", '["a", "b"]', "{{template}}\n", '{"a": 1}\n\nprose\n']
+    contents = ["{ a = 1 }\n{ b = 2 }\n", "[1] a note", "{{template}}\n", '{"a": 1}\n\nprose\n', "{ x }", '{"a']
+    contents += ['{"a": f(x),\n' + "x" * 2_000_000]
     for number, content in enumerate(contents):
         (corpus / f"{number}.txt").write_text(content)
 
-    assert texts() == {f"{number}.txt": content for number, content in enumerate(contents)}
+    assert texts(limit=3_000_000) == {f"{number}.txt": content for number, content in enumerate(contents)}
 
 
 def test_a_row_has_the_first_text_that_is_not_blank_and_an_odd_first_row_costs_that_row_alone(
@@ -141,7 +157,6 @@ def test_a_row_has_the_first_text_that_is_not_blank_and_an_odd_first_row_costs_t
 
 NO_TEXTS = {
     "a.jsonl": (b'{"body": "a", "id": 1}\n{"body": "b", "id": 2}\n', "0 of 2 rows have a text; fields: body, id"),
-    "a.csv": (b"id;text\n1;a\n2;b\n", "0 of 2 rows have a text; fields: id;text"),
     "b.csv": (b"id, text,Text\n1,a,b\n", "0 of 1 rows have a text; fields: id,  text, Text"),
     "a.json": (b'{\n "name": "package",\n "version": 1}', "0 of 1 rows have a text; fields: name, version"),
     "b.json": (b"// no JSON", "0 of 1 rows have a text; fields: none"),
@@ -173,20 +188,27 @@ def test_a_row_of_thousands_of_lines_is_named(corpus: Path, capsys: Said) -> Non
     assert "WARNING: corpus/a.csv: the row at line 2 has 2,002 lines: a stray quote?" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("encoding", "left"), [("cp1252", 8), ("utf-16", 20)])
+@pytest.mark.parametrize(
+    ("content", "left", "remedy"),
+    [
+        ("Köln".encode("cp1252"), 8, "iconv -f cp1252 -t utf-8"),
+        ("Köln".encode("utf-16"), 20, "iconv -f utf-16 -t utf-8"),
+        ("Köln ist schön\n".encode() + b"\xff", 36, "iconv -c -f utf-8 -t utf-8"),
+    ],
+)
 def test_what_is_not_utf_8_is_one_line_with_a_share_an_example_and_a_remedy(
-    corpus: Path, capsys: Said, encoding: str, left: int
+    corpus: Path, capsys: Said, content: bytes, left: int, remedy: str
 ) -> None:
     (corpus / "poem.txt").write_text("a poem")
     (corpus / ".hidden").write_text("x")
     for name in ("a.txt", "b.txt"):
-        (corpus / name).write_bytes("Köln".encode(encoding))
+        (corpus / name).write_bytes(content)
 
     texts()
 
     assert (
-        f"WARNING: left out 2 files or rows that are not UTF-8 ({left} of {left + 6} bytes), such as corpus/a.txt; "
-        f"if they are text: `iconv -f {encoding} -t utf-8`"
+        f"WARNING: left out 2 files, parts or rows that are not UTF-8 ({left} of {left + 6} bytes), such as "
+        f"corpus/a.txt; if they are text: `{remedy}`"
     ) in capsys.readouterr().out
 
 
@@ -225,7 +247,10 @@ def test_csv_as_spreadsheets_write_it(corpus: Path) -> None:
         ("a.csv", b"text,b\na\n", r"a\.csv: line 2 has 1 cells, and there are 2 columns"),
         ("a.csv", b"text,b\na,f(a, b)\n", r"a\.csv: line 2 has 3 cells, and there are 2 columns; quote a cell"),
         ("a.csv", b'text,b\na,"open\n', r"a\.csv: line 2 is not valid CSV \(unexpected end of data\)"),
-        ("a.csv", b"text\ncaf\xe9\n", r"a\.csv: line \d is not UTF-8: `iconv"),
+        ("a.csv", b"text\ncaf\xe9\n", r"a\.csv: line \d is not UTF-8: try `iconv -f cp1252"),
+        ("a.csv", b"id;text\n1;a, b\n", r"a\.csv: the columns seem to be separated by ';', not by ',': write commas"),
+        ("a.csv", b"id\ttext\n1\ta\n", r"a\.csv: the columns seem .* by '\\t', not by ',': rename it to \.tsv"),
+        ("a.tsv", b"id,text\n1,a\n", r"a\.tsv: the columns seem .* by ',', not by '\\t': rename it to \.csv"),
         ("a.csv", b"text,a,a\nx,1,2\n", r"a\.csv: several columns are named `a`"),
         ("a.parquet", b"PAR1", r"a\.parquet: no readable Parquet file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0)[:-3], r"a\.jsonl\.gz: cannot be read"),
@@ -314,28 +339,37 @@ def test_whatever_a_row_calls_its_licence_is_judged(words: list[str]) -> None:
 
 
 def test_what_is_no_text_is_left_out_and_counted_and_line_ends_stay(corpus: Path, capsys: Said) -> None:
+    lone, nul = "x = '\ud83d'\n", "x = 'a long string'\n" * 100 + "\0"
+    write_rows(corpus / "lone.jsonl", [{"text": lone}, {"text": nul}])
     rows = ["a = 1\r\nb = 2\r\n", "e = '\u2028\x85\x0b'\n", "nul = '\0'\n", "", " \r\n\t"]
     write_rows(corpus / "rows.jsonl", [{"text": text} for text in rows])
     for number, text in enumerate(rows):
         (corpus / f"{number}.py").write_bytes(text.encode())
     binary = pa.array(["x = 'ä'\n".encode(), b"caf\xe9"], pa.binary())
     pq.write_table(pa.table({"text": binary}), corpus / "a.parquet")
+    (corpus / "page.html").write_text("<p>a text</p>")
     for name in ("a.zip", "b.tar.gz", "c.TGZ", "d.7z"):
         (corpus / name).write_bytes(b"PK")
-    (corpus / "large.txt").write_text("x" * 300)
-    (corpus / "large.txt.gz").write_bytes(gzip.compress(b"x" * 300))
+    (corpus / "large.txt").write_text("x" * 3000)
+    (corpus / "large.txt.gz").write_bytes(gzip.compress(b"x" * 3000))
     with (corpus / "huge.txt").open("wb") as file:
         file.truncate(10**12)
 
-    assert sorted(texts(limit=200).values()) == sorted([*rows[:2] * 2, "x = 'ä'\n"])
+    assert sorted(texts(limit=2500).values()) == sorted([*rows[:2] * 2, "x = 'ä'\n", "<p>a text</p>"])
     assert left_out() == {
         "archive (unpack it)": 4,
         "binary (NUL bytes)": 2,
         "empty": 4,
         "larger than max_document_bytes": 3,
         "not UTF-8": 1,
+        "half of a surrogate pair (\\ud800 to \\udfff), which is no character (remove it)": 1,
+        "text with a few NUL bytes (`tr -d '\\000'` removes them)": 1,
     }
-    assert "left out 4: archive (unpack it)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "left out 4: archive (unpack it)" in said
+    assert "WARNING: left out 1: half of a surrogate pair" in said
+    assert "WARNING: left out 1: text with a few NUL bytes" in said
+    assert "WARNING: corpus/page.html: taken with its tags; `kind: html` takes the visible text" in said
 
 
 def test_a_name_that_is_not_utf_8_is_written_out(corpus: Path) -> None:
@@ -429,13 +463,25 @@ def test_a_book_is_cut_where_paragraphs_end_and_never_within_a_character(corpus:
     assert texts() == {"book.txt.gz": text, "page.txt": "a poem"}
 
 
-def test_a_large_file_that_is_no_text_is_left_out_as_one(corpus: Path) -> None:
-    (corpus / "a.txt").write_text("a poem")
+def test_a_flaw_costs_the_part_that_has_it_and_a_binary_file_is_left_out_as_one(corpus: Path, capsys: Said) -> None:
     (corpus / "picture.png").write_bytes(b"\x89PNG\0" * 5000)
-    (corpus / "old.txt").write_bytes("Köln\n".encode("latin-1") * 5000)
+    (corpus / "wide.txt").write_text("ein Wort\n" * 500, encoding="utf-16")
+    for name, flaw in (("blank", b"\n" * 1000), ("byte", b"\xff"), ("nul", b"\0")):
+        (corpus / f"{name}.txt").write_bytes(flaw + LINES[:5000].encode())
 
-    assert texts(part_bytes=1000) == {"a.txt": "a poem"}
-    assert left_out() == {"not UTF-8": 1, "binary (NUL bytes)": 1}
+    found = texts(part_bytes=1000, limit=2000)
+
+    rest = {
+        name: "".join(found[path] for path in sorted(found) if path.startswith(name))
+        for name in ("blank", "byte", "nul")
+    }
+    assert rest["blank"] == LINES[:5000]
+    for name in ("byte", "nul"):
+        assert 4000 <= len(rest[name]) < 5000
+        assert LINES[:5000].endswith(rest[name])
+    nuls = "text with a few NUL bytes (`tr -d '\\000'` removes them)"
+    assert left_out() == {"binary (NUL bytes)": 1, "empty": 1, "not UTF-8": 2, nuls: 1}
+    assert f"WARNING: left out 1: {nuls}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("part_bytes", [None, 1000])

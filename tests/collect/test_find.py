@@ -19,9 +19,8 @@ from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
 from stages.collect.find import find, remote_error
-from stages.collect.source_kinds import check_text
 from stages.formats.documents import Document
-from stages.runtime.atomic import LFS_POINTER, NOT_HERE
+from stages.runtime.atomic import LFS_POINTER
 from stages.runtime.errors import UnavailableError, UserError
 from tests.collect import collecting
 from tests.collect.collecting import left_out
@@ -76,7 +75,6 @@ def test_pointers_of_git_lfs_are_left_out_with_a_warning_that_names_the_command(
 
     assert [item.path for item in collect("corpus")] == ["corpus/own.py"]
     assert "WARNING: left out 4: Git LFS pointer, not the data (`git lfs pull` downloads it)" in capsys.readouterr().out
-    assert check_text(Path("corpus/a.txt").read_bytes()) == ("", NOT_HERE)  # as a URL gives it
 
 
 def test_links_pipes_and_hidden_files_are_left_out_unless_a_pattern_names_them() -> None:

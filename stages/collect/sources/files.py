@@ -8,10 +8,10 @@ from pydantic import Field
 
 from stages.collect.find import FoundFile, find, opened
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
-from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, check_text
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, is_binary
 from stages.formats.documents import without_query
-from stages.formats.rows import ending, looks_like_rows
-from stages.runtime.errors import UserError
+from stages.formats.rows import HEAD_BYTES, ending, looks_like_rows
+from stages.runtime.errors import UserError, visible
 
 ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files with a document a row, each also with one of `COMPRESSED`."""
@@ -20,8 +20,7 @@ PACKED = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".lz4")
 
 ARCHIVE = "archive (unpack it)"
 
-HEAD_BYTES = 2**20
-"""How far a text is looked at to tell whether it is rows."""
+WEB_PAGE = (".html", ".htm", ".xhtml")
 
 
 class FileSource(NamedSource):
@@ -52,7 +51,7 @@ class Files(FileSource):
 
     def items(self, limit: int) -> Iterator[SourceItem]:
         """The documents of each file, in the order of the files' names. Raises UserError for a file that cannot be
-        read, for broken rows, and for text that looks like rows."""
+        read, for broken rows, and for JSON under another name."""
         for file in find(self.globs):
             end = ending(without_query(file.name))
             if file.flaw or end in PACKED:
@@ -61,6 +60,8 @@ class Files(FileSource):
                 with opened(file) as stream:
                     yield from self._rows(file, end, stream, limit)
             else:
+                if end in WEB_PAGE:
+                    self.notes.append(visible(f"{file.name}: taken with its tags; `kind: html` takes the visible text"))
                 yield from self._text(file, limit)
 
     def _rows(self, file: FoundFile, end: str, stream: BinaryIO, limit: int) -> Iterator[SourceItem]:
@@ -79,14 +80,16 @@ class Files(FileSource):
         with opened(file) as stream:
             reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
             if looks_like_rows(reader.peek(HEAD_BYTES)):
-                raise UserError(f"{file.name}: looks like JSON rows: rename it to .jsonl (.json if it is an array)")
+                raise UserError(
+                    f"{file.name}: is JSON, not text: rename it to .jsonl or .json, or put it into .dvcignore"
+                )
             if self.part_bytes is None:
                 content = reader.read(limit + 1)
                 too_large = len(content) > limit
                 yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
                 return
             for number, (part, is_last) in enumerate(parts(cast("BinaryIO", reader), self.part_bytes), start=1):
-                if number == 1 and not is_last and check_text(part)[1]:
+                if number == 1 and not is_last and is_binary(part):
                     # All of it is left out, for the same reason.
                     yield self.item(file.name, part + reader.read(limit))
                     return

@@ -130,7 +130,7 @@ def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
             content = file.read_bytes()
             if looks_like_rows(content):
                 raise UserError(
-                    f"{file}: looks like JSON rows: rename it to .jsonl (an array: write one object a line)"
+                    f"{file}: is JSON, not text: rename it to .jsonl if it has an object a line, else write it so"
                 )
             yield None, {"text": content.decode("utf-8-sig")}
 

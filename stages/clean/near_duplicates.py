@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import EMPTY, PERMUTATIONS, ShardWords, WordHashes, read_words
+from stages.clean.words import EMPTY, PASSAGE_WORDS, PERMUTATIONS, ShardWords, WordHashes, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -28,9 +28,8 @@ MOST_KEPT = 1000
 """Kept documents of a bucket that others are compared with. Boilerplate puts unlike documents into one bucket, and
 comparing each with all of them would take time by the square of their number."""
 
-SHARED_PASSAGES = 0.3
-"""The least share of passages that near-duplicates have in common (about 0.5 if 8 % of the words are exchanged at
-random places, 0.0 for unlike texts of a hundred words)."""
+MOST_DEMANDED = 0.3
+"""The largest share of passages that near-duplicates need to have in common; unlike texts of 100 words have 0.0."""
 
 COMPARED_AT_ONCE = 1000
 """Documents whose words are in memory together."""
@@ -138,6 +137,14 @@ def rows_per_band(similarity: float) -> int:
     return max((rows for rows in range(1, PERMUTATIONS + 1) if probability(rows) >= FOUND_AT_THRESHOLD), default=1)
 
 
+def shared_passages(similarity: float) -> float:
+    """The least share of passages that near-duplicates have in common: half of what is left if words are exchanged at
+    random places. For example, of texts with a similarity of 0.7 each word is in the other one with a probability of
+    0.82, and each passage of five words with one of 0.38, so they share 0.38 / (2 - 0.38) = 0.23 of their passages."""
+    kept = (2 * similarity / (1 + similarity)) ** PASSAGE_WORDS
+    return min(MOST_DEMANDED, kept / (2 - kept) / 2)
+
+
 def find_near_duplicates(
     shards: Sequence[Path], ledger: pd.DataFrame, rows: RowNumbers, params: NearDuplicates
 ) -> dict[int, tuple[int, float]]:
@@ -163,7 +170,9 @@ def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDupl
         earlier = sorted({kept for kept_in_bucket in buckets_of[document] for kept in kept_in_bucket})
         similarities = corpus.similarities(document, earlier)
         alike = np.flatnonzero(similarities >= params.similarity)
-        alike = alike[corpus.shared_passages(document, [earlier[one] for one in alike]) >= SHARED_PASSAGES]
+        alike = alike[
+            corpus.shared_passages(document, [earlier[one] for one in alike]) >= shared_passages(params.similarity)
+        ]
         if len(alike):
             most = alike[similarities[alike].argmax()]
             yield NearDuplicate(document, earlier[most], float(similarities[most]))

@@ -42,7 +42,7 @@ class NearDuplicates(Section):
     """Documents that are alike, by the Jaccard similarity of their sets of words."""
 
     similarity: Annotated[float, Field(gt=0.3, le=1)]
-    """A document with at least this similarity to a kept one, and three tenths of its passages of five words, is
+    """A document with at least this similarity to a kept one, and enough of its passages of five words, is
     dropped (CodeParrot: 0.85, BigCode: 0.7). Lower: fewer documents, and more comparisons."""
     minimum_words: Count
     """Documents with fewer distinct words are not compared."""

@@ -123,6 +123,22 @@ def test_bands_find_a_pair_at_the_threshold_almost_surely(similarity: float) -> 
     assert 1 - (1 - similarity**rows) ** (PERMUTATIONS // rows) >= FOUND_AT_THRESHOLD
 
 
+@pytest.mark.parametrize("similarity", [0.7, 0.85])
+def test_copies_in_which_words_are_exchanged_at_random_places_are_found(similarity: float) -> None:
+    draw = random.Random(5)
+    words = [f"word{n}" for n in range(600)]
+    exchanged = int(600 * (1 - 2 * (similarity + 0.01) / (1 + similarity + 0.01)))
+    copies = []
+    for copy in range(40):
+        changed = {place: f"other{copy}x{place}" for place in draw.sample(range(600), exchanged)}
+        copies.append(" ".join(changed.get(place, word) for place, word in enumerate(words)))
+    documents = as_documents([" ".join(words), *copies])
+
+    found = near_duplicates(documents, PARAMS.model_copy(update={"similarity": similarity}))
+
+    assert len(found) >= 38
+
+
 def licensed(texts: list[str]) -> list[Document]:
     notice = "Copyright 2024 the authors, licensed under the Apache License, Version 2.0\n"
     return as_documents([notice + text for text in texts])

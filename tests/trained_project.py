@@ -10,7 +10,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
+from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import write_json
+from stages.formats.revision.execution import TRAIN_REPORT
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
 from stages.train.monitoring.results import write_tokenizer
@@ -20,7 +22,7 @@ CONTEXT_LENGTH = 32
 
 
 def write_trained_project(folder: Path) -> None:
-    """The data stages' real results, the report of a training, and a model that has learnt nothing."""
+    """The data stages' real results, and a model that has learnt nothing."""
     write_project(folder)
     write_sections(folder)
     shutil.copytree(ROOT / "deploy/launch", folder / "deploy/launch")
@@ -32,7 +34,6 @@ def write_trained_project(folder: Path) -> None:
         for stage in (collect, clean, train_tokenizer, tokenize):
             stage()
     write_model(folder)
-    write_json(folder / "reports/train.json", {"parameters": 12345, "steps": 3, "tokens": 99, "training_loss": 5.5})
 
 
 def write_sections(folder: Path, **changes: Any) -> None:
@@ -41,7 +42,7 @@ def write_sections(folder: Path, **changes: Any) -> None:
 
 
 def write_model(folder: Path, seed: int = 0) -> None:
-    """A GPT-2 of a few thousand random weights, with the project's tokenizer."""
+    """A GPT-2 of a few thousand random weights, with the project's tokenizer, and the report of its training."""
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=300, n_positions=CONTEXT_LENGTH, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
@@ -49,3 +50,5 @@ def write_model(folder: Path, seed: int = 0) -> None:
     shutil.rmtree(folder / "model", ignore_errors=True)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     write_tokenizer(folder / "model", eos_id=0, source=folder / "data/tokenizer")
+    report = {"parameters": 12345, "steps": 3, "tokens": 99, "training_loss": 5.5}
+    write_json(folder / TRAIN_REPORT, report | {"weights_sha256": weights_sha256(folder / "model")})

@@ -16,6 +16,7 @@ from stages.formats.evaluation.scores import (
 )
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
 from stages.formats.reports import REPORTS, read_json
+from stages.formats.revision.execution import TRAIN_REPORT
 from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
 from stages.runtime.errors import UserError
@@ -23,7 +24,6 @@ from stages.runtime.section import read_params_file
 from stages.runtime.stage import DVC_FILE, inputs_of
 
 CLEAN_REPORT = REPORTS / "clean.json"
-TRAIN_REPORT = REPORTS / "train.json"
 
 REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
 ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
@@ -83,8 +83,13 @@ def read_inputs() -> CardInputs:
 
 
 def require_declared(inputs: CardInputs) -> None:
-    """Reject a custom evaluation report that the stage does not list, or whose data set is a built-in one."""
+    """Reject a custom evaluation report of other weights, that is not listed, or whose data set is a built-in one."""
     for path, found in inputs.measurements.items():
+        if found.weights_sha256 != inputs.training["weights_sha256"]:
+            raise UserError(
+                f"{path}: measures other weights than those in {MODEL}/: list {MODEL} among the deps of its stage in "
+                f"{DVC_FILE} and run `dvc repro`"
+            )
         stage = inputs_of("stages.card")
         if stage and not stage.lists(path):
             raise UserError(

@@ -17,7 +17,7 @@ import yaml
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
 from stages.formats.reports import REPORTS, read_json
-from stages.formats.revision.execution import TRAIN_SPEED, Execution
+from stages.formats.revision.execution import TRAIN_REPORT, TRAIN_SPEED, Execution
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
@@ -141,6 +141,15 @@ def weights_hash() -> str:
     return combined_sha256([file_hash(file) for file in weight_files(MODEL)])
 
 
+def require_trained_weights() -> None:
+    """Raise UserError if the weights are not those that training recorded: DVC restores by name and reads nothing."""
+    if read_json(TRAIN_REPORT).get("weights_sha256") != weights_hash():
+        raise UserError(
+            f"{MODEL}: its weights are not those that training made ({TRAIN_REPORT}), so DVC's cache or remote has a "
+            f"damaged copy: `parrotflow doctor --cache` removes it from the cache; then delete {MODEL}/ and run again"
+        )
+
+
 def run_of_model() -> str | None:
     """The name of the run that made the model; None if no execution of these weights is recorded."""
     execution = training_execution()
@@ -153,6 +162,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     Raises UserError if the project is not as dvc.lock says, or the record would hold a credential.
     """
     stages = lock.published_stages()
+    require_trained_weights()
     archive, state = archive_source(stages, include_data=params.include_data)
     measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
     contents = lock.settings(stages) | measured | reports_of(stages)

@@ -73,6 +73,13 @@ def test_what_no_record_would_hold_is_refused(project: Path) -> None:
     read_inputs()
 
 
+def test_a_measurement_of_another_model_is_refused(project: Path) -> None:
+    write_riddles(weights_sha256="0" * 64)
+
+    with pytest.raises(UserError, match=r"^reports/riddles\.json: measures other weights .* list model among the deps"):
+        read_inputs()
+
+
 def test_a_damaged_report_is_an_error_and_one_of_another_kind_is_none(tmp_path: Path) -> None:
     report = tmp_path / "riddles.json"
     for text in ("{}", "[]", '{"format": "another"}'):

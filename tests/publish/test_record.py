@@ -62,6 +62,20 @@ def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made
     assert verify_files(REVISION) == []
 
 
+def test_weights_that_the_training_did_not_record_are_not_published(project: Path) -> None:
+    weights = Path("model/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+
+    with pytest.raises(
+        UserError, match=r"^model: its weights are not those that training made \(reports/train\.json\)"
+    ):
+        main()
+
+    assert not Path("published").exists()
+
+
 def test_the_sources_are_listed_with_what_was_used_of_them(project: Path) -> None:
     main()
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from stages.formats.reports import REPORTS, Report
 
+TRAIN_REPORT = REPORTS / "train.json"
 TRAIN_EXECUTION = REPORTS / "train_execution.json"
 TRAIN_SPEED = REPORTS / "train_speed.json"
 

@@ -28,6 +28,7 @@ from stages.formats.model_folder import (
 )
 from stages.formats.reports import CURVES, read_json, write_json
 from stages.formats.revision.execution import (
+    TRAIN_REPORT,
     TRAIN_SPEED,
     Execution,
     Session,
@@ -46,8 +47,6 @@ from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import device_name
 from stages.train.parallel import full_weights, uses_fsdp
 
-METRICS = Path("reports/train.json")
-
 
 class TrainingReport(BaseModel):
     """The result of the computation: the same on every machine up to rounding, the same bytes on the same machine.
@@ -57,6 +56,8 @@ class TrainingReport(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    weights_sha256: str
+    """Hash of the weights in `model/` (`model_folder.weights_sha256`): a damaged copy of them is not published."""
     parameters: int
     """As trained: the vocabulary is padded."""
     steps: int
@@ -86,22 +87,11 @@ def write_results(
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if not trainer.accelerator.is_main_process:
         return
-    exported = [checkpoints.path(step) for step in trainer.params.export_steps]
+    params = trainer.params
+    exported = [checkpoints.path(step) for step in params.export_steps]
     for path in exported:
         if problem := fault(path):
             raise UserError(f"train: {path}, of train.export_steps, is damaged: {problem}; delete it and run again")
-    params = trainer.params
-    report = TrainingReport(
-        parameters=trainer.eager.model.num_parameters(),
-        steps=progress.step,
-        tokens=params.tokens,
-        model_flops=float(trainer.throughput.flops_per_token * params.tokens),
-        training_loss=round(progress.training_loss, 6),
-        validation_loss=round(held_out.loss, 6),
-        validation_bits_per_byte=round(held_out.bits_per_byte, 6),
-        mixture=shares(trainer.order) or None,
-    )
-    write_json(METRICS, report.model_dump(exclude_none=True))
     with atomic_folder(CURVES) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
@@ -112,7 +102,20 @@ def write_results(
             weights = weights_in(path, like=trained)
             (folder / path.name).mkdir()
             save_model(plain_model(trainer.eager, weights, trainer.store.manifest), folder / path.name)
-    sha256, history = weights_sha256(MODEL), checkpoints.history
+        sha256 = weights_sha256(folder)
+        report = TrainingReport(
+            weights_sha256=sha256,
+            parameters=trainer.eager.model.num_parameters(),
+            steps=progress.step,
+            tokens=params.tokens,
+            model_flops=float(trainer.throughput.flops_per_token * params.tokens),
+            training_loss=round(progress.training_loss, 6),
+            validation_loss=round(held_out.loss, 6),
+            validation_bits_per_byte=round(held_out.bits_per_byte, 6),
+            mixture=shares(trainer.order) or None,
+        )
+        write_json(TRAIN_REPORT, report.model_dump(exclude_none=True))
+    history = checkpoints.history
     if trainer.throughput.tokens:  # else the session that trained has written it, or a kill has taken it
         write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})
     Execution(

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
-from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, computing_variables, limits
+from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_REPORT, Execution, computing_variables, limits
 from stages.runtime.errors import UserError
 from stages.train.monitoring.results import write_tokenizer
 from stages.train.monitoring.throughput import PROFILE, profiled_steps
@@ -40,6 +40,7 @@ def record(folder: Path) -> Execution:
 def test_the_record_names_what_can_change_a_bit_and_belongs_to_the_weights(finished: Path) -> None:
     found = record(finished)
     assert found.weights_sha256 == weights_sha256(finished / "model")
+    assert read_json(finished / TRAIN_REPORT)["weights_sha256"] == found.weights_sha256
     assert [found.fingerprint] == [path.name for path in (finished / ".parrotflow/checkpoints").iterdir()]
     (session,) = found.sessions
     assert (session.first_step, session.last_step) == (1, 6)

@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 from lm_eval import simple_evaluate
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks.manager import Kind, TaskDict
@@ -112,10 +113,23 @@ class _Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
             options = task.get_config("generation_kwargs") or {}
             if options.get("temperature"):
                 options.setdefault("do_sample", True)
+            if isinstance(task, ConfigurableTask):
+                _leave_the_question_out_of_its_examples(task)
             unknown = [metric for metric, function in getattr(task, "_metric_fn_list", {}).items() if function is None]
             if unknown:
                 raise ValueError(f"the metric `{unknown[0]}` is a script of the Hub, which is not run")
         return loaded
+
+
+def _leave_the_question_out_of_its_examples(task: ConfigurableTask) -> None:
+    """Make lm-eval draw the examples for a document from the others, if they are drawn from the scored split.
+
+    It does so only if `fewshot_split` and `test_split` are equal (`ConfigurableTask.fewshot_context`).
+    """
+    config, examples = task.config, task.fewshot_cfg
+    preset = None if examples.samples else config.training_split or config.validation_split or config.test_split
+    if (examples.split or preset) == (config.test_split or config.validation_split):
+        examples.split = config.test_split
 
 
 def _managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:

@@ -101,6 +101,24 @@ def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsy
     assert f"windows of {CONTEXT_LENGTH} tokens, and its training's sequences had 16" in said
 
 
+@pytest.mark.parametrize("split", ["test", "validation"])
+@pytest.mark.parametrize("named", [False, True])
+def test_the_examples_of_a_question_never_hold_its_answer(
+    project: Path, asked: list[Any], split: str, *, named: bool
+) -> None:
+    keys = {"test_split": None, f"{split}_split": split} | ({"fewshot_split": split} if named else {})
+    data = {"data_files": {split: "evaluation/tasks/answers.jsonl"}}
+    write_task(**keys, dataset_kwargs=data, num_fewshot=len(ANSWERS) - 1)
+
+    run(project, "own")
+
+    assert len(asked) == len(ANSWERS)
+    for (context, answer), *_ in asked:
+        *examples, question = context.split("\n\n")
+        assert len(examples) == len(ANSWERS) - 1
+        assert f"{question}{answer}" not in examples
+
+
 def test_a_task_that_fails_is_named_and_the_answers_of_the_others_are_kept(project: Path, asked: list[Any]) -> None:
     write_writing_task("longer", max_gen_toks=CONTEXT_LENGTH)
     write_task("after")

@@ -236,7 +236,8 @@ def _row(experiment: Experiment, cell: "Cell", run: Run | None) -> dict[str, Any
         row[name] = None if value is None else value / metric.scale
         if metric.interval:
             found = _report_value(reports, metric.interval)
-            pair = found if isinstance(found, list) and len(found) == 2 else (math.nan, math.nan)
+            has_width = isinstance(found, list) and len(found) == 2 and found[0] < found[1]  # older records have [0, 0]
+            pair = found if has_width else (math.nan, math.nan)
             bounds |= {f"{name} {side}": float(bound) / metric.scale for side, bound in zip(SIDES, pair, strict=True)}
     return row | bounds | known
 

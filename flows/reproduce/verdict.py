@@ -76,7 +76,7 @@ def compare_set(
         apart = "equal but for rounding" if equal else "more apart than rounding explains"
         reason = f"the same weights, {'equal' if ours == theirs else apart}"
     elif our_ends is None or their_ends is None:
-        equal, reason = False, "other weights, and a single document has no interval to be within"
+        equal, reason = False, "other weights, and fewer than ten documents have no interval to be within"
     else:
         far = [one for one in METRICS if not (is_within(published, found, one) and is_within(found, published, one))]
         equal = not far

@@ -1,23 +1,20 @@
 """Formats and table rows with which the model card's template is filled, besides the reports themselves."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from stages.card.inputs import CardInputs
 from stages.card.params import CardParams, Destination
 from stages.formats.evaluation.generation import Generation, Sample
-from stages.formats.evaluation.report import Interval
+from stages.formats.evaluation.report import FEWEST, Interval, score_interval
 from stages.formats.evaluation.scores import HarnessReport, PassAtK, ScoreReport, SetScore
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.provenance import run_name, step_name
 from stages.formats.sources import by_license, by_source
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
-
-FEWEST = 10
-"""Documents, or problems: a bootstrap over fewer covers far less than its 95 %, so no interval is shown."""
 
 PROMPT_CHARACTERS = 60
 """The most characters of a held-out document in the prompt."""
@@ -46,11 +43,11 @@ def filled_card(
     params: CardParams, destination: Destination, inputs: CardInputs, metadata: str, *, with_curves: bool
 ) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
-    formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, shown, step_name, verdict)
-    functions = (benchmarks, by_share, flat, pass_at_k, sizes, sorted, unpublished, without_width)
+    formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, scored, shown, step_name)
+    functions = (benchmarks, by_share, flat, pass_at_k, sizes, sorted, unpublished)
     return filled_template(
         TEMPLATE,
-        {one.__name__: one for one in formats}
+        {one.__name__: one for one in (*formats, verdict)}
         | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
         **{one.__name__: one for one in functions},
         texts=params,
@@ -60,7 +57,6 @@ def filled_card(
         with_curves=with_curves,
         prompt=example_prompt(params, inputs),
         citation_key="".join(filter(str.isalnum, destination.name)),
-        fewest=FEWEST,
     )
 
 
@@ -89,13 +85,9 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def between(interval: Interval | None, count: int, digits: str = "g") -> str:
-    """A bootstrap interval over a number of documents or problems, in words; empty if there is none."""
-    if interval is None:
-        return ""
-    if count < FEWEST:
-        return f"too few ({count})"
-    return " to ".join(format(end, digits) for end in interval)
+def between(interval: Interval | None, digits: str = "g") -> str:
+    """An interval in words; empty if there is none."""
+    return " to ".join(format(end, digits) for end in interval or ())
 
 
 def example_prompt(params: CardParams, inputs: CardInputs) -> str:
@@ -133,33 +125,31 @@ def pass_at_k(report: ScoreReport) -> list[tuple[str, SetScore, int, PassAtK]]:
     ]
 
 
-def without_width(scores: Iterable[tuple[str, SetScore, int, PassAtK]]) -> bool:
-    """True if an interval has no width."""
-    return any(one.interval_95 and one.interval_95[0] == one.interval_95[1] for *_, one in scores)
-
-
 def problems_from(found: SetScore, generation: Generation) -> str:
     """The file or data set whose problems these are; empty if one holds several sets."""
     receipt = generation.receipts.problem_sets.get(found.problems_sha256)
     return receipt.name if receipt else ""
 
 
-def problem_set_name(name: str, problems: int) -> str:
+def scored(found: SetScore) -> str:
+    """The number of problems behind pass@k, and of how many."""
+    return f"{found.problems - len(found.left_out):,}" + (f" of {found.problems:,}" if found.left_out else "")
+
+
+def problem_set_name(name: str, found: SetScore) -> str:
     """The name of a set of code problems in the card."""
-    return f"{name} ({problems:,} problems)"
+    return f"{name} ({scored(found)} problems)"
 
 
 def is_published(name: str, found: SetScore) -> bool:
-    """True if these are a benchmark's problems, by name and number."""
-    return found.problems in PUBLISHED.get(name, ())
+    """True if these are a benchmark's problems, by name and number, and none is left out."""
+    return found.problems in PUBLISHED.get(name, ()) and not found.left_out
 
 
 def unpublished(report: ScoreReport) -> str:
     """The sets that are no benchmark's; empty if all are."""
     return ", ".join(
-        problem_set_name(name, found.problems)
-        for name, found in sorted(report.sets.items())
-        if not is_published(name, found)
+        problem_set_name(name, found) for name, found in sorted(report.sets.items()) if not is_published(name, found)
     )
 
 
@@ -179,16 +169,14 @@ def benchmarks(report: HarnessReport) -> Iterator[tuple[str, ...]]:
             counts = (f"{task.documents:,}{limited}", str(task.num_fewshot))
         for metric, value in sorted(metrics.items()):
             shown_value = "none" if value is None else f"{value:g}"
-            yield name, metric, shown_value, between(*interval(report, name, metric)), *counts
+            yield name, metric, shown_value, between(interval(report, name, metric), ".4g"), *counts
 
 
-def interval(report: HarnessReport, name: str, metric: str) -> tuple[Interval | None, int, str]:
-    """The ends of a metric's 95 % interval, over how many documents (of a group that is not known), its format."""
+def interval(report: HarnessReport, name: str, metric: str) -> Interval | None:
+    """A metric's 95 % interval, from lm-eval's standard error; a group, which has no document count, as over ten."""
     documents = report.tasks[name].documents if name in report.tasks else FEWEST
     error, value = report.stderr.get(name, {}).get(metric), report.harness[name][metric]
-    if error is None or value is None:
-        return None, documents, "g"
-    return (value - 1.96 * error, value + 1.96 * error), documents, ".4g"
+    return None if error is None or value is None else score_interval(value, error, documents)
 
 
 def verdict(sample: Sample) -> str:

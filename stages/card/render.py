@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from huggingface_hub import EvalResult, ModelCardData
 
 from stages.card.card import (
-    FEWEST,
     between,
     drawn,
     example_prompt,
@@ -75,7 +74,7 @@ def held_out(evaluation: Evaluation) -> Iterator[EvalResult]:
             dataset_name="held-out documents",
             dataset_split="validation",
             metric_type=name,
-            metric_name=named(title, getattr(evaluation.interval_95, name), evaluation.documents),
+            metric_name=named(title, getattr(evaluation.interval_95, name)),
             metric_value=getattr(evaluation, name),
         )
 
@@ -90,9 +89,9 @@ def of_problems(report: ScoreReport, generation: Generation) -> Iterator[EvalRes
             task_type=TASK_TYPE,
             task_name="Code Generation",
             dataset_type=set_name,
-            dataset_name=problem_set_name(name, found.problems),
+            dataset_name=problem_set_name(name, found),
             metric_type=f"pass@{k}",
-            metric_name=named(f"pass@{k} ({samples}, {drawn(generation)})", score.interval_95, found.problems),
+            metric_name=named(f"pass@{k} ({samples}, {drawn(generation)})", score.interval_95),
             metric_value=score.value,
         )
 
@@ -108,7 +107,7 @@ def of_harness(report: HarnessReport) -> Iterator[EvalResult]:
                     dataset_type=name,
                     dataset_name=name,
                     metric_type=metric,
-                    metric_name=named(title, *interval(report, name, metric)),
+                    metric_name=named(title, interval(report, name, metric), ".4g"),
                     metric_value=value,
                 )
 
@@ -123,18 +122,14 @@ def measured(report: Measurements) -> Iterator[EvalResult]:
                 dataset_type=report.data_set,
                 dataset_name=report.title,
                 metric_type=name,
-                metric_name=named(title, metric.interval_95, metric.over),
+                metric_name=named(title, metric.interval_95),
                 metric_value=metric.value,
             )
 
 
-def named(metric: str, ends: Interval | None, count: int, digits: str = "g") -> str:
+def named(metric: str, ends: Interval | None, digits: str = "g") -> str:
     """A metric's name with its interval, for which the Hub's model-index has no field."""
-    if ends is None:
-        return metric
-    if count < FEWEST:
-        return f"{metric}, too few for an interval ({count})"
-    return f"{metric}, 95 % interval {between(ends, count, digits)}"
+    return f"{metric}, 95 % interval {between(ends, digits)}" if ends else metric
 
 
 SIZE_INCHES, DOTS_PER_INCH = (9.0, 3.4), 110

@@ -18,6 +18,7 @@ from stages.evaluate.likelihood.report import (
     evaluation_receipt,
     held_out_metrics,
     lost_text,
+    trained_on,
     write_document_losses,
 )
 from stages.evaluate.likelihood.score import ScoredSet, baseline_models, score_sets, trained_model
@@ -44,7 +45,7 @@ def main() -> None:
     measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
 
     ours = scored[: len(sets)]
-    notes = lost_text(scored)
+    notes = [*lost_text(scored), *trained_on(sets[1:])]
     for note in notes:
         print(f"note: {note}", flush=True)
     report = evaluation(measured, evaluation_receipt(ours, models, bootstrap, notes))

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stages.evaluate.bootstrap import Floats, interval_95, resampled_sums
+from stages.evaluate.intervals import FEW, Floats, ratio_interval
+from stages.evaluate.likelihood.documents import HeldOutSet
 from stages.evaluate.likelihood.score import ScoredModel, ScoredSet, Scores
-from stages.formats.documents import write_table
+from stages.formats.documents import CLEAN, read_shard, shard_paths, write_table
 from stages.formats.evaluation.report import (
+    FEWEST,
     BaselineComparison,
     Evaluation,
     EvaluationReceipt,
@@ -27,7 +29,7 @@ from stages.formats.evaluation.report import (
 )
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import releases, significant
-from stages.formats.tokens import VALIDATION
+from stages.formats.tokens import TRAIN, VALIDATION
 
 GZIP = 31
 """zlib's `wbits` for a gzip container with the largest window."""
@@ -53,24 +55,20 @@ DOCUMENT_LOSS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """How intervals are drawn."""
+    """How the intervals of many documents are drawn."""
 
     resamples: int
     seed: int
 
     def intervals(self, columns: Floats) -> dict[str, Interval | None]:
-        """The intervals of loss, perplexity and bits per byte, given these documents' nats, tokens and bytes.
-
-        They are None for a single document, which cannot vary.
-        """
-        if len(columns) < 2:
-            return dict.fromkeys(METRICS)
-        drawn = series(resampled_sums(columns, self.resamples, self.seed))
-        return {name: interval_95(values) for name, values in drawn.items()}
+        """The intervals of loss, perplexity and bits per byte, given these documents' nats, tokens and bytes."""
+        loss = ratio_interval(columns[:, 0], columns[:, 1], self.resamples, self.seed)
+        perplexity = loss and (significant(math.exp(loss[0])), significant(math.exp(loss[1])))
+        return {"loss": loss, "perplexity": perplexity, "bits_per_byte": self.interval(columns)}
 
     def interval(self, columns: Floats) -> Interval | None:
         """The interval of bits per byte."""
-        return self.intervals(columns)["bits_per_byte"]
+        return ratio_interval(columns[:, 0], math.log(2) * columns[:, 2], self.resamples, self.seed)
 
 
 def write_document_losses(scored: Iterable[ScoredSet]) -> None:
@@ -97,7 +95,7 @@ def held_out_metrics(
     baselines: Mapping[str, Scores],
     bootstrap: Bootstrap,
 ) -> HeldOutMetrics:
-    """Sum up a set's losses; intervals by drawing documents with replacement."""
+    """Sum up a set's losses, with intervals over its documents."""
     columns = scores.columns
     by_source, by_length = (parts(columns, names) for names in (scores.sources, scores.lengths))
     return HeldOutMetrics(
@@ -119,17 +117,12 @@ def held_out_metrics(
 
 
 def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> BaselineComparison:
-    """The difference in bits per byte over the same documents, drawn together (paired bootstrap)."""
-    columns = np.stack([ours.nats - theirs.nats, ours.bytes], axis=1).astype(np.float64)
-    total = columns.sum(axis=0)
-    interval = None
-    if len(columns) > 1:
-        nats, text_bytes = resampled_sums(columns, bootstrap.resamples, bootstrap.seed).T
-        interval = interval_95(nats / (math.log(2) * text_bytes))
+    """The difference in bits per byte over the same documents, with the interval of the paired differences."""
+    nats, bits = ours.nats - theirs.nats, np.asarray(math.log(2) * ours.bytes, np.float64)
     return BaselineComparison(
         bits_per_byte=bits_per_byte(theirs.columns),
-        difference=significant(total[0] / (math.log(2) * total[1])),
-        difference_interval_95=interval,
+        difference=significant(float(nats.sum() / bits.sum())),
+        difference_interval_95=ratio_interval(nats, bits, bootstrap.resamples, bootstrap.seed),
     )
 
 
@@ -185,6 +178,19 @@ def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
     ]
 
 
+def trained_on(further: Sequence[HeldOutSet]) -> list[str]:
+    """A sentence for each set of `evaluate.sets` with documents that are in the training data, byte for byte."""
+    asked = {name for one in further for name in one.facts["id"]}
+    shards = shard_paths(CLEAN / TRAIN) if asked else []
+    known = {name for shard in shards for name in read_shard(shard, ["id"])["id"].to_pylist() if name in asked}
+    counts = {one.name: (int(one.facts["id"].isin(known).sum()), len(one.facts)) for one in further}
+    return [
+        f"{count:,} of {total:,} documents of {name} are in the training data."
+        for name, (count, total) in counts.items()
+        if count
+    ]
+
+
 def evaluation_receipt(
     scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, notes: Sequence[str]
 ) -> EvaluationReceipt:
@@ -229,7 +235,8 @@ def convention(model: ScoredModel, resamples: int) -> str:
         f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
         f"bytes of the text; float32. "
-        f"Intervals: 95 % percentile bootstrap over documents, {resamples} draws. "
+        f"Intervals: 95 % over documents, by percentile bootstrap ({resamples} draws), up to {FEW} documents by "
+        f"Student's t and the jackknife, of fewer than {FEWEST} none. "
         "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
         "back over tokens already scored, to be full), and it does not score the closing id."

@@ -16,7 +16,7 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from stages.evaluate.bootstrap import Floats
+from stages.evaluate.intervals import Floats
 from stages.evaluate.likelihood.documents import (
     HeldOutSet,
     ScoringPlan,

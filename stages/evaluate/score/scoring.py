@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import numpy as np
 from rich.progress import track
 
-from stages.evaluate.bootstrap import interval_95, resampled_sums
+from stages.evaluate.intervals import FEW, ratio_interval
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, end_all, judge, require_isolation
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
+from stages.formats.evaluation.report import FEWEST, score_interval
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
 from stages.runtime.errors import UserError
@@ -127,12 +128,13 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> PassAtK:
-    """The mean over problems, given as (samples, passed), and its interval by drawing problems with replacement."""
-    values = np.array([[pass_at_k(samples, passed, k)] for samples, passed in counts])
+    """The mean over problems, given as (samples, passed), and its interval over problems."""
+    values = np.array([pass_at_k(samples, passed, k) for samples, passed in counts])
     value = significant(float(values.mean()))
-    if len(values) < 2:  # a single problem is the same in each draw
-        return PassAtK(value=value, interval_95=None)
-    return PassAtK(value=value, interval_95=interval_95(resampled_sums(values, resamples, seed)[:, 0] / len(values)))
+    ends = ratio_interval(values, np.ones(len(values)), resamples, seed)
+    if ends and value in (0, 1):  # all or none pass
+        ends = score_interval(value, 0.0, len(values))
+    return PassAtK(value=value, interval_95=ends and (max(ends[0], 0.0), min(ends[1], 1.0)))
 
 
 def score_report(
@@ -189,8 +191,9 @@ def _set_score(
 def _convention(params: ScoreParams) -> str:
     limits = params.limits
     return (
-        "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % percentile "
-        f"bootstrap over problems, {params.bootstrap_resamples} draws, seed {params.seed}. A program is the "
+        "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % over problems, "
+        f"by percentile bootstrap ({params.bootstrap_resamples} draws, seed {params.seed}), up to {FEW} problems by "
+        f"Student's t, of fewer than {FEWEST} none, exact (Clopper-Pearson) if all or none pass. A program is the "
         f"completion and its tests in one, as in the benchmark's own executor; each has {limits.cpu_seconds} s of "
         f"processor time, {limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal "
         "programs were run once, with hash seed 0 and random seed 0."

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from pydantic import BaseModel
 
-from stages.formats.reports import Report
+from stages.formats.reports import Report, significant
 
 EVALUATE_REPORT = Path("reports/evaluate.json")
 LOSS_BY_POSITION = Path("reports/loss_by_position")
@@ -18,9 +18,29 @@ LOSS_BY_POSITION = Path("reports/loss_by_position")
 Interval: TypeAlias = tuple[float, float]
 """The ends of a 95 % interval."""
 
+FEWEST = 10
+"""Documents, or problems: over fewer the spread is not known, and no interval is given."""
+
+
+def t_interval(value: float, error: float, count: int) -> Interval | None:
+    """Student's t interval, given the standard error over `count` documents; None for fewer than `FEWEST`."""
+    if count < FEWEST:
+        return None
+    degrees = count - 1
+    quantile = 1.959964 + 2.37232 / degrees + 2.82257 / degrees**2 + 2.55594 / degrees**3  # Abramowitz-Stegun 26.7.5
+    return significant(value - quantile * error), significant(value + quantile * error)
+
+
+def score_interval(value: float, error: float, count: int) -> Interval | None:
+    """As `t_interval`; exact (Clopper and Pearson 1934) for a share of 0 or 1, which has no spread to go by."""
+    if error or value not in (0, 1) or count < FEWEST:
+        return t_interval(value, error, count)
+    other_end = significant(1 - 0.025 ** (1 / count))
+    return (0.0, other_end) if value == 0 else (significant(1 - other_end), 1.0)
+
 
 class Intervals(BaseModel, frozen=True, extra="forbid"):
-    """Bootstrap intervals over documents, by the name of the metric; null of a single document, which cannot vary."""
+    """Intervals over documents, by the name of the metric; null of fewer than ten documents."""
 
     bits_per_byte: Interval | None
     loss: Interval | None
@@ -37,7 +57,7 @@ class BaselineComparison(BaseModel, frozen=True, extra="forbid"):
     difference: float
     """Bits per byte of the model less those of the baseline: below 0 the model is better."""
     difference_interval_95: Interval | None
-    """Paired bootstrap: both are measured on the same draw of documents. Null of a single one."""
+    """Paired: over the differences by document. Null of fewer than ten documents."""
 
 
 class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):

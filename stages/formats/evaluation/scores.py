@@ -49,7 +49,7 @@ class PassAtK(BaseModel, frozen=True, extra="forbid"):
 
     value: float
     interval_95: tuple[float, float] | None
-    """By bootstrap over problems; null for a single problem."""
+    """Over problems; null for fewer than ten."""
 
 
 class SetScore(BaseModel, frozen=True, extra="forbid"):

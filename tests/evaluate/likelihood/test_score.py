@@ -125,6 +125,7 @@ def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> Non
             metrics.bits_per_byte, rel=1e-5
         )
         for name, interval in intervals.items():
+            assert (interval is None) == (list(names).count(name) < 10)
             assert interval is None or interval[0] <= values[name] <= interval[1]
     assert metrics.interval_95.bits_per_byte_per_source["alone"] is None
 
@@ -143,10 +144,11 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
     assert high - low > 0.05
 
 
-def test_a_single_document_has_no_interval() -> None:
-    one = scores(documents=1)
+@pytest.mark.parametrize("documents", [1, 9])
+def test_fewer_than_ten_documents_have_no_interval(documents: int) -> None:
+    few = scores(documents=documents)
 
-    metrics = held_out_metrics(one, 0.0, COMPRESSED, {"base": one}, BOOTSTRAP)
+    metrics = held_out_metrics(few, 0.0, COMPRESSED, {"base": few}, BOOTSTRAP)
 
     assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
     assert metrics.compared["base"].difference_interval_95 is None

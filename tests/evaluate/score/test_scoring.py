@@ -1,4 +1,4 @@
-"""pass@k and its interval: the share of choices that hold one that passes, and draws with replacement."""
+"""pass@k is the share of choices that hold one that passes, and its interval covers what it says."""
 
 from itertools import combinations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.evaluate import bootstrap
-from stages.evaluate.bootstrap import interval_95, resampled_sums
+from stages.evaluate import intervals
+from stages.evaluate.intervals import ratio_interval, resampled_sums
 from stages.evaluate.score.scoring import first_pass_at_k, mean_pass_at_k, pass_at_k, set_name
 from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
 
@@ -38,7 +38,7 @@ def test_it_grows_with_k_and_with_what_passes_and_stays_a_probability(samples: i
 
 
 def test_the_mean_is_over_problems_and_its_interval_holds_it() -> None:
-    counts = [(10, 0), (10, 10), (10, 5), (10, 1)]
+    counts = [(10, 0), (10, 10), (10, 5), (10, 1)] * 4
 
     score = mean_pass_at_k(counts, 1, resamples=500, seed=0)
 
@@ -48,8 +48,17 @@ def test_the_mean_is_over_problems_and_its_interval_holds_it() -> None:
     assert mean_pass_at_k(counts, 1, resamples=500, seed=0) == score
 
 
-def test_a_single_problem_has_no_interval() -> None:
-    assert mean_pass_at_k([(4, 1)], 1, resamples=100, seed=0) == PassAtK(value=0.25, interval_95=None)
+def test_fewer_than_ten_problems_have_no_interval() -> None:
+    assert mean_pass_at_k([(4, 1)] * 9, 1, resamples=100, seed=0) == PassAtK(value=0.25, interval_95=None)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_the_interval_of_all_or_none_is_the_exact_one(k: int) -> None:
+    """R: binom.test(0, 12) and binom.test(12, 12)."""
+    for passed, ends in ((0, (0.0, 0.264648)), (4, (0.735352, 1.0))):
+        score = mean_pass_at_k([(4, passed)] * 12, k, resamples=100, seed=0)
+
+        assert score.interval_95 == pytest.approx(ends, abs=1e-6)
 
 
 def test_the_set_of_a_problem_is_named_by_its_task_id() -> None:
@@ -85,16 +94,35 @@ def test_the_columns_of_a_resample_are_sums_over_the_same_draw() -> None:
 def test_a_draw_in_chunks_is_the_draw_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = np.arange(20.0).reshape(10, 2)
     at_once = resampled_sums(columns, 100, seed=3)
-    monkeypatch.setattr(bootstrap, "CHUNK_ENTRIES", 70)
+    monkeypatch.setattr(intervals, "CHUNK_ENTRIES", 70)
 
     np.testing.assert_array_equal(resampled_sums(columns, 100, seed=3), at_once)
 
 
 def test_the_interval_has_the_width_that_theory_says() -> None:
-    values = np.random.default_rng(0).normal(5.0, 2.0, size=(400, 1))
+    values = np.random.default_rng(0).normal(5.0, 2.0, size=400)
 
-    low, high = interval_95(resampled_sums(values, 4000, seed=1)[:, 0] / 400)
+    ends = ratio_interval(values, np.ones(400), 4000, seed=1)
 
     half = 1.96 * values.std() / 20
-    assert low == pytest.approx(values.mean() - half, abs=0.03)
-    assert high == pytest.approx(values.mean() + half, abs=0.03)
+    assert ends == pytest.approx((values.mean() - half, values.mean() + half), abs=0.03)
+
+
+@pytest.mark.parametrize(("documents", "least"), [(10, 0.89), (37, 0.91)])
+def test_the_interval_of_few_documents_of_very_different_sizes_covers_the_ratio(documents: int, least: float) -> None:
+    """By bootstrap 85 and 90 % of them did."""
+    generator = np.random.default_rng(0)
+    sizes = generator.lognormal(8, 1.3, 100_000)
+    nats = 1.5 * sizes * np.exp(generator.normal(0, 0.25, 100_000)) * (sizes / sizes.mean()) ** -0.05
+    covered = 0
+    for _ in range(1000):
+        drawn = generator.integers(0, 100_000, documents)
+        low, high = ratio_interval(nats[drawn], sizes[drawn], 100, seed=0) or (0, 0)
+        covered += low <= nats.sum() / sizes.sum() <= high
+
+    assert covered / 1000 >= least
+
+
+def test_the_difference_of_equal_models_is_zero_and_fewer_than_ten_documents_have_no_interval() -> None:
+    assert ratio_interval(np.zeros(12), np.ones(12), 100, seed=0) == (0.0, 0.0)
+    assert ratio_interval(np.arange(9.0), np.ones(9), 100, seed=0) is None

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.forms import escape_tex, markdown, printed, tex
+from flows.experiments.runs import tidy
 from flows.experiments.statistics import estimate, paired_difference
 from flows.experiments.tables import Entry, Table, differences_table, means_table
 from stages.runtime.errors import UserError
-from tests.flows.experiments.some_runs import some_data
+from tests.flows.experiments.small_experiment import small_experiment
+from tests.flows.experiments.some_runs import finished, some_data
 
 
 def entry_at(table: Table, row: str, column: str) -> Entry:
@@ -35,6 +37,15 @@ def test_an_entry_is_the_mean_of_the_seeds_with_its_spread(tmp_path: Path) -> No
     assert printed(entry_at(main, "w2, a", "cost")) == "4.0"  # equal in all seeds: no spread
     assert "95 % interval of the mean over seeds, by Student's t; n = 3 seeds (0, 1, 2)." in main.footnotes[0]
     assert "the runs' own 95 % interval" in main.footnotes[1]
+
+
+def test_an_interval_without_width_which_older_records_have_is_not_printed(tmp_path: Path) -> None:
+    experiment, cells = small_experiment(tmp_path)
+    reports = {"scores.json": {"loss": 0.0, "interval": [0.0, 0.0], "cost": 1.0}}
+
+    data = tidy("some", experiment, cells, [finished(cells[0]).model_copy(update={"reports": reports})])
+
+    assert data.frame[["loss low", "loss high"]].isna().all(axis=None)
 
 
 def test_a_metric_without_decimals_has_three_or_none_if_its_numbers_are_whole(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Confidence intervals over documents or problems: percentile bootstrap (Efron 1979); for few of them the jackknife.
+
+A bootstrap over few covers less than its 95 %: over 10 documents of very different sizes 85 %, over 37 of them 90 %.
+A t interval with the jackknife's standard error (Tukey 1958) covers 91 % and 93 %.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from stages.formats.evaluation.report import Interval, t_interval
+from stages.formats.reports import significant
+
+Floats = npt.NDArray[np.float64]
+
+FEW = 50
+"""Documents, up to which the jackknife is used."""
+
+CHUNK_ENTRIES = 2**22
+"""Draws held in memory at once: 32 MB of counts."""
+
+
+def resampled_sums(columns: Floats, resamples: int, seed: int) -> Floats:
+    """Sums of each column over documents drawn with replacement; (documents, columns) -> (resamples, columns).
+
+    The columns of one resample are sums over the same draw.
+    """
+    documents = len(columns)
+    generator = np.random.default_rng(seed)
+    rows_at_once = max(1, CHUNK_ENTRIES // documents)
+    parts = []
+    for first in range(0, resamples, rows_at_once):
+        rows = min(rows_at_once, resamples - first)
+        # Only how often each document is drawn matters: a matrix product with the counts gives the sums.
+        draws = generator.multinomial(documents, np.full(documents, 1 / documents), size=rows)
+        parts.append(draws.astype(np.float64) @ columns)
+    return np.concatenate(parts)
+
+
+def ratio_interval(above: Floats, below: Floats, resamples: int, seed: int) -> Interval | None:
+    """The interval of sum(above) / sum(below), each of shape (documents,); None for fewer than `FEWEST`."""
+    count = len(above)
+    if count > FEW:
+        sums = resampled_sums(np.stack([above, below], axis=1), resamples, seed)
+        low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
+        return significant(float(low)), significant(float(high))
+    without = (above.sum() - above) / np.maximum(below.sum() - below, np.finfo(float).tiny)
+    error = np.sqrt((count - 1) * without.var())
+    return t_interval(float(above.sum() / below.sum()), float(error), count)

@@ -13,6 +13,7 @@ from stages.formats.evaluation.scores import HarnessReport, PassAtK, ScoreReport
 from stages.formats.pages import Markdown, filled_template
 from stages.formats.revision.provenance import run_name, step_name
 from stages.formats.sources import by_license, by_source
+from stages.formats.tokens import read_of_corpus
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
@@ -43,11 +44,11 @@ def filled_card(
     params: CardParams, destination: Destination, inputs: CardInputs, metadata: str, *, with_curves: bool
 ) -> str:
     """README.md with this YAML at its head. With curves it shows `curves.png`."""
-    formats = (between, by_license, by_source, drawn, problems_from, run_name, one_line, scored, shown, step_name)
+    formats = (between, by_license, by_source, drawn, problems_from, read_of_corpus, run_name, one_line, scored, shown)
     functions = (benchmarks, by_share, flat, pass_at_k, sizes, sorted, unpublished)
     return filled_template(
         TEMPLATE,
-        {one.__name__: one for one in (*formats, verdict)}
+        {one.__name__: one for one in (*formats, step_name, verdict)}
         | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
         **{one.__name__: one for one in functions},
         texts=params,

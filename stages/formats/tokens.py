@@ -45,6 +45,11 @@ Dtype: TypeAlias = Literal["uint16", "uint32"]
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 
+def read_of_corpus(tokens: int, corpus: int) -> str:
+    """How much of a corpus of so many tokens a training reads, in words."""
+    return f"{tokens:,} tokens of a corpus of {corpus:,} ({tokens / corpus:.2f} epochs)"
+
+
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
     """What the manifest says of one shard."""

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 import torch
 from transformers import AutoModelForCausalLM
 
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore, read_of_corpus
 from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import check_section, read_params_file, value_at
@@ -158,7 +158,7 @@ class Dial:
             return lines
         epochs = recipe.tokens / self.corpus_tokens
         of = " of the mixture's sources, which it reads unequally often" if self.params.mixture else ""
-        lines.append(f"corpus: {epochs:.2f} epochs over {self.corpus_tokens:,} tokens{of}")
+        lines.append(f"corpus: {read_of_corpus(recipe.tokens, self.corpus_tokens)}{of}")
         if epochs > HELPFUL_EPOCHS:
             lines.append(
                 "corpus: this repeats the data too often, more text would help: in experiments/presets.yaml 3.5 epochs "

@@ -23,7 +23,7 @@ from transformers import PreTrainedConfig
 
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_SPEED
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore, read_of_corpus
 from stages.runtime.errors import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import LaunchConfig, launch_config
@@ -78,6 +78,8 @@ class Forecast:
     parameters: int
     """As trained: the vocabulary is padded."""
     flops_per_token: int
+    corpus_tokens: int
+    """0 if the tokens are not made yet."""
     state: Mapping[StatePart, int]
     """Bytes that each process keeps between steps."""
     capacity: int
@@ -104,10 +106,13 @@ class Forecast:
         if rate is not None:
             took = duration(self.params.tokens / rate)
             time = f"about {took} at {rate:,.0f} tokens/s, measured for this model on {device}"
+        tokens = f"{self.params.tokens:,} tokens"
+        if self.corpus_tokens:
+            tokens = read_of_corpus(self.params.tokens, self.corpus_tokens)
         each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
         return [
             f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
-            f"{self.params.tokens:,} tokens in {self.params.max_steps:,} steps are "
+            f"{tokens} in {self.params.max_steps:,} steps are "
             f"{scaled(self.params.tokens * self.flops_per_token, 'FLOPs')}",
             f"time: {time}",
             f"memory: {self.memory} in {each}, and activations ({self.params.precision})",
@@ -198,6 +203,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         launch,
         parameters=model.num_parameters(),
         flops_per_token=flops,
+        corpus_tokens=vocabulary.tokens,
         state={part: size // launch.shards for part, size in state.items()},
         capacity=device_memory(launch.device_type) // own,
         tokens_per_second=measured_speed(flops, launch, params.precision),

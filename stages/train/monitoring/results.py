@@ -63,6 +63,8 @@ class TrainingReport(BaseModel):
     steps: int
     tokens: int
     """Trained on; a token that is read in two epochs counts twice."""
+    epochs: float
+    """`tokens` as a share of the training split."""
     model_flops: float
     """Floating-point operations of the model for these tokens, forward and backward, by `flops_per_token`. Held-out
     evaluation, the optimizer and what is computed again to save memory do not count."""
@@ -108,6 +110,7 @@ def write_results(
             parameters=trainer.eager.model.num_parameters(),
             steps=progress.step,
             tokens=params.tokens,
+            epochs=round(params.tokens / trainer.store.manifest.tokens, 4),
             model_flops=float(trainer.throughput.flops_per_token * params.tokens),
             training_loss=round(progress.training_loss, 6),
             validation_loss=round(held_out.loss, 6),

@@ -44,7 +44,7 @@ def test_what_was_measured_and_what_is_extrapolated_is_said() -> None:
 def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
     recipe, lines = dial(corpus_tokens=50_000).for_flops(1e12)
 
-    assert f"corpus: {recipe.tokens / 50_000:.2f} epochs over 50,000 tokens" in lines
+    assert f"corpus: {recipe.tokens:,} tokens of a corpus of 50,000 ({recipe.tokens / 50_000:.2f} epochs)" in lines
     assert "more text would help" in lines[-1]
     assert "more text" not in "\n".join(dial(corpus_tokens=recipe.tokens).for_flops(1e12)[1])
     assert recipe.model.parameters >= dial().for_flops(1e12)[0].model.parameters

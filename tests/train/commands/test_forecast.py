@@ -55,6 +55,8 @@ def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
     model, time, memory = found.lines
     assert f"{found.parameters:,} parameters" in model
     assert f"{found.params.tokens:,} tokens in 20 steps" in model
+    corpus = replace(found, corpus_tokens=2 * found.params.tokens)
+    assert f"tokens of a corpus of {2 * found.params.tokens:,} (0.50 epochs) in 20 steps" in corpus.lines[0]
     assert found.params.tokens == 20 * 8 * found.params.sequence_length
     assert time.startswith("time: ")
     assert all(f"{part} " in memory for part in ("weights", "gradients", "optimizer"))

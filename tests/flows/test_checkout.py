@@ -1,5 +1,6 @@
 """The checkout of a deployment: what it takes from each side, and that nothing computed is lost."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flows.checkout import (
 )
 from stages.runtime.errors import UnavailableError, UserError
 from tests.flows.toy import add_submodule, git, make_toy
+from tests.small_project import ROOT
 
 DVC_YAML = """\
 stages:
@@ -142,6 +144,19 @@ def test_it_has_the_files_of_submodules(source: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
 
     assert (checkout(source) / "corpus/texts/text.txt").read_text() == "of the submodule"
+
+
+@pytest.mark.parametrize("data", ["corpus", "evaluation"])
+def test_git_converts_no_line_ends_of_data_although_a_project_asks_for_it_elsewhere(source: Path, data: str) -> None:
+    work = source.parent / "work"
+    (work / data / "mine").mkdir(parents=True)
+    shutil.copy(ROOT / data / ".gitattributes", work / data)
+    (work / ".gitattributes").write_text("* text=auto\n")
+    (work / data / "mine/a.txt").write_bytes(b"one\r\ntwo\r\n")
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+
+    assert (checkout(source) / data / "mine/a.txt").read_bytes() == b"one\r\ntwo\r\n"
 
 
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:

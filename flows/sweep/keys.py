@@ -26,6 +26,7 @@ from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.sweep import clone
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
+from stages.runtime.stage_code import FOLDER, code_in, file_changes
 
 if TYPE_CHECKING:
     from flows.sweep.run_cells import Batch
@@ -92,8 +93,16 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
 
 
 def require_same(here: dict[str, str], there: dict[str, str]) -> None:
-    """Raise UserError if a clone does not have what the stages read here: new or ignored files, other line ends."""
-    if differ := sorted(path for path in here if here[path] != there.get(path)):
+    """Raise UserError if the planning clone does not have what the stages read: new or ignored files, other line ends.
+
+    Of a stage's code, the files are named.
+    """
+    if differ := [path for path in here if here[path] != there.get(path)]:
+        codes = {
+            path: (code_in(PLANNING / path), code_in(Path(path))) for path in differ if Path(path).parent == FOLDER
+        }
+        changes = {path: file_changes(old, new) for path, (old, new) in codes.items() if old and new}
+        differ = sorted({file for path in differ for file in changes.get(path) or [path]})
         path = differ[0]
         raise UserError(
             f"{', '.join(differ[:5])}: a clone of the last commit, in which cells run, has something else there. "

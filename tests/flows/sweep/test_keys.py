@@ -40,6 +40,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_code_that_the_last_commit_does_not_have_is_named_by_its_file(project: Path) -> None:
+    head = clone.head_commit()
+    OWN.write_text("import rich\n")
+
+    with pytest.raises(UserError, match=rf"^{OWN}: a clone of the last commit.*`git add {OWN}`"):
+        keys_of_cells([CELL], ["train"], head)
+
+
 def keys(*targets: str) -> dict[str, str]:
     """The keys of the cell's stages at HEAD."""
     return keys_of_cells([CELL], targets, clone.head_commit())[CELL.id]

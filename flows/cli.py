@@ -82,8 +82,8 @@ def why(
     from rich.console import Console
 
     from flows.plan.graph import make_plan
-    from flows.plan.settings import check_params, section_warnings
     from flows.run.terminal import plan_table
+    from stages.runtime.preflight import check_before_run, check_params
 
     check_params()
     plan = make_plan(targets, force=force)
@@ -92,8 +92,7 @@ def why(
         return
     console = Console(highlight=False)
     console.print(plan_table(plan))
-    for warning in section_warnings([stage.name for stage in plan.to_do]):
-        console.print(f"warning: {warning}", style="yellow", markup=False)
+    check_before_run([stage.name for stage in plan.to_do])
     if not plan.to_do:
         console.print("\nEverything is up to date.")
         return
@@ -121,7 +120,8 @@ def params(*words: str, yes: bool = False) -> None:
 
     from flows.project import compose
     from stages.runtime.atomic import atomic_write
-    from stages.runtime.section import PARAMS_FILE
+    from stages.runtime.preflight import check_before_run
+    from stages.runtime.section import PARAMS_FILE, as_dvc_reads
 
     console = Console(highlight=False, soft_wrap=True)
     if not words:
@@ -137,6 +137,10 @@ def params(*words: str, yes: bool = False) -> None:
     if not lines:
         console.print("params.yaml says so already.")
         return
+    try:
+        check_before_run(values=as_dvc_reads(after))
+    except UserError as error:
+        console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
     if compose.changes_training(before, after):
         console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():

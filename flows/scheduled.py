@@ -32,13 +32,13 @@ from flows.checkout import (
 from flows.dvc_repo import fetch_run_cache, push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages, state_of
-from flows.plan.settings import check_params
 from flows.project.compose import composed_text
 from flows.run.locks import run_lock
 from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UnavailableError, UserError
+from stages.runtime.preflight import check_params
 from stages.runtime.section import PARAMS_FILE
 
 PREFECT_YAML = Path("prefect.yaml")

@@ -9,7 +9,7 @@ from pathlib import Path
 from docs._build.schema_tables import one_line, tables
 from flows import cli
 from flows.environment import OF_LIBRARIES, VARIABLES
-from flows.plan.settings import section_models
+from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
 
 ROOT = Path(__file__).parents[2]

@@ -18,9 +18,9 @@ from typing import Any
 from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, levels_of
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
 from flows.experiments.runs import RECORD, last_runs, number_at
-from flows.plan.settings import section_models
 from flows.project.compose import preset
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import section_models
 from stages.runtime.section import PARAMS_FILE, check_section, value_at
 
 ID_DIGITS = 8

@@ -25,7 +25,7 @@ from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes,
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError
-from stages.runtime.stage import DVC_FILE
+from stages.runtime.preflight import DVC_FILE
 
 StageState = Literal["clean", "run", "maybe", "restore"]
 

@@ -26,6 +26,7 @@ from typing import Any, get_origin
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -33,8 +34,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 import stages
-from flows.plan.settings import check_params, require_texts_as_keys, section_models
 from stages.runtime.errors import UserError, first_line
+from stages.runtime.preflight import check_params, require_texts_as_keys, section_models
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
 CONF = Path("conf")
@@ -65,18 +66,30 @@ def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: P
 
 def composed_values(words: Sequence[str], base: dict[str, Any], conf: Path = CONF) -> dict[str, Any]:
     """The values of `base` after the words. Raises UserError on an unknown group, choice or key."""
-    known = groups(conf)
+    known, free = groups(conf), open_mappings()
     for word in words:
         check_word(word, known)
-    chosen = [f"+{word}" for word in words if word.split("=")[0] in known]
-    given, free = _composed({}, chosen, conf), open_mappings()
-    base = deepcopy(base)
-    for section, key in free:
-        if given.get(section, {}).get(key) is not None and section in base:
-            base[section][key] = {}
-    values = [word for word in words if word.split("=")[0] not in known]
     added = tuple(f"{section}.{key}" for section, key in free)
-    return _composed(base, [*chosen, *(f"++{word}" if word.startswith(added) else word for word in values)], conf)
+    for word in words:  # one after the other: later words win
+        override = f"++{_quoted(word)}" if word.startswith(added) else _quoted(word)
+        if word.split("=")[0] in known:
+            override = f"+{word}"
+            given, base = _composed({}, override, conf), deepcopy(base)
+            for section, key in free:
+                if given.get(section, {}).get(key) is not None and section in base:
+                    base[section][key] = {}
+        base = _composed(base, override, conf)
+    return base
+
+
+def _quoted(word: str) -> str:
+    """The word in Hydra's grammar: a text that it cannot read, such as `Hello, world (2)`, is put in quotes."""
+    key, _, value = word.partition("=")
+    try:
+        is_text = OverridesParser.create().parse_override(word).is_sweep_override()
+    except HydraException:
+        is_text = value[0] not in "[{\"'"
+    return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'" if is_text else word
 
 
 def open_mappings() -> list[tuple[str, str]]:
@@ -123,7 +136,7 @@ def merged(text: str, old: str, new: str) -> str:
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
     """The values of one choice by their dotted keys; a value that is replaced whole stays one. Raises UserError."""
     check_word(f"{group}={choice}", groups(conf))
-    values = _composed({}, [f"+{group}={choice}"], conf)
+    values = _composed({}, f"+{group}={choice}", conf)
     flat = flatten(values)
     for dotted in map(".".join, open_mappings()):
         if (whole := value_at(values, dotted)) is not None:
@@ -138,6 +151,9 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe(known)}")
     if name in known and value not in known[name]:
         raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}")
+    last = name.rpartition(".")[2]
+    if name not in known and value in known.get(last, ()):
+        raise UserError(f"{word}: give a choice of conf/{last} as {last}={value}")
     if name not in known and "." not in name:
         raise UserError(f"{word}: no such group; {describe(known)}")
 
@@ -192,7 +208,7 @@ def with_text(values: Any, old: str, new: str) -> Any:
     return values.replace(old, new) if isinstance(values, str) else values
 
 
-def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dict[str, Any]:
+def _composed(base: dict[str, Any], override: str, conf: Path) -> dict[str, Any]:
     # Text of params.yaml is text: only presets and words may interpolate.
     require_texts_as_keys(base, str(PARAMS_FILE))
     try:
@@ -202,23 +218,23 @@ def _composed(base: dict[str, Any], overrides: Sequence[str], conf: Path) -> dic
     ConfigStore.instance().store(name="base", node=node)
     try:
         with initialize_config_dir(str(conf.absolute()), version_base=None):
-            config = compose("base", overrides=list(overrides))
+            config = compose("base", overrides=[override])
         values = OmegaConf.to_container(config, resolve=True)
     except OverrideParseException as error:
         raise UserError(
             f"{error.override}: Hydra cannot read this ({first_line(error)}); write it into {PARAMS_FILE} by hand"
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_explained(first_line(error), base)) from None
+        raise UserError(_explained(first_line(error), override, base)) from None
     assert isinstance(values, dict)
     return {str(key): with_text(value, TEXT_OF_BASE, "${") for key, value in values.items()}
 
 
-def _explained(said: str, base: dict[str, Any]) -> str:
-    """Hydra's words, or ours where a key is misspelt."""
+def _explained(said: str, override: str, base: dict[str, Any]) -> str:
+    """Hydra's words, or ours if a key is misspelt."""
     unknown = re.match(r"Could not override '(.+)'", said)
     if not unknown:
-        return said
+        return f"{override.lstrip('+')}: Hydra cannot take this ({said}); write it into {PARAMS_FILE} by hand"
     near = difflib.get_close_matches(unknown[1], flatten(base), n=1)
     return f"{unknown[1]}: no such parameter{f'; did you mean {near[0]}?' if near else ''}"
 

@@ -14,10 +14,10 @@ import psutil
 
 from flows.dvc_repo import drop_damaged, is_torn
 from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
-from flows.plan.settings import check_params, section_models
 from stages.runtime.code import installed
 from stages.runtime.errors import STATE_DIR, UserError, first_line
 from stages.runtime.hub import network_fault
+from stages.runtime.preflight import check_params, section_models
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}

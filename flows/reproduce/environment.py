@@ -22,7 +22,7 @@ from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.execution import Session, recorded_settings
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
-from stages.runtime.errors import STATE_DIR, UserError, first_line
+from stages.runtime.errors import STAGES_TO_DO, STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
 LAUNCH = "launch.yaml"
@@ -218,6 +218,7 @@ def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Colle
     path = [own, *(part for part in values.get("PATH", "").split(os.pathsep) if part != own)]
     # The trackers that the parameters name get nothing sent: a reproduction is not one of the runs.
     values |= {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
+    values[STAGES_TO_DO] = ""  # files of the stages that are not run again are not fetched, so their lack is no fault
     return values | {"PATH": os.pathsep.join(path), "PYTHONPATH": str(checkout)}
 
 

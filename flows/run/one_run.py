@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from flows.dvc_repo import low_space, repair_after_kill
 from flows.plan.changes import MISSING
 from flows.plan.graph import Plan, PlannedStage, make_plan, remember_seconds
-from flows.plan.settings import check_params, section_warnings
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions, RunResult, StageOutcome, named
 from flows.run.programs import checks, redactor, stage_environment
 from flows.run.stage import import_dvc, run_stage
 from flows.run.terminal import Terminal, plan_table
 from stages.runtime.errors import UserError, whole_number
+from stages.runtime.preflight import check_before_run, check_params
 
 STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 
@@ -44,7 +44,7 @@ class Run:
         self._redact = redactor()
         self._slots = asyncio.Semaphore(whole_number(STAGES_AT_ONCE) or 2)
         self._resources: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._environment = stage_environment()
+        self._environment = stage_environment(stage.name for stage in self.plan.to_do)
 
     @property
     def given_up(self) -> bool:
@@ -129,14 +129,14 @@ def planned_run(options: RunOptions) -> Run:
     data = [stage for stage in plan if stage.name.endswith(".dvc") and not options.pull]
     if absent := [stage.name for stage in data if any(reason.new == MISSING for reason in stage.reasons)]:
         raise UserError(f"{absent[0]}: its data is not here: `parrotflow run --pull` or `dvc checkout` brings it")
-    for warning in section_warnings([stage.name for stage in plan.to_do]):
-        print(f"warning: {warning}", flush=True)
+    to_do = [stage.name for stage in plan.to_do]
+    check_before_run(to_do)
     run = Run(plan, options, Terminal(plan))
     if not plan.to_do:
         run.finish()
         return run
     import_dvc()
-    for line in [*low_space([stage.name for stage in plan.to_do]), *checks(plan, redactor(), before_run=True)]:
+    for line in [*low_space(to_do), *checks(plan, redactor(), before_run=True)]:
         print(line, flush=True)
     run.terminal.console.print(plan_table(plan), "", sep="\n")
     return run

@@ -52,10 +52,14 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
     return redact
 
 
-def stage_environment() -> dict[str, str]:
-    """The environment of stages and their checks: this process's without the secrets of Prefect, which none needs."""
+def stage_environment(to_do: Iterable[str]) -> dict[str, str]:
+    """The environment of stages and their checks: this process's without the secrets of Prefect, which none needs.
+
+    It names the stages `to_do`, whose parameters have been checked.
+    """
     is_prefects = re.compile(rf"PREFECT_.*({SECRET_NAMES.pattern})", re.IGNORECASE)
-    return {name: value for name, value in os.environ.items() if not is_prefects.match(name)}
+    given = {name: value for name, value in os.environ.items() if not is_prefects.match(name)}
+    return given | {STAGES_TO_DO: " ".join(to_do)}
 
 
 def signal_group(group: int, number: int) -> None:
@@ -124,7 +128,7 @@ def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[st
     """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
     process = subprocess.Popen(
         shlex.split(program.command),
-        env=stage_environment() | {STAGES_TO_DO: " ".join(to_do)},
+        env=stage_environment(to_do),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

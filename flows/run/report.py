@@ -32,7 +32,7 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
     for stage in stages:
         for label, location in stage.policy.show.metrics.items():
             file, _, key = location.partition(":")
-            if (value := _value_in(Path(file), key)) is not None:
+            if isinstance(value := _value_in(Path(file), key), int | float):
                 metrics[label] = value
     return metrics
 

@@ -25,6 +25,7 @@ from flows.experiments.runs import Run, last_runs
 from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.sweep import clone
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import check_before_run
 from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import FOLDER, code_in, file_changes
 
@@ -81,11 +82,17 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
         if (head, cell.id, asked) in _known:
             continue
         cache = cache or clone.project_cache()
-        with working_in(clone.prepare(cell, head, PLANNING, cache=cache)):
+        folder = clone.prepare(cell, head, PLANNING, cache=cache)
+        with working_in(folder):
             there = source_hashes(targets) if not any(commit == head for commit, *_ in _known) else None
             found = stage_keys(targets)
         if there is not None:
             require_same(source_hashes(targets), there)
+        try:
+            with working_in(folder):
+                check_before_run(found)
+        except UserError as error:
+            raise UserError(f"cell {cell.label}, in a clone of the last commit: {error}") from None
         _known[head, cell.id, asked] = found
     if cache:
         clone.discard(PLANNING.absolute())

@@ -75,7 +75,7 @@ class Process:
         self._kill_at: float | None = None
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._rest = b""
-        variables = stage_environment() | dvc_state_within(folder) | share
+        variables = stage_environment(job.targets) | dvc_state_within(folder) | share
         # -P: the clone's own `flows` must not be taken for the project's.
         command = [sys.executable, "-P", "-m", __name__, *(["--pull"] if owner.pull else []), *job.targets]
         with (folder / LOG).open("wb") as log:

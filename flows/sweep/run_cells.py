@@ -13,13 +13,13 @@ from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
 from flows.experiments.experiment import bare_name, experiment_path, results_folder
 from flows.experiments.results import compute
 from flows.experiments.runs import RECORD, Run, append_run, reports_and_curves
-from flows.plan.settings import check_params
 from flows.run.locks import run_lock
 from flows.sweep import clone
 from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
 from flows.sweep.keys import Standing, keys_of_cells, sections_and_outs, standings
 from flows.sweep.processes import Processes, cores, gpus, shares_of
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import check_params
 from stages.runtime.section import PARAMS_FILE, read_params_file
 
 

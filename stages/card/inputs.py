@@ -20,8 +20,9 @@ from stages.formats.revision.execution import TRAIN_REPORT
 from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
-from stages.runtime.stage import DVC_FILE, inputs_of
+from stages.runtime.stage import inputs_of
 
 CLEAN_REPORT = REPORTS / "clean.json"
 
@@ -91,7 +92,7 @@ def require_declared(inputs: CardInputs) -> None:
                 f"{DVC_FILE} and run `dvc repro`"
             )
         stage = inputs_of("stages.card")
-        if stage and not stage.lists(path):
+        if stage and not lies_in(path, stage.deps):
             raise UserError(
                 f"{path}: {DVC_FILE} does not list it among the deps of {stage.stage}, so DVC would not "
                 "notice that it changes: add it there"

@@ -1,6 +1,6 @@
 """What a model card says beyond what was measured: the texts of its publisher."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -33,12 +33,10 @@ class CardParams(Section):
     limitations: list[str]
     """A line each, in Markdown; the card adds what follows from the data."""
 
-    def warnings(self, params: Mapping[str, Any]) -> list[str]:
-        """A warning if the card would describe another corpus."""
-        if "collect" not in params:
-            return []
-        fault = describes_another_corpus(self.model_dump(), params["collect"]["sources"])
-        return [f"card will refuse: {fault}"] if fault else []
+    def check(self, others: Mapping[str, Any]) -> Iterator[str]:
+        """The card describes the corpus that is collected."""
+        if "collect" in others and (fault := describes_another_corpus(self.model_dump(), others["collect"]["sources"])):
+            yield fault.removeprefix("params.yaml: ")
 
 
 class Destination(BaseModel, frozen=True, extra="ignore"):

@@ -1,7 +1,6 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,7 +16,7 @@ from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
 from stages.runtime.errors import visible
 from stages.runtime.section import read_section
-from stages.runtime.stage import require_listed, run_stage
+from stages.runtime.stage import run_stage
 
 LOUD_SHARE = 0.5
 """A verdict that takes more of a source's bytes is worth a warning."""
@@ -25,8 +24,6 @@ LOUD_SHARE = 0.5
 
 def main() -> None:
     params = read_section("clean", CleanParams)
-    for file in params.decontamination.files if params.decontamination else ():
-        require_listed("clean.decontamination.files", Path(file))
     shards = require_documents(DOCUMENTS)
     judged = judge(shards, params)
     ledger = judged.ledger

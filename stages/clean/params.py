@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from stages.clean import filters
 from stages.clean.filtering import Count, Filter, Measure, Share
-from stages.runtime.section import Section, require_distinct, subclasses_in
+from stages.runtime.section import FileName, Section, require_distinct, subclasses_in
 
 
 @cache
@@ -51,7 +51,7 @@ class NearDuplicates(Section):
 class Decontamination(Section):
     """Documents that contain a passage of an evaluation set are dropped, so that its score means something."""
 
-    files: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    files: Annotated[list[FileName], Field(min_length=1)]
     """Evaluation sets: .jsonl or .jsonl.gz with an item a line. List them under `deps` of the stage in dvc.yaml too."""
     fields: Annotated[list[str], Field(min_length=1)]
     """Fields of an item that make up its text, e.g. `prompt` and `canonical_solution`."""
@@ -95,6 +95,12 @@ class Split(Section):
     validation_share: Share
     """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Of documents at
     least one is held out and one trained on, unless it is 0 or 1. Not used if sources are named."""
+
+    @model_validator(mode="after")
+    def _sources_are_held_out_as_a_whole(self) -> Self:
+        if self.by == "document" and self.validation_sources:
+            raise ValueError("by = document holds out single documents: set validation_sources to [], or by: source")
+        return self
 
 
 class CleanParams(Section):

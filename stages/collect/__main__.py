@@ -11,7 +11,7 @@ from typing import Any
 
 from license_expression import Licensing
 
-from stages.collect.find import LINK, NOT_HASHED, before_wildcards
+from stages.collect.find import LINK, NOT_HASHED
 from stages.collect.params import CollectParams
 from stages.collect.shards import CACHE_NAME, write_documents
 from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, WITH_REMEDY, SourceItem, SourcePart, check_text, to_utf8
@@ -22,7 +22,7 @@ from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
-from stages.runtime.stage import require_listed, run_stage
+from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.runtime.workers import Progress
 
@@ -43,9 +43,6 @@ NAMED_AT_MOST = 100_000
 def main() -> None:
     params = read_section("collect", CollectParams)
     require_locked(*(name for source in params.sources for name in source.libraries))
-    for place in (place for source in params.sources for place in source.places):
-        if "://" not in place:
-            require_listed("collect.sources", before_wildcards(place))
     if ".dvc/tmp/exps" in Path.cwd().as_posix():
         print(
             "note: `dvc exp run --temp` and `--queue` bring only files that git or DVC tracks: what git ignores below "

@@ -111,11 +111,6 @@ class SourceKind(Section):
         """Libraries that are the corpus, or that its texts depend on: requirements.lock must pin them."""
         return []
 
-    @property
-    def places(self) -> list[str]:
-        """The files, folders and URLs that it reads, with wildcards."""
-        return []
-
     @abstractmethod
     def parts(self, limit: int) -> Iterator[SourcePart]:
         """Its items, in an order that depends on the source alone. Larger texts than `limit` bytes need not be read."""

@@ -1,13 +1,20 @@
 """How a model is evaluated."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from stages.runtime.section import Section
+from stages.formats.model_folder import MODEL
+from stages.formats.tokens import VALIDATION
+from stages.runtime.hub import ModelName
+from stages.runtime.section import FileName, Section, value_at
 
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 """The name of a held-out set: also the key of its metrics, and a file's name."""
+
+POSITION_FIELDS = ("max_position_embeddings", "n_positions")
+"""How configs of transformers call the number of positions."""
 
 
 class EvaluateParams(Section):
@@ -18,13 +25,29 @@ class EvaluateParams(Section):
     stride: Annotated[int, Field(ge=1)] | None
     """Tokens by which a window advances; null is three quarters of it. Smaller: more context for each token, a
     lower loss, more time (context_length / stride times a single pass)."""
-    sets: dict[SetName, str]
+    sets: dict[SetName, FileName]
     """Further held-out sets, by name: a file or a folder of documents. `.jsonl` and `.parquet` hold a document in each
     row (`text`, and `source` and `path` if they are there); any other file is a document."""
-    baselines: list[str]
+    baselines: list[ModelName]
     """Models that are scored on the same documents, each with its own tokenizer: folders, or commits on the Hub
     (owner/name@COMMIT)."""
     bootstrap_resamples: Annotated[int, Field(ge=100)]
     """Bootstrap resamples for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]
     """Seed of the bootstrap."""
+
+    def check(self, others: Mapping[str, Any]) -> Iterator[str]:
+        """Names are not taken; windows are no longer than a new model's positions, and leave no text between them."""
+        if VALIDATION in self.sets:
+            yield f"evaluate.sets.{VALIDATION}: the name of the split that cleaning holds out; choose another"
+        for name in sorted({name for name in self.baselines if self.baselines.count(name) > 1}):
+            yield f"evaluate.baselines: {name} is listed twice"
+        if str(MODEL) in self.baselines:
+            yield f"evaluate.baselines: {MODEL}: the report uses this name; write ./{MODEL}"
+        fields = value_at(others, "train.model") if value_at(others, "train.start_from") is None else None
+        limit = next((fields[name] for name in POSITION_FIELDS if name in fields), None) if fields else None
+        context = self.context_length or limit
+        if self.context_length and limit and self.context_length > limit:
+            yield f"evaluate.context_length = {self.context_length}: train.model has {limit} positions; lower it"
+        elif self.stride and context and self.stride > context:
+            yield f"evaluate.stride = {self.stride}: more than the context of {context} tokens skips text; lower it"

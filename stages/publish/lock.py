@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 
 from stages.formats.revision.provenance import Stages, ancestors, makers_of, overlaps, record_path
 from stages.runtime.errors import UserError, first_line
+from stages.runtime.preflight import DVC_FILE
 from stages.runtime.section import PARAMS_FILE, as_dvc_reads, differences, value_at
-from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_in, stage_codes
 
 LOCK = Path("dvc.lock")

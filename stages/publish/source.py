@@ -22,8 +22,8 @@ from stages.publish.lock import LOCK, outside_deps
 from stages.runtime.code import PACKAGES
 from stages.runtime.credentials import SECRET_NAMES, credentials
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import DVC_FILE
 from stages.runtime.section import PARAMS_FILE
-from stages.runtime.stage import DVC_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
 CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")

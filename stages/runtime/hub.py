@@ -8,12 +8,27 @@ from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from sys import modules
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator
 
 from stages.runtime.atomic import require_here
 from stages.runtime.errors import UnavailableError, UserError, first_line
+from stages.runtime.section import FixedFile, NamedFile
 
 HUB_COMMIT = re.compile(r"(?P<repository>[\w.-]+(/[\w.-]+)?)@(?P<commit>[0-9a-f]{40})")
 """A model on the Hub, as params.yaml names it: a branch or a tag can move to other weights."""
+
+
+def _as_file(name: str) -> str:
+    if HUB_COMMIT.fullmatch(name):
+        return name
+    # A published revision: published/NAME/revisions/REVISION.
+    return FixedFile(name) if Path(name).parent.name == "revisions" else NamedFile(name)
+
+
+ModelName: TypeAlias = Annotated[str, AfterValidator(_as_file)]
+"""The type of a parameter that names a model: a folder, or a commit of the Hub."""
 
 RETRIED = {408, 409, 412, 425, 429}
 """Status codes of HTTP after which a retry may succeed, in addition to the server's own failures (5xx).

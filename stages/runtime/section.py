@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -24,9 +24,43 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
-    def warnings(self, params: Mapping[str, Any]) -> list[str]:
-        """What the stage would refuse at its end, seen from the whole of params.yaml, whose sections are valid."""
-        return []
+    def check(self, others: Mapping[str, Any]) -> Iterable[str]:
+        """Faults that only all of params.yaml shows, each with its key; `others` are its sections, which are valid."""
+        return ()
+
+
+class NamedFile(str):
+    """A file or folder that a parameter names. A run starts only if it is there and DVC notices its changes."""
+
+    is_dep = True
+    """Whether dvc.yaml has to list it among the deps of the stage."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self)
+
+
+class FixedFile(NamedFile):
+    """A file or folder whose name follows from its content."""
+
+    is_dep = False
+
+
+FileName: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(NamedFile)]
+"""The type of a parameter that names a file or folder."""
+
+
+def named_files(key: str, value: object) -> Iterator[tuple[str, NamedFile]]:
+    """The files that a section or a part of it names, each with the dotted key of its parameter."""
+    if isinstance(value, NamedFile):
+        yield key, value
+    elif isinstance(value, BaseModel | Mapping):
+        for name, part in value.items() if isinstance(value, Mapping) else value:
+            yield from named_files(f"{key}.{name}", part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from named_files(key, part)
 
 
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -123,6 +157,8 @@ def _describe(name: str, line: Any, path: Path) -> str:
             return f"{place}.{kind[1:-1]} = {given!r}: expected one of {expected}"
         case "union_tag_not_found":
             return f"{place}.{line['ctx']['discriminator'][1:-1]}: missing{remedy}"
+        case "string_type" if isinstance(line["input"], bool | int | float):
+            return f"{place} = {json.dumps(line['input'])}: expected text, which YAML reads as another value: quote it"
         case "extra_forbidden":
             return f"{place}: unknown {what} (value {line['input']!r}); correct its name or remove it"
         case "missing":

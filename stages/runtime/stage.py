@@ -8,20 +8,18 @@ its start what dvc.yaml lists for it, compares at its end, and fails if somethin
 and the next run computes the stage again.
 
 Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). A stage starts only if that file says
-what the code is now. Files that parameters name have to be listed too (`require_listed`).
+what the code is now. Files that parameters name have to be listed too (`stages.runtime.preflight`).
 """
 
 import errno
 import gc
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
@@ -37,10 +35,10 @@ from stages.runtime.errors import (
     fail,
     private_state_dir,
 )
+from stages.runtime.preflight import DVC_FILE, check_unless_checked, listed_paths, stages_running
 from stages.runtime.section import as_dvc_reads, differences, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
-DVC_FILE = Path("dvc.yaml")
 STAGE_VARIABLE = "DVC_STAGE"
 """DVC sets it for a stage's command: the stage's name, of a matrix with its item (NAME@ITEM)."""
 
@@ -99,13 +97,10 @@ class Inputs:
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
         if changes:
             raise InputsChangedError(
-                f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result is not "
-                "recorded, because it belongs to neither the old nor the new inputs: run the same command again"
+                f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result is not recorded, because it "
+                "belongs to neither the old nor the new inputs: run the same command again, which computes with the "
+                "new ones; put the old ones back first to keep what is computed"
             )
-
-    def lists(self, path: Path) -> bool:
-        """Whether DVC notices a change of a file or folder: it is a dep, or in a folder that is."""
-        return any(_as_dvc_finds(path).is_relative_to(_as_dvc_finds(Path(dep))) for dep in self.deps)
 
     def _changed_params(self, now: "Inputs") -> Iterator[str]:
         for file, keys in self.params.items():
@@ -140,6 +135,7 @@ def run_stage(main: Callable[[], None]) -> None:
             private_state_dir()
         if inputs is not None:
             inputs.require_recorded_code()
+            check_unless_checked()
         main()
         if inputs is not None:
             inputs.require_unchanged()
@@ -155,20 +151,10 @@ def run_stage(main: Callable[[], None]) -> None:
         if error.errno not in REMEDIES or (isinstance(error, PermissionError) and not error.filename):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        said = f"{where}{os.strerror(error.errno)}; `dvc checkout` restores the last result: {REMEDIES[error.errno]}"
+        restored = "; `dvc checkout` restores the last result" if STAGE_VARIABLE in os.environ else ""
+        said = f"{where}{os.strerror(error.errno)}{restored}: {REMEDIES[error.errno]}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fail(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
-
-
-def require_listed(parameter: str, path: Path) -> None:
-    """Raise UserError for a file or folder named by a parameter that dvc.yaml does not list for this stage: DVC would
-    not notice its changes."""
-    inputs = inputs_of_this_stage()
-    if inputs is not None and not inputs.lists(path):
-        raise UserError(
-            f"params.yaml: {parameter}: {path} is not among the deps of {inputs.stage} in {DVC_FILE}, so a change "
-            "would go unnoticed: add it there"
-        )
 
 
 def inputs_of_this_stage() -> Inputs | None:
@@ -179,27 +165,15 @@ def inputs_of_this_stage() -> Inputs | None:
 
 def inputs_of(module: str) -> Inputs | None:
     """What dvc.yaml lists for the stage whose command runs a module; None if it has none."""
-    found = _find_stage(module) if DVC_FILE.is_file() else None
-    if found is None:
+    found = stages_running(module)
+    name = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
+    if not name and len(found) == 1:
+        (name,) = found
+    if name not in found:
         return None
-    name, stage = found
-    listed = (next(iter(dep)) if isinstance(dep, dict) else dep for dep in stage.get("deps") or ())
-    deps = tuple(dep for dep in listed if "${" not in dep)
-    return _observed(name, module, deps, _listed_params(stage.get("params") or []), code_in(code_path(module)))
-
-
-def _find_stage(module: str) -> tuple[str, dict[str, Any]] | None:
-    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # of any Python, and one of several commands too
-    try:
-        stages = as_dvc_reads(DVC_FILE.read_bytes())["stages"].items()
-        templates = {name: stage.get("do", stage) for name, stage in stages}  # of foreach
-        own = {name: stage for name, stage in templates.items() if command.search(str(stage.get("cmd", "")))}
-    except (YAMLError, KeyError, TypeError, AttributeError):
-        return None  # DVC reports a dvc.yaml without valid stages
-    asked = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
-    if asked:
-        return (asked, own[asked]) if asked in own else None
-    return next(iter(own.items())) if len(own) == 1 else None
+    deps = tuple(listed_paths(found[name], "deps"))
+    params = _listed_params(found[name].get("params") or [])
+    return _observed(name, module, deps, params, code_in(code_path(module)))
 
 
 def _listed_params(entries: list[str | dict[str, list[str] | None]]) -> dict[str, tuple[str, ...]]:
@@ -222,11 +196,6 @@ def _observed(
 def _named(changes: list[str]) -> str:
     more = f" and {len(changes) - NAMED_CHANGES} more" if len(changes) > NAMED_CHANGES else ""
     return f"{', '.join(changes[:NAMED_CHANGES])}{more}"
-
-
-def _as_dvc_finds(path: Path) -> Path:
-    """The real path of a file or folder: below a dep DVC follows links to files, not to folders."""
-    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def _states(path: Path) -> Iterator[tuple[str, FileState]]:

@@ -1,9 +1,9 @@
 """How text becomes ids."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from stages.runtime.section import Section
+from stages.runtime.section import Section, value_at
 
 
 class TokenizeParams(Section):
@@ -12,9 +12,7 @@ class TokenizeParams(Section):
     engine: Literal["fastokens", "tokenizers"]
     """What encodes. `fastokens` is many times faster; if it gives other ids than `tokenizers`, the stage refuses."""
 
-    def warnings(self, params: Mapping[str, Any]) -> list[str]:
-        """A warning if the engine cannot encode by characters."""
-        by_characters = params.get("tokenizer", {}).get("kind") == "characters"
-        if self.engine == "tokenizers" or not by_characters:
-            return []
-        return ["tokenize will refuse: tokenizer.kind = characters: set tokenize.engine: tokenizers in params.yaml"]
+    def check(self, others: Mapping[str, Any]) -> Iterator[str]:
+        """The engine can encode by characters if the tokenizer does."""
+        if self.engine != "tokenizers" and value_at(others, "tokenizer.kind") == "characters":
+            yield "tokenize.engine: tokenizer.kind = characters needs tokenize.engine: tokenizers"

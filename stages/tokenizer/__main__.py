@@ -11,7 +11,7 @@ from stages.formats.reports import REPORTS, write_json
 from stages.formats.tokens import TRAIN
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.section import read_section
-from stages.runtime.stage import require_listed, run_stage
+from stages.runtime.stage import run_stage
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, save_trained, take_over, texts_of, train_on_documents
 
@@ -21,8 +21,6 @@ LOOKED_AT = 100
 
 def main() -> None:
     params = read_section("tokenizer", TokenizerParams)
-    if params.folder is not None:
-        require_listed("tokenizer.folder", Path(params.folder))
     shards = require_documents(CLEAN / TRAIN)
     with atomic_folder(TOKENIZER) as folder:
         tokenizer = make(params, shards, folder)

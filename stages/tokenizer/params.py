@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stages.runtime.section import Section
+from stages.runtime.section import FileName, Section
 
 
 class TokenizerParams(Section):
@@ -22,7 +22,7 @@ class TokenizerParams(Section):
     training_bytes: Annotated[int, Field(ge=1)]
     """The most text that `bpe` is trained on: documents in the order of their ids, which is a uniform sample. It bounds
     time and memory as the corpus grows, and an edit outside of the sample leaves the tokenizer as it is."""
-    folder: str | None
+    folder: FileName | None
     """Folder of an existing tokenizer, as transformers saves it; only with `kind: existing`."""
 
     @model_validator(mode="after")

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import Field, ValidationInfo, field_validator
 
 from stages.formats.model_folder import CHECKPOINTS, MODEL
-from stages.runtime.section import Section
+from stages.runtime.hub import ModelName
+from stages.runtime.section import FixedFile, Section
 from stages.train.data.mixture import Mixture
 from stages.train.optim.muon import Muon
 from stages.train.optim.settings import AdamW, Fraction, Precision
@@ -62,7 +63,7 @@ class TrainParams(Section):
     """Seed of the weights, the data order and dropout."""
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
-    start_from: str | None
+    start_from: ModelName | None
     """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
     (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
     sequence_length: Annotated[int, Field(ge=2)]
@@ -169,4 +170,5 @@ class TrainParams(Section):
     def _outside_own_outs(cls, value: str | None) -> str | None:
         if value is not None and Path(value).resolve().is_relative_to(MODEL.resolve()):
             raise ValueError(f"{MODEL}/ is what this stage writes, and DVC deletes it first; copy the model elsewhere")
-        return value
+        is_checkpoint = Path(value or "").resolve().is_relative_to(CHECKPOINTS.resolve())
+        return FixedFile(value) if value and is_checkpoint else value

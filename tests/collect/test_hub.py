@@ -13,6 +13,7 @@ import pytest
 
 from stages.collect.sources.hub import Hub
 from stages.runtime.errors import UserError
+from stages.runtime.section import named_files
 from tests.collect.collecting import NO_FIELDS, ORIGIN, collect
 from tests.hub_client import with_short_waits
 from tests.small_project import ROOT, write_project
@@ -87,8 +88,8 @@ def test_an_outage_of_the_hub_may_be_retried_and_a_refusal_may_not(
     assert told in run.stderr.splitlines()[-1]
 
 
-def test_a_folder_is_a_place_to_look_at_and_a_data_set_of_the_hub_is_none() -> None:
+def test_a_folder_is_a_file_that_dvc_has_to_know_and_a_data_set_of_the_hub_is_none() -> None:
     Path("set").mkdir()
 
-    assert Hub.model_validate(hub("set")).places == ["set"]
-    assert Hub.model_validate(hub("a/b") | {"revision": "0" * 40}).places == []
+    assert [*named_files("a", Hub.model_validate(hub("set")))] == [("a.repository", "set")]
+    assert not [*named_files("a", Hub.model_validate(hub("a/b") | {"revision": "0" * 40}))]

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.runtime import stage
-from stages.runtime.errors import InputsChangedError, RefusedError, UnavailableError, UserError
-from stages.runtime.stage import Inputs, inputs_of, require_listed, run_stage
+from stages.runtime.errors import STAGES_TO_DO, InputsChangedError, RefusedError, UnavailableError, UserError
+from stages.runtime.stage import Inputs, inputs_of, run_stage
 from stages.runtime.stage_code import stage_codes
 from tests.small_project import make_repository
 
@@ -54,6 +53,19 @@ def main():
 
 
 run_stage(main)
+"""
+
+
+PARAMS = """\
+from stages.runtime.section import Section
+
+
+class OtherParams(Section):
+    rate: int
+
+    def check(self, others):
+        if self.rate > others["toy"]["rate"]:
+            yield f"other.rate: more than toy.rate = {others['toy']['rate']}"
 """
 
 
@@ -212,14 +224,20 @@ def test_a_stage_that_does_not_depend_on_its_code_is_stopped(project: Path) -> N
     refused("^toy: dvc.yaml does not list data/code/toy.json among its deps")
 
 
-def test_a_file_that_a_parameter_names_has_to_be_listed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "inputs_of_this_stage", inputs)
+def test_under_plain_dvc_a_stage_refuses_what_a_later_one_would_and_within_a_run_it_does_not_ask_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "stages/other").mkdir()
+    (project / "stages/other/params.py").write_text(PARAMS)
+    replace(project / "params.yaml", "other: 1", "other: {rate: 2}")
+    command = [sys.executable, "-m", "stages.toy"]
+    monkeypatch.delenv(STAGES_TO_DO, raising=False)
 
-    require_listed("toy.sets", Path("folder/part.txt"))
-    with pytest.raises(
-        UserError, match=r"^params.yaml: toy.sets: own.txt is not among the deps of toy in dvc.yaml, so"
-    ):
-        require_listed("toy.sets", Path("own.txt"))
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    monkeypatch.setenv(STAGES_TO_DO, "toy")
+    subprocess.run(command, check=True)
+
+    assert (refused.returncode, refused.stderr) == (2, "error: params.yaml: other.rate: more than toy.rate = 1\n")
 
 
 def failing(error: BaseException, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
@@ -259,9 +277,17 @@ def test_a_name_in_an_error_cannot_command_the_terminal(capsys: pytest.CaptureFi
     ],
 )
 def test_what_the_system_refuses_is_named_with_what_to_do(
-    capsys: pytest.CaptureFixture[str], numbers: tuple[int, ...], code: int, remedy: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: tuple[int, ...],
+    code: int,
+    remedy: str,
 ) -> None:
     for number in numbers:
+        monkeypatch.delenv("DVC_STAGE", raising=False)  # of a command without results
+        said = f"error: data/tokens/b0.bin: {os.strerror(number)}: {remedy}, and run the same command again\n"
+        assert failing(OSError(number, os.strerror(number), "data/tokens/b0.bin"), capsys) == (code, said)
+        monkeypatch.setenv("DVC_STAGE", "tokenize")
         assert failing(OSError(number, os.strerror(number), "data/tokens/b0.bin"), capsys) == (
             code,
             f"error: data/tokens/b0.bin: {os.strerror(number)}; `dvc checkout` restores the last result: "
@@ -277,7 +303,7 @@ def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: 
         run_stage(main)
 
     assert left.value.code == 28
-    assert capsys.readouterr().err.startswith("error: No space left on device; `dvc checkout` restores")
+    assert capsys.readouterr().err.startswith("error: No space left on device: free some space")
 
 
 def test_a_fault_of_the_program_keeps_its_traceback() -> None:

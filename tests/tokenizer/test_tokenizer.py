@@ -169,11 +169,7 @@ def test_every_character_of_the_train_side_is_a_token_and_others_are_unknown() -
     assert tokenizer.encode("\u2603").ids == [tokenizer.token_to_id("<|unknown|>")]
 
 
-def test_an_existing_tokenizer_is_listed_and_taken_over_the_same_bytes_from_any_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched: list[tuple[str, Path]] = []
-    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *named: watched.append(named))
+def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_path: Path) -> None:
     original, results = make(), []
     for name in ("first", "second"):
         shutil.copytree(TOKENIZER, tmp_path / name)
@@ -184,13 +180,11 @@ def test_an_existing_tokenizer_is_listed_and_taken_over_the_same_bytes_from_any_
         make()
 
     assert results[0] == results[1]
-    assert watched == [("tokenizer.folder", tmp_path / name) for name in ("first", "second")]
 
 
 def test_an_existing_tokenizer_that_loses_text_is_warned_of_before_anything_is_trained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("stages.tokenizer.__main__.require_listed", lambda *_: None)
     make()
     shutil.copytree(TOKENIZER, "whole")
     lossy = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))

@@ -2,16 +2,18 @@
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, cast
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from stages.collect.find import FoundFile, find, opened
+from stages.collect.find import FoundFile, before_wildcards, find, opened
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
-from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, is_binary
+from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, Names, SourceItem, is_binary
 from stages.formats.documents import without_query
 from stages.formats.rows import HEAD_BYTES, ending, looks_like_rows
 from stages.runtime.errors import UserError, visible
+from stages.runtime.section import NamedFile
 
 ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 """Endings of files with a document a row, each also with one of `COMPRESSED`."""
@@ -23,18 +25,23 @@ ARCHIVE = "archive (unpack it)"
 WEB_PAGE = (".html", ".htm", ".xhtml")
 
 
+class _Glob(NamedFile):
+    @property
+    def path(self) -> Path:
+        return before_wildcards(self)
+
+
+Glob = Annotated[Name, AfterValidator(lambda glob: glob if "://" in glob else _Glob(glob))]
+"""A path or URL with wildcards."""
+
+
 class FileSource(NamedSource):
     """A kind of source that reads files."""
 
-    globs: Names
+    globs: Annotated[list[Glob], Field(min_length=1)]
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
     URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
     wildcards is one document. A URL that holds a credential is refused."""
-
-    @property
-    def places(self) -> list[str]:
-        """As of all kinds."""
-        return self.globs
 
 
 class Files(FileSource):

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from stages.collect.find import one_line
 from stages.collect.rows import Fields, rows_as_items
 from stages.collect.source_kinds import Name, NamedSource, Names, SourceItem
 from stages.runtime.hub import data_set_error
+from stages.runtime.section import NamedFile
 
 
 class Hub(NamedSource):
@@ -21,7 +22,7 @@ class Hub(NamedSource):
     """
 
     kind: Literal["hub"]
-    repository: Name
+    repository: Annotated[Name, AfterValidator(lambda name: NamedFile(name) if Path(name).is_dir() else name)]
     """e.g. `codeparrot/codeparrot-clean`, or the path of a folder laid out as one."""
     configuration: Name | None
     """The data set's configuration, if it has several."""
@@ -41,11 +42,6 @@ class Hub(NamedSource):
                 "name a commit (40 hex digits, on its page under History), so that it is the same tomorrow"
             )
         return self
-
-    @property
-    def places(self) -> list[str]:
-        """A folder; a data set of the Hub is named by a commit, which does not change."""
-        return [self.repository] if Path(self.repository).is_dir() else []
 
     def items(self, limit: int) -> Iterator[SourceItem]:
         """Each row, streamed. Raises UnavailableError if the Hub does not answer, UserError if it has no such data set,

@@ -1,11 +1,10 @@
 """What a trained model is asked to write, and how its samples are drawn."""
 
-from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from stages.runtime.section import Section
+from stages.runtime.section import FileName, Section
 
 LanguageName: TypeAlias = Literal["python", "text"]
 """The keys of `LANGUAGES` in stages/evaluate/generate/languages.py, where another language is added."""
@@ -16,9 +15,6 @@ HeldOutLanguage: TypeAlias = Literal["python", "text", "mixed"]
 Name = Annotated[str, Field(min_length=1)]
 
 MOST_NEW_TOKENS = 1_000_000
-
-PROBLEMS_FOLDER = Path("evaluation/problems")
-"""A dep of the stage in dvc.yaml, so an edited problem reruns the stage."""
 
 
 class Sampling(Section):
@@ -47,21 +43,12 @@ class HeaderParams(Sampling):
 class ProblemSet(Section):
     """Problems of a file in HumanEval's or MBPP's format."""
 
-    path: Name
-    """A .jsonl or .jsonl.gz file below `evaluation/problems/`."""
+    path: FileName
+    """A .jsonl or .jsonl.gz file, below a dep of the stage such as `evaluation/problems/`."""
     language: LanguageName
     """The programming language of the problems."""
     stop: list[Name] | None
     """A completion is cut before the first of these strings; null takes the language's own."""
-
-    @model_validator(mode="after")
-    def _path_is_a_dep(self) -> Self:
-        path = Path(self.path)
-        if path.is_absolute() or ".." in path.parts or PROBLEMS_FOLDER not in path.parents:
-            raise ValueError(
-                f"{self.path} is not below {PROBLEMS_FOLDER}/, where an edit would be noticed: copy it there"
-            )
-        return self
 
 
 class ProblemParams(Sampling):

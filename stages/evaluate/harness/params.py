@@ -1,10 +1,15 @@
 """Which tasks of lm-evaluation-harness are run, and how."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from stages.runtime.section import Section
+from stages.runtime.section import Section, value_at
+
+TASK_FILES = Path("evaluation/tasks")
+"""The project's own task files, with the data and the Python files that they name."""
 
 
 class HarnessParams(Section):
@@ -22,3 +27,8 @@ class HarnessParams(Section):
     """Bootstrap resamples for standard errors that have no formula."""
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     """Seed for few-shot examples, sampled answers and the bootstrap."""
+
+    def check(self, others: Mapping[str, Any]) -> Iterator[str]:
+        """There are exported steps to score."""
+        if self.tasks and self.exported_steps and value_at(others, "train.export_steps") == []:
+            yield "harness.exported_steps: train.export_steps is empty; set it, or set harness.exported_steps: false"

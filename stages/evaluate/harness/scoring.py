@@ -16,7 +16,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks.manager import Kind, TaskDict
 
-from stages.evaluate.harness.params import HarnessParams
+from stages.evaluate.harness.params import TASK_FILES, HarnessParams
 from stages.evaluate.libraries import BARS
 from stages.evaluate.model import open_model, open_tokenizer
 from stages.formats.model_folder import MODEL, weights_sha256
@@ -26,9 +26,6 @@ from stages.runtime.cache import cache_folder, cache_key, drop_unused
 from stages.runtime.errors import UnavailableError, UserError, first_line, whole_number
 from stages.runtime.hub import data_set_error
 from stages.runtime.stage_code import computing_sha256
-
-TASK_FILES = Path("evaluation/tasks")
-"""The project's own task files, with the data and the Python files that they name."""
 
 LIBRARIES = (*MODEL_LIBRARIES, "datasets", "lm_eval")
 """The libraries that an answer depends on."""
@@ -67,7 +64,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
     Raises UserError that names each task that cannot be found, loaded or scored, after the others have been scored;
     UnavailableError if the Hub did not answer for one of them.
     """
-    manager, own = _managers(params)
+    manager, own = managers(params)
     lm = open_language_model(folder)
     files = (f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file())
     key = cache_key(lm.device.type, *files, computing_sha256(__name__), str(releases(LIBRARIES)))
@@ -132,8 +129,11 @@ def _leave_the_question_out_of_its_examples(task: ConfigurableTask) -> None:
         examples.split = config.test_split
 
 
-def _managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:
-    """All tasks that are needed, and the project's own. lm-eval reads 13,000 files if one of its tasks is needed."""
+def managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:
+    """All tasks that are needed, and the project's own. lm-eval reads 13,000 files if one of its tasks is needed.
+
+    Raises UserError for a task that neither has.
+    """
     own = every = _Tasks(include_path=TASK_FILES, include_defaults=False)
     tasks = {name for name, entry in own.task_index.items() if entry.kind in (Kind.TASK, Kind.PY_TASK)}
     if not tasks.issuperset(params.tasks):

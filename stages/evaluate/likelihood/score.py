@@ -34,7 +34,6 @@ from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
 from stages.runtime.errors import UserError, whole_number
 from stages.runtime.hub import model_folder
-from stages.runtime.stage import require_listed
 
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES, "vocab.*", "merges.txt"]
 FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
@@ -90,17 +89,11 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 
     Their windows are as long as those of the trained model, or as long as their positions allow.
     """
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"params.yaml: evaluate.baselines: {name} is listed twice")
-    if str(MODEL) in names:
-        raise UserError(f"params.yaml: evaluate.baselines: {MODEL}: the report uses this name; write ./{MODEL}")
     return [_model(name, trained.sizes) for name in names]
 
 
 def _model(name: str, sizes: WindowSizes) -> ScoredModel:
     folder, commit = model_folder(f"params.yaml: evaluate.baselines: {name}", name, FILES)
-    if commit is None:
-        require_listed("evaluate.baselines", folder)
     config = open_config(folder)
     limit = position_limit(config)
     if limit is not None and limit < sizes.context_length:

@@ -1,10 +1,11 @@
 """How generated code is scored, and whether it is run at all."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from stages.runtime.section import Section
+from stages.runtime.section import Section, value_at
 
 
 class Limits(Section):
@@ -31,3 +32,9 @@ class ScoreParams(Section):
     """Bootstrap resamples of the problems, for the 95 % intervals."""
     seed: Annotated[int, Field(ge=0)]
     """Seed of the bootstrap."""
+
+    def check(self, others: Mapping[str, Any]) -> Iterator[str]:
+        """Each problem has as many samples as the largest k."""
+        problems = value_at(others, "generate.problems")
+        if self.run_generated_code and problems and problems["sets"] and max(self.k) > problems["samples"]:
+            yield f"score.k = {self.k}: generate.problems.samples = {problems['samples']}; lower k or raise samples"

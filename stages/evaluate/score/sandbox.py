@@ -1,5 +1,7 @@
 """The sandbox: a bubblewrap for each program, in which inside.py runs it.
 
+`python -m stages.evaluate.score.sandbox` checks whether this machine can make one.
+
 Available inside, read-only: Python, its standard library, the C libraries, and inside.py. No network, no home, no
 environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs. Its namespaces end with it, so
 nothing is left for the next program.
@@ -20,10 +22,12 @@ from pathlib import Path
 import psutil
 
 from stages.evaluate.score import inside
-from stages.evaluate.score.params import Limits
+from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.seccomp import filter_program
 from stages.formats.evaluation.scores import Outcome, SampleResult
 from stages.runtime.errors import UserError
+from stages.runtime.section import read_section
+from stages.runtime.stage import run_stage
 
 INSIDE = Path(inside.__file__)
 """The file that runs inside."""
@@ -220,3 +224,7 @@ def require_private(paths: Iterable[Path]) -> None:
                     f"score.run_generated_code = true, but generated code can read {path}, where Python's libraries "
                     f"are, and {folder} is there too: move the project, or set it to false"
                 )
+
+
+if __name__ == "__main__":
+    run_stage(lambda: require_isolation(read_section("score", ScoreParams).limits))

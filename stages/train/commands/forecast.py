@@ -30,8 +30,9 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
 from stages.train.data.order import describe, open_order
-from stages.train.hardware import resolve_precision
+from stages.train.hardware import resolve_precision, should_compile
 from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
 from stages.train.optim.settings import Precision, build_optimizers
 from stages.train.params import TrainParams
@@ -60,9 +61,11 @@ def main() -> None:
     if forecast:
         print("\n".join(forecast.lines), flush=True)
     if arguments.check:
+        check_trackers(params)
         for line in mixture_lines(params):
             print(line)
     if forecast and arguments.check:
+        should_compile(params, forecast.flops_per_token, torch.device(forecast.launch.device_type))
         forecast.check_fits()
     elif forecast and forecast.misfit:
         print(f"here it would be refused: {forecast.misfit}")
@@ -181,7 +184,8 @@ def is_made_of(values: dict[str, Any]) -> bool:
     lock = read_params_file(LOCK) if LOCK.is_file() else {}
     recorded = {
         key: value
-        for stage in (lock.get("stages") or {}).values()
+        for name, stage in (lock.get("stages") or {}).items()
+        if name in DATA_SECTIONS  # others may not have run since
         for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
         if key.split(".")[0] in DATA_SECTIONS
     }

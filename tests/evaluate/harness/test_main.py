@@ -14,6 +14,7 @@ import yaml
 from lm_eval.models.huggingface import HFLM
 
 from stages.evaluate.harness.__main__ import main
+from stages.evaluate.harness.check import main as check_before_run
 from stages.formats.evaluation.scores import HarnessReport
 from stages.formats.model_folder import weights_sha256
 from stages.runtime.errors import EXIT_USER_ERROR, UserError
@@ -248,6 +249,16 @@ def test_a_task_that_neither_lm_eval_nor_the_project_knows_is_named(project: Pat
     assert message_of(project, "mmlu_stem", "arc_easi") == (
         "harness.tasks: no task `arc_easi` in evaluation/tasks/ or in lm-eval; `lm-eval ls tasks` lists lm-eval's"
     )
+
+
+def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelt_one_does_not(project: Path) -> None:
+    write_task("mine")
+    write_sections(project, harness__tasks=["mine"])
+    check_before_run()
+
+    write_sections(project, harness__tasks=["mine", "mien"])
+    with pytest.raises(UserError, match=r"harness\.tasks: no task `mien`"):
+        check_before_run()
 
 
 @pytest.mark.parametrize(

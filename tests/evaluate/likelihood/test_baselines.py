@@ -104,8 +104,6 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
             {"evaluate__baselines": ["data"]},
             "evaluate.baselines: data: holds no *.safetensors; pickled weights are not loaded, as they can run code",
         ),
-        ({"evaluate__baselines": ["model"]}, "evaluate.baselines: model: the report uses this name; write ./model"),
-        ({"evaluate__baselines": ["model/", "model/"]}, "evaluate.baselines: model/ is listed twice"),
     ],
 )
 def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes: dict[str, Any], message: str) -> None:

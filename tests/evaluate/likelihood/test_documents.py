@@ -24,7 +24,6 @@ from stages.evaluate.likelihood.documents import (
     encoded,
     lost_share,
     named_set,
-    named_sets,
 )
 from stages.formats.documents import document_id
 from stages.runtime.atomic import LFS_POINTER
@@ -93,18 +92,6 @@ def test_what_is_no_set_of_documents_is_refused_with_its_name(
 
     with pytest.raises(UserError, match=re.escape(message)):
         named_set("s", tmp_path / name).require_text()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mine", "params.yaml: evaluate.sets.mine = 'nowhere': no such file or folder"),
-        ("validation", "params.yaml: evaluate.sets.validation: the name of the split that cleaning holds out"),
-    ],
-)
-def test_a_set_that_cannot_be_is_refused(name: str, message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        named_sets({name: "nowhere"})
 
 
 @pytest.mark.parametrize(("name", "content"), [("s.txt", "text"), ("s.jsonl", '{"text": "text"}\r\n')])

@@ -12,7 +12,7 @@ from stages.evaluate.score.__main__ import main
 from stages.formats.evaluation.generation import Completion, write_completions
 from stages.formats.evaluation.problems import Problem, problems_sha256, read_problems, write_problems
 from stages.formats.evaluation.scores import SCORE_REPORT, VERDICTS, ScoreReport
-from stages.runtime.errors import UserError
+from stages.runtime.errors import EXIT_USER_ERROR, UserError
 from tests.small_project import ROOT, write_project
 from tests.waiting import wait_until, wait_until_ended
 
@@ -157,6 +157,17 @@ def test_a_kill_leaves_no_sandbox_that_is_still_being_made(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     wait_until_ended(killed(processes=2))
+
+
+def test_a_machine_without_a_sandbox_is_found_before_a_run(project: Path) -> None:
+    write_params()
+    command = [sys.executable, "-m", "stages.evaluate.score.sandbox"]
+    done = subprocess.run(
+        command, env={"PATH": "", "PYTHONPATH": str(ROOT)}, check=False, capture_output=True, text=True
+    )
+
+    assert done.returncode == EXIT_USER_ERROR
+    assert "generated code never runs without isolation" in done.stderr
 
 
 def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> None:

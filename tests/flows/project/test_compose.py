@@ -87,6 +87,16 @@ def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> N
     assert "# peak, of the rest" in changed[1]
 
 
+def test_later_words_win_whether_they_are_presets_or_values(tmp_path: Path) -> None:
+    assert composed(tmp_path, "recipe=longer", "train.max_steps=70")["train"]["max_steps"] == 70
+    assert composed(tmp_path, "train.max_steps=70", "recipe=longer")["train"]["max_steps"] == 1790
+
+
+@pytest.mark.parametrize("text", ["Hello, world (2)", "It's [one], two", "a, b"])
+def test_a_text_may_hold_what_hydra_has_its_own_meaning_for(tmp_path: Path, text: str) -> None:
+    assert composed(tmp_path, f"card.description={text}")["card"]["description"] == text
+
+
 def test_no_other_line_changes_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("conf").mkdir()
@@ -101,7 +111,7 @@ def test_no_other_line_changes_however_it_is_written(tmp_path: Path, monkeypatch
     with pytest.raises(UserError, match=r"params\.yaml: fit\.day: .*not a supported primitive type; write it in"):
         composed_text(["fit.rate=2"])
     Path("params.yaml").write_text("fit:\n  rate: 1\n  2024: 1\n")
-    with pytest.raises(UserError, match=r"params\.yaml: fit: the key 2024 is no text in YAML; write it in quotes"):
+    with pytest.raises(UserError, match=r"params\.yaml: fit: the key 2024 is not text in YAML; write it in quotes"):
         composed_text(["fit.rate=2"])
 
 
@@ -125,6 +135,10 @@ def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
         ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),
         ("compute", "compute: expected TFLOP"),
         ("computed=1", "computed=1: no such group"),
+        ("train.optimizer=adamw", "train.optimizer=adamw: give a choice of conf/optimizer as optimizer=adamw"),
+        ("publish.name=1_1_1", "publish.name = 111: expected text, which YAML reads as another value: quote it"),
+        ("evaluate.sets={null:x}", "evaluate.sets={null:x}: Hydra cannot take this"),
+        ("clean.split.by=document", "clean.split: by = document holds out single documents: set validation_sources"),
         ("compute=1 model=gpt5 compute=2", "compute=1 compute=2: give compute once"),
     ],
 )

@@ -1,0 +1,169 @@
+"""What is checked before the first stage of a run: params.yaml as a whole, and the files that it names.
+
+`parrotflow` checks the sections of the stages that it is about to run. Under plain `dvc repro`, which has no such
+moment, each stage checks all sections at its start.
+"""
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml.error import YAMLError
+
+from stages.runtime.credentials import refuse_credentials
+from stages.runtime.errors import STAGES_TO_DO, UserError
+from stages.runtime.section import PARAMS_FILE, Section, as_dvc_reads, check_section, named_files, read_params_file
+
+DVC_FILE = Path("dvc.yaml")
+
+URLS = ("PARROTFLOW_MIRROR",)
+"""Variables that hold one which stages name in what they print and write."""
+
+_INTERPOLATED = re.compile(r"\$\{\s*([\w-]+)")
+
+
+def section_models(root: Path = Path()) -> dict[str, type[Section]]:
+    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
+
+    Another project may have a folder `stages` too, with files of that name.
+    """
+    models: dict[str, type[Section]] = {}
+    for path in sorted((root / "stages").rglob("params.py")):
+        name = path.parent.name
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        try:
+            model = getattr(importlib.import_module(module), f"{name.capitalize()}Params", None)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise  # a library is missing, not this module
+            model = None
+        if model is not None:
+            models[name] = model
+    return models
+
+
+def check_params(path: Path = PARAMS_FILE) -> None:
+    """Raise UserError that names every unknown section, unknown key and value out of range.
+
+    A URL with a credential is refused too, also in dvc.yaml and in the environment. A project without stages of ours
+    has no models: nothing is checked there, and it needs no params.yaml.
+    """
+    models = section_models()
+    if not models:
+        return
+    for variable in URLS:
+        refuse_credentials(variable, os.environ.get(variable, ""))
+    refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
+    values = read_params_file(path)
+    require_texts_as_keys(values, str(path))
+    others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
+    faults = [f"{path}: {name}: no stage of {DVC_FILE.name} has such a section" for name in sorted(others)]
+    for name, model in models.items():
+        if name not in values:
+            faults.append(
+                f"{path}: section `{name}` is missing; after an upgrade take it from the new version's {PARAMS_FILE}"
+            )
+            continue
+        try:
+            check_section(name, values[name], model, path)
+        except UserError as error:
+            faults.append(str(error))
+    if faults:
+        raise UserError("\n".join(faults))
+
+
+def require_texts_as_keys(values: Mapping[Any, Any], place: str) -> None:
+    """Raise UserError at a key that YAML takes for a number, a date or nothing: values are named and sorted by keys."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            shown = json.dumps(key, default=str)
+            raise UserError(f"{place}: the key {shown} is not text in YAML; write it in quotes")
+        if isinstance(value, Mapping):
+            require_texts_as_keys(value, f"{place}: {key}")
+
+
+def check_before_run(to_do: Collection[str] | None = None, values: Mapping[str, Any] | None = None) -> None:
+    """Raise UserError that names every fault that the stages `to_do` would report only at their turn.
+
+    None stands for all stages. `values` are those of params.yaml, whose sections are valid.
+    """
+    models = {name: model for name, model in section_models().items() if to_do is None or name in to_do}
+    values = read_params_file() if models and values is None else values or {}
+    sections = {name: check_section(name, values[name], model) for name, model in models.items()}
+    found = (fault for name, section in sections.items() for fault in (*section.check(values), *_files(name, section)))
+    if faults := [f"{PARAMS_FILE}: {fault}" for fault in found]:
+        raise UserError("\n".join(faults))
+
+
+def check_unless_checked() -> None:
+    """At the start of a stage, check all of params.yaml, unless the run that it is part of has checked it.
+
+    A machine that runs one stage alone may lack the libraries of others, so nothing is checked there.
+    """
+    if STAGES_TO_DO not in os.environ:
+        with suppress(ModuleNotFoundError):
+            check_params()
+            check_before_run()
+
+
+def _files(name: str, section: Section) -> Iterator[str]:
+    """The files that a section names and that are missing, or whose changes DVC would not notice."""
+    made = [path for stage in stage_templates().values() for path in listed_paths(stage, "outs")]
+    readers = stages_running(type(section).__module__.removesuffix(".params"))
+    for parameter, file in named_files(name, section):
+        path = file.path
+        is_made = lies_in(path, made) or any(Path(f"{place}.dvc").exists() for place in (path, *path.parents))
+        if not path.exists() and not is_made:
+            yield f"{parameter}: {path} is missing: put it there, or correct the path"
+            continue
+        for stage, template in readers.items():
+            if file.is_dep and not lies_in(path, listed_paths(template, "deps")):
+                yield (
+                    f"{parameter}: {path} is not among the deps of {stage} in {DVC_FILE}, so a change would go "
+                    "unnoticed: add it there"
+                )
+
+
+def stage_templates() -> dict[str, dict[str, Any]]:
+    """The stages of dvc.yaml by name, a `foreach` or matrix as its template; none if DVC would refuse the file."""
+    try:
+        stages = as_dvc_reads(DVC_FILE.read_bytes())["stages"].items()
+        return {name: stage.get("do", stage) for name, stage in stages if stage}
+    except (OSError, YAMLError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def stages_running(module: str) -> dict[str, dict[str, Any]]:
+    """The stages of dvc.yaml whose command runs a module."""
+    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # of any Python, and one of several commands too
+    return {name: stage for name, stage in stage_templates().items() if command.search(str(stage.get("cmd", "")))}
+
+
+def listed_paths(stage: Mapping[str, Any], kind: str) -> list[str]:
+    """The `deps` or `outs` of a stage, without those whose path depends on a parameter."""
+    paths = (next(iter(entry)) if isinstance(entry, dict) else entry for entry in stage.get(kind) or ())
+    return [path for path in paths if "${" not in path]
+
+
+def lies_in(path: Path, places: Iterable[str]) -> bool:
+    """Whether a file or folder is one of `places` or below one, as DVC finds it: it follows links to files, not to
+    folders."""
+    all_places = (path, *map(Path, places))
+    real, *others = (place.resolve() if place.is_dir() else place.parent.resolve() / place.name for place in all_places)
+    return any(real.is_relative_to(other) for other in others)
+
+
+def _sections_of_dvc_yaml() -> Iterator[str]:
+    """The sections that dvc.yaml uses, also for stages of the user's own: listed as params, or as `${section.key}`."""
+    if not DVC_FILE.exists():
+        return
+    yield from _INTERPOLATED.findall(DVC_FILE.read_text(encoding="utf-8"))
+    for entry in (entry for stage in stage_templates().values() for entry in stage.get("params") or ()):
+        files = entry if isinstance(entry, dict) else {PARAMS_FILE: (entry,)}
+        keys = (key for file, own in files.items() if Path(file).name == PARAMS_FILE.name for key in own or ())
+        yield from (str(key).split(".")[0] for key in keys)

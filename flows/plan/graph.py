@@ -114,9 +114,15 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
 
 
 def refuse_foreign(stage: Stage) -> None:
-    """Raise UserError of a stage that is frozen or in another dvc.yaml: DVC runs these in ways of their own."""
+    """Raise UserError for a stage that DVC runs in a way of its own: frozen, in another dvc.yaml, or behind a link."""
     if not isinstance(stage, PipelineStage):
         return
+    parents = {parent for out in stage.outs for parent in Path(out.fs_path).parents if parent.is_symlink()}
+    if links := sorted(link for link in parents if stage.repo.root_dir in map(str, link.parents)):
+        raise UserError(
+            f"{links[0].relative_to(stage.repo.root_dir)}: a link, and DVC keeps no output behind one; make it "
+            "a folder. For another disk: `dvc cache dir --local FOLDER`, `dvc config --local cache.type symlink`"
+        )
     if stage.frozen:
         raise UserError(
             f"{stage.addressing} is frozen, so its result may not follow: `dvc unfreeze {stage.addressing}`"

@@ -148,6 +148,14 @@ def test_a_file_that_no_stage_makes_and_that_is_gone_is_refused_before_anything_
         make_plan()
 
 
+def test_outputs_behind_a_link_to_another_disk_are_refused_with_what_works(project: Path, tmp_path: Path) -> None:
+    (project / "data").rename(tmp_path / "disk")
+    (project / "data").symlink_to(tmp_path / "disk")
+
+    with pytest.raises(UserError, match=r"^data: a link, and DVC keeps no output behind one; .*`dvc cache dir --local"):
+        make_plan()
+
+
 @pytest.mark.usefixtures("listed")
 def test_a_submodule_that_is_not_checked_out_is_refused() -> None:
     git(Path.cwd(), "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},corpus/texts")

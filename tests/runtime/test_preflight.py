@@ -181,7 +181,7 @@ MISSING = "is missing: put it there, or correct the path"
         ({"train__start_from": f"a/b@{COMMIT}"}, ""),
         ({"evaluate__sets": {"mine": "docs"}}, f"evaluate.sets.mine: docs {UNLISTED.format('evaluate')}"),
         ({"evaluate__sets": {"mine": "evaluation/held_out/none"}}, f"evaluation/held_out/none {MISSING}"),
-        ({"evaluate__sets": {"mine": "data/clean/train/a"}}, f"data/clean/train/a {UNLISTED.format('evaluate')}"),
+        ({"evaluate__sets": {"mine": "data/tokens/train/a"}}, f"data/tokens/train/a {UNLISTED.format('evaluate')}"),
         ({"evaluate__baselines": ["deploy"]}, f"evaluate.baselines: deploy {UNLISTED.format('evaluate')}"),
         ({"evaluate__baselines": ["published/a/revisions/b"]}, f"published/a/revisions/b {MISSING}"),
         (

@@ -50,9 +50,6 @@ from stages.publish.source import archive_source, require_no_secret
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import RefusedError, UserError
 
-LARGEST_REPORT = 1_000_000
-"""Bytes of a report that is kept. A larger one is a table of documents."""
-
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file, which is read unless this process has read it and it has not changed since."""
@@ -189,7 +186,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
 def reports_of(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the metrics and curves that the stages wrote."""
     outs = (out for entry in stages.values() for out in entry.get("outs", []))
-    paths = [Path(out["path"]) for out in outs if out.get("size", 0) <= LARGEST_REPORT]
+    paths = [Path(out["path"]) for out in outs]
     files = (
         file
         for path in paths

@@ -11,6 +11,7 @@ from stages.formats.revision.provenance import EXECUTION, INPUTS, SOURCE_ARCHIVE
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.formats.sources import read_sources
 from stages.publish.lock import read_stages
+from stages.publish.revision import reports_of
 from stages.runtime.errors import UserError
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
@@ -74,6 +75,16 @@ def test_weights_that_the_training_did_not_record_are_not_published(project: Pat
         main()
 
     assert not Path("published").exists()
+
+
+def test_long_curves_are_kept(project: Path) -> None:
+    curve = Path("reports/curves/training_loss.tsv")
+    curve.parent.mkdir()
+    curve.write_text("1\t1.0\n")
+
+    kept = reports_of({"train": {"outs": [{"path": "reports/curves", "size": 10_000_000}]}})
+
+    assert kept == {f"record/{curve}": curve.read_bytes()}
 
 
 def test_the_sources_are_listed_with_what_was_used_of_them(project: Path) -> None:

@@ -370,7 +370,6 @@ def test_a_mixture_is_told_by_source(inputs: CardInputs) -> None:
     assert table.splitlines()[2:] == ["| web | 1,234 | 50.00% | 1.50 |", "| w\\|b | 2 | 25.00% | 2.00 |"]
     assert "\n\n\n" not in text
     assert "| mixture |" not in text
-    assert "The mixture below draws from " in text
     assert "### Mixture" not in written(inputs)
 
 

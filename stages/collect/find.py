@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.formats.documents import without_query
-from stages.runtime.atomic import NOT_HERE, is_lfs_pointer
+from stages.runtime.atomic import NOT_HERE, NOT_PULLED, is_lfs_pointer
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UnavailableError, UserError
 
@@ -125,7 +125,7 @@ def _file(path: Path, follow: bool = False) -> FoundFile:
     if not path.is_file():
         return FoundFile(str(path), NOT_REGULAR)
     if path.suffix == ".dvc":
-        return FoundFile(str(path), OF_DVC)
+        return FoundFile(str(path), OF_DVC if path.with_suffix("").exists() else NOT_PULLED)
     return FoundFile(str(path), NOT_HERE if is_lfs_pointer(path) else "")
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, get_args
 from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
-from stages.runtime.atomic import NOT_HERE
+from stages.runtime.atomic import NOT_HERE, NOT_PULLED
 from stages.runtime.section import Section, require_distinct, subclasses_in
 
 Bytes = Annotated[int, Field(ge=1)]
@@ -31,7 +31,7 @@ NULS = "text with a few NUL bytes (`tr -d '\\000'` removes them)"
 
 SURROGATE = "half of a surrogate pair (\\ud800 to \\udfff), which is no character (remove it)"
 
-WITH_REMEDY = (NOT_HERE, NULS, SURROGATE)
+WITH_REMEDY = (NOT_HERE, NOT_PULLED, NULS, SURROGATE)
 """Reasons to leave out what was probably meant to be read; they say how to repair it."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")

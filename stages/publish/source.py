@@ -49,7 +49,8 @@ def archive_source(stages: Stages, *, include_data: bool) -> tuple[bytes, GitSta
     inputs = inputs_of(stages)
     added = listed("--others", "--exclude-standard", "--", *CODE)
     files = added + listed("--cached", "--", *CODE, *inputs)
-    dirty = bool(added or git("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs))
+    edited = git("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs).splitlines()
+    dirty = bool(added or {*edited} - {str(LOCK)})  # which each run writes
     if include_data and inputs:
         files += listed("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
     contents = {path: content_of(path) for path in sorted({*files} - {*COPIED}) if os.path.lexists(path)}

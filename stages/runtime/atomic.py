@@ -17,6 +17,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 """The first line of the file that git leaves in place of one that Git LFS has not downloaded."""
 
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
+NOT_PULLED = "DVC's file without its data (`dvc pull` or `dvc checkout` brings it)"
 
 
 @contextmanager

@@ -77,6 +77,15 @@ def test_pointers_of_git_lfs_are_left_out_with_a_warning_that_names_the_command(
     assert "WARNING: left out 4: Git LFS pointer, not the data (`git lfs pull` downloads it)" in capsys.readouterr().out
 
 
+def test_data_in_dvc_that_is_not_here_is_left_out_with_a_warning_that_names_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write("corpus/own.py", "corpus/books.dvc")
+
+    assert [item.path for item in collect("corpus")] == ["corpus/own.py"]
+    assert "WARNING: left out 1: DVC's file without its data (`dvc pull` or `dvc ch" in capsys.readouterr().out
+
+
 def test_links_pipes_and_hidden_files_are_left_out_unless_a_pattern_names_them() -> None:
     write("corpus/plain.py", "corpus/.hidden.py", "elsewhere/far.py")
     Path("corpus/loop").symlink_to(Path("corpus").absolute(), target_is_directory=True)

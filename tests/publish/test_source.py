@@ -21,6 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     write({MODULE: "steps = 1\n", OTHER: "width = 1\n", "pyproject.toml": "", "params.yaml": "", "notes.txt": "a"})
+    write({"dvc.lock": "of the last run"})
     write({"problems/a.jsonl": "{}\n", ".gitignore": "/corpus/\n*.ignored\n", ".dvcignore": "*.tmp\n"})
     commit_all()
     return tmp_path
@@ -66,7 +67,7 @@ def test_inputs_that_git_does_not_have_are_there_only_by_choice() -> None:
 
 def test_a_change_that_is_in_no_revision_makes_no_tree_dirty() -> None:
     git("remote", "add", "origin", "https://someone:token@example.com/owner/name.git")
-    write({"notes.txt": "b", "more-notes.txt": "c"})
+    write({"notes.txt": "b", "more-notes.txt": "c", "dvc.lock": "of this run"})
 
     _, state = archived()
 

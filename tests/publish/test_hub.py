@@ -244,11 +244,13 @@ def test_nothing_private_goes_to_a_public_repository(hub: Hub) -> None:
 def test_a_hub_that_is_silent_is_given_up_after_the_requests_time_limit(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "REQUEST_SECONDS", 0.5)
     hub.faults.append(Fault("/commit/main", "silence"))
 
-    with pytest.raises(UnavailableError):
-        publish()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(publishing, "REQUEST_SECONDS", 0.5)
+        while hub.faults[0].times:  # on a busy machine a request before it may take as long
+            with pytest.raises(UnavailableError):
+                publish()
 
     require_complete(hub, publish())
 

@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -62,6 +63,15 @@ def pytest_collection_finish() -> None:
     """What is imported by now all stays: to look for garbage among it again and again takes longer than most tests."""
     gc.enable()
     gc.freeze()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """The limit of a shell of macOS: a process may have 256 files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import EMPTY, PASSAGE_WORDS, PERMUTATIONS, ShardWords, WordHashes, read_words
+from stages.clean.words import EMPTY, PASSAGE_WORDS, PERMUTATIONS, WordHashes, cached_words, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -49,9 +49,9 @@ class NearDuplicate(NamedTuple):
 class Corpus:
     """Documents in a fixed order, each given by its index there, with the words and signatures of their shards."""
 
-    def __init__(self, shards: list[ShardWords], rows: RowNumbers) -> None:
-        """`rows` are positions in the sequence of all shards' documents."""
-        counts = np.array([len(shard.signatures) for shard in shards], dtype=np.int64)
+    def __init__(self, shards: list[Path], rows: RowNumbers) -> None:
+        """`shards` are folders of `cached_words`, `rows` positions in the sequence of all shards' documents."""
+        counts = np.array([len(read_words(shard).signatures) for shard in shards], dtype=np.int64)
         first_row = np.cumulative_sum(counts, include_initial=True)
         self.shards = shards
         self.rows = rows
@@ -60,12 +60,11 @@ class Corpus:
 
     def words(self, document: int) -> WordHashes:
         """Hashes of the distinct words of one document."""
-        shard: ShardWords = self.shards[self.shard_of[document]]
-        return shard.of(int(self.row_in_shard[document]))
+        return read_words(self.shards[self.shard_of[document]]).of(int(self.row_in_shard[document]))
 
     def sizes(self) -> RowNumbers:
         """Distinct words of each document."""
-        sizes: RowNumbers = np.concatenate([np.diff(shard.offsets) for shard in self.shards])
+        sizes: RowNumbers = np.concatenate([np.diff(read_words(shard).offsets) for shard in self.shards])
         return sizes[self.rows]
 
     def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -90,7 +89,7 @@ class Corpus:
         return shared
 
     def _passages(self, document: int) -> npt.NDArray[np.uint32]:
-        shard: ShardWords = self.shards[self.shard_of[document]]
+        shard = read_words(self.shards[self.shard_of[document]])
         found: npt.NDArray[np.uint32] = shard.passages[self.row_in_shard[document]]
         return found
 
@@ -110,7 +109,8 @@ class Corpus:
         documents = np.flatnonzero(self.sizes() >= params.minimum_words)
         rows = rows_per_band(params.similarity)
         for start in range(0, PERMUTATIONS - rows + 1, rows):
-            keys = np.concatenate([_mixed(shard.signatures[:, start : start + rows]) for shard in self.shards])
+            shards = map(read_words, self.shards)
+            keys = np.concatenate([_mixed(shard.signatures[:, start : start + rows]) for shard in shards])
             keys = keys[self.rows[documents]]
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
@@ -151,7 +151,7 @@ def find_near_duplicates(
     """The near-duplicates to drop among the ledger's rows, by row: the kept document that each resembles most, and how
     much. Of those alike the first by (source, path, id) is kept."""
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
-    corpus = Corpus(list(read_words(shards)), ordered)
+    corpus = Corpus(cached_words(shards), ordered)
     return {
         int(ordered[one.document]): (int(ordered[one.resembled]), one.similarity)
         for one in resembling_kept(corpus, params)

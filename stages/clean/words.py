@@ -12,7 +12,7 @@ much as everything here.
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,10 +155,15 @@ class ShardWords(NamedTuple):
         return self.words[self.offsets[row] : self.offsets[row + 1]]
 
 
-def read_words(shards: Sequence[Path]) -> Iterator[ShardWords]:
-    """The words of each shard, in the order of the shards. Only new shards are computed."""
-    for entry in map_cached("words", shards, shard_sha256, _compute):
-        yield ShardWords(*(np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
+def cached_words(shards: Sequence[Path]) -> list[Path]:
+    """The folder of each shard's words, in the order of the shards. Only new shards are computed."""
+    return map_cached("words", shards, shard_sha256, _compute)
+
+
+@lru_cache(40)  # each takes four file descriptors, and shells limit those of a process to 1,024 (macOS: 256)
+def read_words(folder: Path) -> ShardWords:
+    """The words of a shard."""
+    return ShardWords(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
 
 
 def _compute(shard: Path, folder: Path) -> None:

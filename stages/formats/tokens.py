@@ -15,7 +15,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -39,6 +39,9 @@ SPLITS = (TRAIN, VALIDATION)
 """Each has a folder of that name among the clean documents and among the tokens."""
 
 STORE_MANIFEST = "manifest.json"
+
+MAPPED_SHARDS = 64
+"""Mapped at once. Each takes a file descriptor, and shells limit those of a process to 1,024 (macOS: 256)."""
 
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Dtype: TypeAlias = Literal["uint16", "uint32"]
@@ -121,17 +124,26 @@ class TokenStore:
             raise UserError(
                 f"{folder / STORE_MANIFEST}: damaged ({first_line(error)}); run `dvc repro -f tokenize`"
             ) from None
-        self._tokens = [self._map(f"{s.name}.tokens.bin", self.manifest.dtype, s.tokens) for s in self.manifest.shards]
-        self._offsets = [self._map(f"{s.name}.offsets.bin", "<i8", s.documents + 1) for s in self.manifest.shards]
+        self._dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
+        for shard in self.manifest.shards:
+            self._check_size(f"{shard.name}.tokens.bin", shard.tokens * self._dtype.itemsize)
+            self._check_size(f"{shard.name}.offsets.bin", (shard.documents + 1) * 8)
+        self._tokens = lru_cache(MAPPED_SHARDS)(self._map_tokens)
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
         self._first_document = _starts([shard.documents for shard in self.manifest.shards])
 
-    def _map(self, name: str, dtype: str, count: int) -> npt.NDArray[Any]:
+    def _check_size(self, name: str, size: int) -> None:
         path = self.folder / name
-        item = np.dtype(dtype).newbyteorder("<")
-        if not path.is_file() or path.stat().st_size != count * item.itemsize:
+        if not path.is_file() or path.stat().st_size != size:
             raise UserError(f"{path}: missing or not the size {STORE_MANIFEST} says; run `dvc repro -f tokenize`")
-        return np.memmap(path, dtype=item, mode="r", shape=(count,)) if count else np.empty(0, dtype=item)
+
+    def _map_tokens(self, shard: int) -> TokenIds:
+        entry = self.manifest.shards[shard]
+        path = self.folder / f"{entry.name}.tokens.bin"
+        return np.memmap(path, self._dtype, "r", shape=(entry.tokens,)) if entry.tokens else np.empty(0, self._dtype)
+
+    def _offsets(self) -> Iterator[Positions]:
+        return (np.fromfile(self.folder / f"{shard.name}.offsets.bin", "<i8") for shard in self.manifest.shards)
 
     def verify(self) -> None:
         """Compare every file with its sha256 in the manifest. Raises UserError that names the first that differs."""
@@ -147,13 +159,13 @@ class TokenStore:
     @cached_property
     def document_lengths(self) -> Positions:
         """Tokens of each document, its end-of-sequence id counted; shape (documents,)."""
-        lengths = [np.diff(offsets) for offsets in self._offsets]
+        lengths = [np.diff(offsets) for offsets in self._offsets()]
         return np.concatenate(lengths) if lengths else np.empty(0, dtype=np.int64)
 
     @cached_property
     def document_starts(self) -> Positions:
         """Position of each document's first token; shape (documents,)."""
-        starts = [offsets[:-1] + first for offsets, first in zip(self._offsets, self._first_token, strict=False)]
+        starts = [offsets[:-1] + first for offsets, first in zip(self._offsets(), self._first_token, strict=False)]
         return np.concatenate(starts) if starts else np.empty(0, dtype=np.int64)
 
     def document(self, number: int) -> TokenIds:
@@ -163,15 +175,15 @@ class TokenStore:
 
     def read(self, start: int, stop: int) -> TokenIds:
         """The ids at positions start..stop, which may cross shards; shape (stop - start,)."""
-        parts: list[TokenIds] = []
         shard = int(np.searchsorted(self._first_token, start, side="right")) - 1
-        while start < stop:
+        found, done = np.empty(stop - start, dtype=self.manifest.dtype), 0
+        while done < len(found):
             first = int(self._first_token[shard])
-            part = self._tokens[shard][start - first : stop - first]
-            parts.append(part)
-            start += len(part)
+            part = self._tokens(shard)[start + done - first : stop - first]
+            found[done : done + len(part)] = part
+            done += len(part)
             shard += 1
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, dtype=self.manifest.dtype)])
+        return found
 
     def document_at(self, position: int) -> int:
         """The number of the document that holds the token at `position`."""

@@ -77,6 +77,13 @@ def greedy_by_comparing_all(documents: list[Document], similarity: float) -> set
     return {document.path for document in kept}
 
 
+@pytest.mark.usefixtures("few_descriptors")
+def test_there_may_be_more_shards_than_a_process_may_open_files() -> None:
+    documents = as_documents([*family_texts(), *chain_texts(60)])
+
+    assert near_duplicates(documents, shard_count=80) == near_duplicates(documents, shard_count=1)
+
+
 @pytest.mark.parametrize("similarity", [0.5, 0.7, 0.8])
 def test_a_document_is_dropped_if_and_only_if_it_resembles_one_that_is_kept(similarity: float) -> None:
     documents = as_documents(family_texts() + chain_texts(9))

@@ -32,6 +32,14 @@ def write_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 3
     return folder
 
 
+@pytest.mark.usefixtures("few_descriptors")
+def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path: Path) -> None:
+    store = TokenStore(write_store(tmp_path / "store", [[[number % 299 + 1]] for number in range(300)]))
+
+    assert store.read(0, 600)[::2].tolist() == [number % 299 + 1 for number in range(300)]
+    assert store.document_starts.tolist() == list(range(0, 600, 2))
+
+
 @settings(max_examples=60)
 @given(shards=SHARDS, data=st.data())
 def test_documents_and_positions_are_read_back_across_shards(

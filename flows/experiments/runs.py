@@ -1,7 +1,8 @@
 """The record of an experiment's runs, `experiments/NAME/runs.jsonl`, and the tidy table of them, runs.csv.
 
 The record has one line for each finished or failed run, appended and flushed to the disk. A kill leaves the earlier
-lines intact, and an incomplete last line is ignored. If a cell ran again, its last line counts.
+lines intact; a last line without its end is ignored, and the next run replaces it. If a cell ran again, its last line
+counts.
 
 The table has a row for each cell of the grid, whether its run finished, failed or never began:
 
@@ -80,25 +81,24 @@ def append_run(path: Path, run: Run) -> None:
         if file.tell():
             file.seek(-1, os.SEEK_END)
             if file.read(1) != b"\n":  # a kill has left half a line
-                file.write(b"\n")
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         file.write(run.model_dump_json().encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def recorded_runs(path: Path) -> list[Run]:
-    """Every run, in the order of their lines; half a line, left by a kill, is skipped.
+    """Every run, in the order of their lines; half a line at the end, left by a kill, is skipped.
 
     Raises UserError for any other line that is not a run.
     """
     runs = []
-    for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.is_file() else (), start=1):
         if line.startswith((b"<<<<<<<", b"=======", b">>>>>>>")):
             raise UserError(f"{path}: line {number}: a conflict of git; keep the lines of both sides, remove its marks")
-        try:
-            json.loads(line)
-        except ValueError:
-            continue
+        if not line.endswith(b"\n"):
+            break
         try:
             runs.append(Run.model_validate_json(line))
         except ValidationError:

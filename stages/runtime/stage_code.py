@@ -7,9 +7,11 @@ versions in requirements.lock. So an edit or an upgrade reruns exactly the stage
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +144,31 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
 
 def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
     files = sources.closure_of(module)
-    imported = {normalised(OTHER_NAMES.get(name, name)) for name in sources.libraries(files)} - WITHOUT_EFFECT
     required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
+    imported = {_library_of(name, pins, required) for name in sources.libraries(files)} - WITHOUT_EFFECT
     corpus = {normalised(name) for name in _packages(params, module.rpartition(".")[2])}
     used = sorted(imported | required | corpus)
     return StageCode(
         {file: sources.module(file).sha256 for file in files}, dict(pins[name] for name in used if name in pins)
     )
+
+
+def _library_of(module: str, pins: Mapping[str, tuple[str, str]], required: Collection[str]) -> str:
+    """The normalised name of the pinned library of a module; of Python's own its name, which nothing pins.
+
+    Raises UserError if a new version of the module would go unnoticed.
+    """
+    library = normalised(OTHER_NAMES.get(module, module))
+    if module in sys.stdlib_module_names or library in pins or library in required:
+        return library
+    names = sorted(map(normalised, packages_distributions().get(module, ())))
+    if not (found := [name for name in names if name in pins]):
+        raise UserError(
+            f"the stages import `{module}`, and {REQUIREMENTS_LOCK} pins no library of it (installed: "
+            f"{', '.join(names) or 'none'}), so an upgrade would go unnoticed: install it and pin it there; code of "
+            "your own belongs below stages/"
+        )
+    return found[0]
 
 
 def _params(path: Path) -> Any:

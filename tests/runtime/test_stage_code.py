@@ -42,7 +42,7 @@ def project(tmp_path: Path) -> Path:
         "stages/toy/__main__.py": "import numpy.linalg\nfrom stages.formats import table\n",
         "stages/toy/deep/__main__.py": "import stages.runtime.workers\nrequire_locked('sacrebleu')\n",
         "stages/toy/commands/look.py": "import scipy\n",
-        "stages/formats/table.py": "import pydantic, yaml, ruamel.yaml, sklearn, mine, os\n",
+        "stages/formats/table.py": "import pydantic, yaml, ruamel.yaml, sklearn, os\n",
         "stages/runtime/workers.py": "import ray\n",
         "stages/code/__main__.py": "import rich\n",
         "requirements.lock": "numpy==2.4.6\nray==2.60.0\nsacreBLEU==2.6.0\nscikit-learn==1.9.1+cpu\npydantic==2.14.3\n"
@@ -71,6 +71,24 @@ def test_a_library_that_is_named_and_a_package_that_is_the_corpus_count_too(proj
         "pydantic": "2.14.3",
         "rich": "15.0.0",
     }
+
+
+def test_a_library_whose_module_has_another_name_counts_if_it_is_installed_and_pinned(project: Path) -> None:
+    (project / "stages/formats/table.py").write_text("from dateutil.parser import parse\n")
+    with pytest.raises(UserError, match=r"import `dateutil`, and .* \(installed: python-dateutil\)"):
+        code_of("stages.toy", project)
+
+    with (project / "requirements.lock").open("a") as lock:
+        lock.write("python-dateutil==2.9.0\n")
+
+    assert code_of("stages.toy", project).libraries == {"numpy": "2.4.6", "python-dateutil": "2.9.0"}
+
+
+def test_an_import_of_no_library_is_refused(project: Path) -> None:
+    (project / "stages/formats/table.py").write_text("import mine\n")
+
+    with pytest.raises(UserError, match=r"import `mine`, .* \(installed: none\).*belongs below stages/"):
+        code_of("stages.toy", project)
 
 
 def test_the_changes_between_two_versions_are_named(project: Path) -> None:
@@ -143,7 +161,7 @@ def test_a_library_in_another_version_than_the_locked_one_is_refused_but_for_its
     ("file", "text", "changes"),
     [
         ("stages/formats/table.py", "X = 1\n", True),
-        ("requirements.lock", "numpy==99\n", True),
+        ("requirements.lock", "numpy==99\nscikit-learn==1.9.1\npydantic==2\nPyYAML==6\nruamel.yaml==0.19\n", True),
         ("stages/toy/commands/look.py", "X = 1\n", False),
         ("stages/toy/__main__.py", "# as before\nimport numpy.linalg\nfrom stages.formats import table\n", False),
         ("stages/runtime/errors.py", "X = 1\n", False),

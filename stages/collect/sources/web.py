@@ -14,6 +14,7 @@ from stages.collect.source_kinds import TOO_LARGE, SourceItem
 from stages.collect.sources.files import FileSource
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UserError
+from stages.runtime.stage_code import require_locked
 
 LIBRARIES = ("resiliparse", "fastwarc")
 """What the text depends on: requirements.lock must pin them."""
@@ -36,6 +37,7 @@ class WebSource(FileSource):
                 f"collect.sources: web pages need {' and '.join(missing)}: `pip install -e '.[web]'`, then write the "
                 "versions of resiliparse and fastwarc that `pip list` shows into requirements.lock, as NAME==VERSION"
             )
+        require_locked("resiliparse", "fastwarc")
         return list(LIBRARIES)
 
 

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weight_files
 from stages.formats.reports import read_json
 from stages.runtime.errors import UserError, first_line
+from stages.runtime.hub import require_weights
 
 ROUNDING = 1e-4
 """Share of the largest logit by which two equal rows of a batch may differ through rounding."""
@@ -62,8 +63,7 @@ def open_model(folder: Path) -> PreTrainedModel:
         raise UserError(f"{folder}: transformers cannot load this model: {first_line(error)}") from None
     model: PreTrainedModel
     model, info = loaded
-    if info["missing_keys"]:  # transformers would initialise them randomly
-        raise UserError(f"{folder}: weights are missing: {', '.join(sorted(info['missing_keys']))}")
+    require_weights(str(folder), info)
     _require_causal(folder, model)
     return model
 

@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from sys import modules
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator
 
@@ -161,6 +161,12 @@ def model_folder(what: str, name: str, files: Sequence[str], *, download: bool =
     if not list(folder.glob("*.safetensors")):
         raise UserError(f"{what}: holds no *.safetensors; pickled weights are not loaded, as they can run code")
     return folder, commit
+
+
+def require_weights(what: str, loading_info: Mapping[str, Any]) -> None:
+    """Raise UserError if weights of the architecture are missing, which transformers would set to random numbers."""
+    if missing := sorted(loading_info["missing_keys"]):
+        raise UserError(f"{what}: weights are missing: {', '.join(missing)}")
 
 
 def data_set_error(what: str, error: Exception, remedy: str) -> UserError:

@@ -48,13 +48,13 @@ def main() -> None:
     for store in (training, validation):
         check_store(store, params, TOKENIZER)
     order = open_order(training, params)
-    model = build_config(params, training.manifest)
-    notes = [*config.notes, *note_dropout(params, model)]
+    notes = config.notes
     if params.start_checkpoint:
         check_start(params.start_checkpoint, params.max_steps)
     if params.start_model:
         source_folder(params.start_model, download=True)
         notes += check_vocabulary(params.start_model)
+    notes += note_dropout(params, build_config(params, training.manifest))
 
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"

@@ -62,7 +62,8 @@ class TrainParams(Section):
     seed: Annotated[int, Field(ge=0, lt=2**64)]
     """Seed of the weights, the data order and dropout."""
     model: dict[str, Any]
-    """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's."""
+    """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's. With
+    a model in `start_from`: the fields of its config that are changed; `{}` for none."""
     start_from: ModelName | None
     """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
     (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
@@ -103,7 +104,7 @@ class TrainParams(Section):
     checkpoints_kept: Positive
     """How many of the newest checkpoints are kept."""
     milestone_every_steps: Positive | None
-    """Checkpoints at multiples of this step are never deleted; null: only the newest are kept."""
+    """Steps between two checkpoints that are never deleted; null: only the newest are kept."""
     export_steps: list[Positive]
     """After these steps the model is also written as `model/step-N`, loadable."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]

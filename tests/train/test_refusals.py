@@ -215,18 +215,20 @@ def test_dropout_that_depends_on_the_launch_is_said_so(fields: dict[str, float],
 
 
 @pytest.mark.parametrize(
-    ("fields", "sequence_length", "said"),
+    ("fields", "sequence_length", "model", "said"),
     [
-        ({"n_positions": 8}, 16, "it has 8 positions, train.sequence_length = 16; lower it to 8 or less"),
-        ({"n_positions": 64}, 64, ""),
+        ({"n_positions": 8}, 16, {}, "it has 8 positions, train.sequence_length = 16; lower it to 8 or less"),
+        ({"n_positions": 64}, 64, {}, ""),
+        ({"n_positions": 64}, 64, {"model_type": "gpt2", "resid_pdrop": 0.0}, ""),
+        ({}, 16, {"n_layer": 2}, "weights are missing: transformer.h.1.attn.c_attn.bias, "),
     ],
 )
 def test_a_start_from_a_model_that_does_not_fit_is_refused(
-    tmp_path: Path, fields: dict[str, int], sequence_length: int, said: str
+    tmp_path: Path, fields: dict[str, int], sequence_length: int, model: dict[str, Any], said: str
 ) -> None:
     config = AutoConfig.for_model("gpt2", **{"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 300} | fields)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    values = TrainParams.model_validate(params(start_from=str(tmp_path), sequence_length=sequence_length))
+    values = TrainParams.model_validate(params(start_from=str(tmp_path), sequence_length=sequence_length, model=model))
     if not said:
         build_model(values, vocabulary())
         return

@@ -12,7 +12,7 @@ import hashlib
 import math
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -30,7 +30,7 @@ from stages.formats.model_folder import TOKENIZER_JSON
 from stages.formats.tokens import Manifest
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
-from stages.runtime.hub import HUB_COMMIT, model_folder
+from stages.runtime.hub import HUB_COMMIT, model_folder, require_weights
 from stages.train.model.attention import (
     check_causal,
     check_documents_kept_apart,
@@ -80,8 +80,10 @@ VOCABULARY_MULTIPLE = 64
 
 
 def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
-    """The model's config from its fields in params. Raises UserError on an unknown architecture or field."""
+    """`train.model` as a config, or the config of `start_from` with these fields. Raises UserError on unknown ones."""
     fields = dict(params.model)
+    if params.start_model is not None:
+        return _source_config(params.start_model, fields)
     model_type = fields.pop("model_type", None)
     if model_type not in CONFIG_MAPPING:
         raise UserError(
@@ -103,11 +105,23 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
         config.pad_token_id = vocabulary.eos_id  # the default is an id of another vocabulary
     config.use_cache = True
-    if params.start_model is None and (positions := _positions(config)) < params.sequence_length:
+    if (positions := _positions(config)) < params.sequence_length:
         raise UserError(
             f"params.yaml: train.sequence_length = {params.sequence_length}: the model has {positions} positions; "
             "lower it, or raise the model's n_positions / max_position_embeddings"
         )
+    return config
+
+
+def _source_config(start_from: str, fields: dict[str, Any]) -> PreTrainedConfig:
+    config: PreTrainedConfig = from_source(start_from, AutoConfig)
+    for name, value in fields.items():
+        if not hasattr(config, name) or (name == "model_type" and value != config.model_type):
+            raise UserError(
+                f"params.yaml: train.model.{name}: train.start_from = {start_from!r} is a `{config.model_type}`; set "
+                "train.model to {}, or to the fields of its config.json to change"
+            )
+        setattr(config, name, value)
     return config
 
 
@@ -132,7 +146,7 @@ def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrain
     """The model that training builds, of any size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_model is not None:
-        config = from_source(params.start_model, AutoConfig)
+        _load(params.start_model, config, "meta")  # reads the headers of the weights' files
         use_ids_of(vocabulary, config)
     config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
     return without_values(config)
@@ -151,7 +165,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     if params.start_model is None:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     else:
-        model = _load(params.start_model, params.sequence_length, vocabulary)
+        model = _continued(params.start_model, config, params.sequence_length, vocabulary)
     _resize(model, padded_vocabulary(vocabulary.vocab_size))
     made_trainable(model, params)
     if params.attention == "document":
@@ -186,8 +200,17 @@ def _resize(model: PreTrainedModel, rows: int) -> None:
         ) from None
 
 
-def _load(start_from: str, sequence_length: int, vocabulary: Manifest) -> PreTrainedModel:
-    model: PreTrainedModel = from_source(start_from, AutoModelForCausalLM, dtype=torch.float32, use_safetensors=True)
+def _load(start_from: str, config: PreTrainedConfig, device: str | None = None) -> PreTrainedModel:
+    options = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True, "device_map": device}
+    model, info = from_source(start_from, AutoModelForCausalLM, config=config, **options)
+    require_weights(f"params.yaml: train.start_from = {start_from!r}", info)
+    return cast(PreTrainedModel, model)
+
+
+def _continued(
+    start_from: str, config: PreTrainedConfig, sequence_length: int, vocabulary: Manifest
+) -> PreTrainedModel:
+    model = _load(start_from, config)
     if model.config.vocab_size < vocabulary.vocab_size:
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: its vocabulary has {model.config.vocab_size} entries, "

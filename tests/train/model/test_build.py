@@ -130,7 +130,7 @@ def test_a_given_model_with_a_padded_vocabulary_keeps_the_logits_of_the_ids(tmp_
     original = tiny(**LLAMA, tie_word_embeddings=tied)
     original.resize_token_embeddings(384)
     original.save_pretrained(tmp_path)
-    start = TrainParams.model_validate(params(start_from=str(tmp_path)))
+    start = TrainParams.model_validate(params(start_from=str(tmp_path), model={}))
     ids = torch.arange(288, 300)[None]
 
     continued = build_model(start, vocabulary(300))

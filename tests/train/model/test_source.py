@@ -4,14 +4,24 @@ import json
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn import Dropout
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
-from stages.train.model.build import build_model, plain_model, save_model, source_sha256, use_ids_of
+from stages.train.model.build import (
+    build_config,
+    build_model,
+    model_without_weights,
+    plain_model,
+    save_model,
+    source_sha256,
+    use_ids_of,
+)
 from stages.train.model.loss import CausalLoss
 from stages.train.parallel import full_weights
 from stages.train.params import TrainParams
@@ -88,7 +98,7 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_s
     config = AutoConfig.for_model("llama", **GROUPED, vocab_size=512, **ids)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
     (tmp_path / "base/generation_config.json").write_text('{"temperature": 0.6}')  # refused by save_pretrained
-    values = TrainParams.model_validate(params(start_from=str(tmp_path / "base")))
+    values = TrainParams.model_validate(params(start_from=str(tmp_path / "base"), model={}))
     loss = CausalLoss(build_model(values, vocabulary()), values)
     (tmp_path / "model").mkdir()
 
@@ -100,6 +110,34 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_s
     config = AutoConfig.for_model("codegen")  # has no padding token
     use_ids_of(vocabulary(), config)
     assert config.eos_token_id == 0
+
+
+def test_the_fields_of_train_model_change_the_model_that_is_continued(project: Path) -> None:
+    with chdir(project):
+        values = TrainParams.model_validate(params(start_from="base", model={"resid_pdrop": 0.25}))
+        assert build_config(values, vocabulary()).resid_pdrop == 0.25
+        assert {one.p for one in build_model(values, vocabulary()).modules() if isinstance(one, Dropout)} == {0.0, 0.25}
+
+
+@pytest.mark.parametrize("fields", [{"model_type": "llama"}, {"no_such_field": 1}])
+def test_fields_that_the_model_does_not_have_are_refused(project: Path, fields: dict[str, Any]) -> None:
+    values = TrainParams.model_validate(params(start_from="base", model=fields))
+    with (
+        chdir(project),
+        pytest.raises(UserError, match=rf"train\.model\.{next(iter(fields))}: .*set train\.model to \{{\}}"),
+    ):
+        build_config(values, vocabulary())
+
+
+def test_a_model_that_lacks_a_weight_is_refused_before_the_run(project: Path) -> None:
+    with chdir(project):
+        weights = load_file("base/model.safetensors")
+        del weights["transformer.h.1.ln_1.weight"]
+        save_file(weights, "base/model.safetensors", {"format": "pt"})
+        with pytest.raises(
+            UserError, match=r"start_from = 'base': weights are missing: transformer\.h\.1\.ln_1\.weight$"
+        ):
+            model_without_weights(TrainParams.model_validate(params(start_from="base", model={})), vocabulary())
 
 
 def test_a_run_is_identified_by_the_weights_and_the_config_of_its_source(project: Path) -> None:

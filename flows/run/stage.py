@@ -34,17 +34,16 @@ from flows.dvc_repo import fetch_result
 from flows.run.outcome import KILLED, StageOutcome, StageResult
 from flows.run.programs import group_lives, last_error, signal_group
 from stages.runtime.errors import EXIT_REFUSED, UserError
+from stages.runtime.supervision import describe_kill, memory_kills, seconds_since_saving
 
 GRACE_SECONDS = 35.0
-"""Between TERM and KILL: torch's launcher gives its workers 30 s."""
+"""Between TERM, or the last sign that a training saves its state, and KILL."""
 
 KILL_SECONDS = 5.0
 """After KILL; what still runs then waits for a device and is left alone."""
 
 CHUNK_BYTES = 1 << 16
 """Read at once, and kept of a line that does not end."""
-
-VMSTAT = Path("/proc/vmstat")
 
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -104,6 +103,8 @@ def end_after(wait: Callable[[], object]) -> None:
         wait()
         os.killpg(0, signal.SIGTERM)
         time.sleep(GRACE_SECONDS)
+        while seconds_since_saving() < GRACE_SECONDS:
+            time.sleep(1)
         os.killpg(0, signal.SIGKILL)
 
     # A handler, since programs would inherit that a signal is ignored.
@@ -256,7 +257,7 @@ async def _end(process: ForkServerProcess, ended: asyncio.Event) -> None:
     elif not ended.is_set():  # it has no group of its own yet
         process.terminate()
     while not ended.is_set() or group_lives(process.pid):
-        waited = time.monotonic() - began
+        waited = min(time.monotonic() - began, seconds_since_saving())
         if waited > GRACE_SECONDS + KILL_SECONDS:
             return
         if waited > GRACE_SECONDS:
@@ -290,24 +291,6 @@ class LineSplitter:
         if whole:
             self._shown = time.monotonic()
             self.on_lines([line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole])
-
-
-def memory_kills() -> int:
-    """How many processes Linux has killed for lack of memory so far; 0 if it does not count them."""
-    if not VMSTAT.exists():
-        return 0
-    lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
-    return next((int(value) for name, value in lines if name == "oom_kill"), 0)
-
-
-def describe_kill(for_memory: bool) -> str:
-    """Why a stage got SIGKILL, and what to do."""
-    if not for_memory:
-        return "was killed (SIGKILL) from outside; the same command continues"
-    return (
-        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
-        "PARROTFLOW_MICRO_BATCH (training); the same command continues"
-    )
 
 
 def exit_code_in(message: str) -> int | None:

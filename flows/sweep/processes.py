@@ -24,6 +24,7 @@ from flows.run.programs import group_lives, last_error, redactor, signal_group, 
 from flows.run.stage import GRACE_SECONDS, KILL_SECONDS, end_after, exit_code_in, repro_stage
 from flows.sweep.jobs import Ended, Job, Progress, carry_out
 from stages.runtime.errors import STATE_DIR, UserError
+from stages.runtime.supervision import seconds_since_saving
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
@@ -97,7 +98,9 @@ class Process:
         left = code is not None and group_lives(group)
         if left and self._kill_at is None:
             self.stop()
-        late = 0.0 if self._kill_at is None else time.monotonic() - self._kill_at
+        late = 0.0
+        if self._kill_at is not None:
+            late = min(time.monotonic() - self._kill_at, seconds_since_saving(self.folder) - GRACE_SECONDS)
         if late > 0:
             signal_group(group, signal.SIGKILL)
         if (code is None or left) and late < KILL_SECONDS:

@@ -8,6 +8,7 @@ the worker ends too. A second lock tells the command when no worker is left.
 
 import atexit
 import fcntl
+import math
 import os
 import shutil
 import sys
@@ -18,11 +19,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
+from stages.runtime.errors import STATE_DIR
+
+VMSTAT = Path("/proc/vmstat")
+
 VARIABLE = "PARROTFLOW_SUPERVISION"
 """The folder of the locks; set by the command for its workers."""
 
 ALIVE, WORKERS, STOP, FAILED, STOPPABLE = "alive", "workers", "stop", "failed", "stoppable"
 STARTED, ENDED, FAILURE = "started", "ended", "failure"
+
+SAVING = "saving"
+"""In `STATE_DIR`: its time is that of the last sign that a training saves its state."""
 
 WORKER_GRACE_SECONDS = 60.0
 """How long the command waits for workers to notice that it has ended."""
@@ -139,3 +147,35 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def report_saving() -> None:
+    """Tell whoever asked this run to stop that its state is still being saved."""
+    with suppress(OSError):
+        STATE_DIR.mkdir(exist_ok=True)
+        (STATE_DIR / SAVING).touch()
+
+
+def seconds_since_saving(project: Path = Path()) -> float:
+    """Seconds since the last `report_saving` in a project; infinite if there was none."""
+    with suppress(OSError):
+        return time.time() - (project / STATE_DIR / SAVING).stat().st_mtime
+    return math.inf
+
+
+def memory_kills() -> int:
+    """How many processes Linux has killed for lack of memory so far; 0 if it does not count them."""
+    if not VMSTAT.exists():
+        return 0
+    lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
+    return next((int(value) for name, value in lines if name == "oom_kill"), 0)
+
+
+def describe_kill(for_memory: bool) -> str:
+    """Why a process died without an error message, and what to do."""
+    if not for_memory:
+        return "was killed (SIGKILL) from outside; the same command continues"
+    return (
+        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
+        "PARROTFLOW_MICRO_BATCH (training); the same command continues"
+    )

@@ -9,17 +9,19 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stages.runtime.errors import UserError, whole_number
+from stages.runtime.errors import UnavailableError, UserError, whole_number
+from stages.runtime.supervision import describe_kill, memory_kills
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,7 +55,7 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
     `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
     done in this process; only if they show that it takes longer than starting others do those take over.
     `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
-    is raised here as it was there.
+    is raised here as it was there. Raises UnavailableError if a worker was killed.
     """
     if address := os.environ.get(RAY_VARIABLE):
         yield from _map_on_ray(address, function, items)
@@ -69,13 +71,21 @@ def map_shards(function: Callable[[Item], Result], items: Sequence[Item], thread
         done += 1
     if done == len(items):
         return
-    waiting = deque(_processes(workers).submit(function, item) for item in items[done:])
+    kills_before, pool = memory_kills(), _processes(workers)
+    waiting: deque[Future[Result]] = deque()
     try:
+        for item in items[done:]:
+            try:
+                waiting.append(pool.submit(function, item))
+            except OSError as error:  # `handle is closed`: a worker died while another was being started
+                if error.errno:
+                    raise
+                raise BrokenProcessPool from error
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
         _drop_pool()
-        raise
+        raise UnavailableError(f"a worker process {describe_kill(memory_kills() > kills_before)}") from None
     finally:
         wait([call for call in waiting if not call.cancel()])  # what has begun may be writing
 
@@ -93,8 +103,20 @@ def _processes(workers: int) -> ProcessPoolExecutor:
     if key not in _pools:
         _drop_pool()
         # Spawned: a fork would leave the threads of pyarrow and the tokenizers in the middle of a lock.
-        _pools[key] = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        _pools[key] = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
     return _pools[key]
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent does, however that ends: it holds both ends of the queue that it waits for."""
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _drop_pool() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError, visible
-from stages.runtime.supervision import look_for_stop, stop_is_requested
+from stages.runtime.supervision import look_for_stop, report_saving, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
@@ -117,8 +117,10 @@ class Trainer(Setup):
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
             gradients.add(partial(self.losses, batch), batch.is_last)
+        if stopping := self.stop.is_set:
+            report_saving()
         # Filled on the device: a value that is copied there would be waited for.
-        asked_to_stop = torch.full((1,), float(self.stop.is_set), device=self.accelerator.device)
+        asked_to_stop = torch.full((1,), float(stopping), device=self.accelerator.device)
         (loss, router_loss), stop_votes = gradients.finish(asked_to_stop)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
@@ -176,7 +178,8 @@ def train(
             reporter.validation(done, measured)
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
-        kept = done % params.checkpoint_every_steps == 0 or done in params.export_steps
+        every = params.checkpoint_every_steps, params.milestone_every_steps or params.max_steps
+        kept = any(done % steps == 0 for steps in every) or done in params.export_steps
         due = done in segment if segment else kept or last or stopping
         if due:
             check_finite(trainer, step, "the loss", result.loss.item())

@@ -2,17 +2,18 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.runtime import workers
 from stages.runtime.cache import map_cached
-from stages.runtime.errors import UserError
+from stages.runtime.errors import UnavailableError, UserError
 from stages.runtime.workers import Progress, counted, map_shards
+from tests.waiting import wait_until, wait_until_ended
 
 
 def square(number: int) -> tuple[int, int]:
@@ -78,13 +79,48 @@ def end_at_once(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_after_a_worker_was_killed_the_next_map_has_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+class BreakingPool:
+    """A pool as it is for a moment when a worker dies while another is being started."""
+
+    def submit(self, *_: object) -> None:
+        raise OSError("handle is closed")
+
+
+@pytest.mark.parametrize("in_submit", [False, True])
+def test_after_a_worker_was_killed_a_retry_may_help_and_the_next_map_has_new_ones(
+    monkeypatch: pytest.MonkeyPatch, in_submit: bool
+) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", "2")
     monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
-    with pytest.raises(BrokenProcessPool):
+    if in_submit:
+        monkeypatch.setitem(workers._pools, (os.getpid(), 2, Path.cwd()), BreakingPool())
+    with pytest.raises(UnavailableError, match=r"^a worker process was killed .*; the same command continues$"):
         list(map_shards(end_at_once, range(8)))
 
     assert [result for result, _ in map_shards(square, range(8))] == [number * number for number in range(8)]
+
+
+def stay(number: int) -> None:
+    Path(f"{os.getpid()}.worker").touch()
+    threading.Event().wait()
+
+
+def map_for_ever(folder: Path) -> None:
+    os.chdir(folder)
+    os.environ["PARROTFLOW_WORKERS"] = "2"
+    workers.POOL_START_SECONDS = 0.0
+    list(map_shards(stay, range(4)))
+
+
+def test_workers_end_with_their_parent_however_it_ends(tmp_path: Path) -> None:
+    parent = get_context("fork").Process(target=map_for_ever, args=(tmp_path,))
+    parent.start()
+    wait_until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
+    started = [psutil.Process(int(path.stem)) for path in tmp_path.glob("*.worker")]
+
+    parent.kill()
+
+    wait_until_ended(started)
 
 
 def test_calls_that_keep_all_cores_busy_overlap_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ import transformers.models.gpt2.modeling_gpt2  # noqa: F401  # here once, and no
 import yaml
 from accelerate.state import AcceleratorState, GradientState
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch import Tensor
 
 from stages.formats.tokens import Manifest, TokenStore
 from stages.runtime.atomic import file_sha256
@@ -28,6 +29,7 @@ from stages.tokenize.encode import smallest_dtype, write_token_shard
 from stages.tokenizer.train import save_trained
 from stages.train import worker
 from stages.train.loop import Trainer
+from stages.train.params import TrainParams
 from tests.small_project import ROOT, SECTIONS, changed
 
 # Fake tensors, as the forecast makes, register a device. If autograd starts after that, it refuses to run in a fork.
@@ -224,6 +226,26 @@ def stopped_at(step: int) -> Callable[[], None]:
             worker.main()
 
     return main
+
+
+EPSILON = 0.01
+"""Adam's, to compare weights. With the usual 1e-8 it divides rounding errors by rounding errors: the gradient of a bias
+of attention's keys is nothing else, so how far its steps differ depends on the processor."""
+
+
+def require_equal_to_rounding(ours: dict[str, Tensor], theirs: dict[str, Tensor], values: TrainParams) -> None:
+    """Require that weights differ by no more than two orders of the same sums can make them differ in fp32.
+
+    In each step a weight is rounded, and so are the terms of its gradient, which are clipped to `max_gradient_norm`.
+    Adam divides by `EPSILON` or more. Each of Muon's five rounds multiplies a small singular value by up to 3.4445.
+    """
+    assert values.optimizer.epsilon == EPSILON
+    growth = 3.4445**5 if values.optimizer.name == "muon" else 1 / EPSILON
+    relative = values.max_steps * torch.finfo(torch.float32).eps
+    absolute = relative * max(values.optimizer.peaks.values()) * values.max_gradient_norm * growth
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=relative, atol=absolute, msg=name)
 
 
 def copy_of(project: Path, to: Path) -> Path:

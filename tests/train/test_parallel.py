@@ -25,12 +25,9 @@ from stages.train.parallel import PROCESS_GROUP, blocks, full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
 from tests.train.models import MODELS, vocabulary
-from tests.train.small_run import params, run_workers, write_project
+from tests.train.small_run import EPSILON, params, require_equal_to_rounding, run_workers, write_project
 
 STEPS = 3
-
-ROUNDING = 2e-5
-"""Absolute, on weights of about 0.02 to 1, in fp32."""
 
 BF16_ROUNDING = 0.01
 """Nats per token: between layers activations are bf16 where the model is sharded, and fp32 where it is not."""
@@ -61,7 +58,8 @@ class Run:
     @property
     def values(self) -> TrainParams:
         """The section: fp32 unless the changes say otherwise."""
-        changes = {"global_batch_size": 8, "max_steps": STEPS, "precision": "fp32"} | self.changes
+        fixed = {"global_batch_size": 8, "max_steps": STEPS, "precision": "fp32", "optimizer__epsilon": EPSILON}
+        changes = fixed | self.changes
         return TrainParams.model_validate(params(model=MODELS[self.model], schedule__warmup_steps=1, **changes))
 
 
@@ -180,9 +178,7 @@ def test_a_run_is_that_of_one_process(run: Run, trained: Trained) -> None:
         assert losses == pytest.approx(expected_losses, abs=BF16_ROUNDING)
         return
     assert losses == pytest.approx(expected_losses, abs=1e-5)
-    assert weights.keys() == expected.keys()
-    for name, weight in weights.items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=ROUNDING, msg=name)
+    require_equal_to_rounding(weights, expected, run.values)
 
 
 @pytest.mark.parametrize("name", MODELS)

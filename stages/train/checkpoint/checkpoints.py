@@ -14,10 +14,15 @@ makes a model folder of each. An incomplete or damaged checkpoint is skipped wit
 """
 
 import fcntl
+import io
+import os
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
@@ -26,7 +31,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -34,6 +39,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from stages.runtime.atomic import file_sha256, flush_to_disk
 from stages.runtime.errors import UserError, first_line
+from stages.runtime.supervision import report_saving
 from stages.train.checkpoint.manifest import (
     CheckpointManifest,
     History,
@@ -128,6 +134,7 @@ class Checkpoints:
         state = _state(model, optimizers) if self._saves else {}
         # Without a copy ahead the thread that writes asks nothing of CUDA: it would take memory of the first GPU.
         writer = FileSystemWriter(partial_path, per_thread_copy_ahead=0)
+        writer.fs = _Files()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # waits until all is copied to the host
         staged = async_save(
             state, storage_writer=writer, async_stager=stager, no_dist=self._alone, process_group=self._group
@@ -140,6 +147,9 @@ class Checkpoints:
         if self._writing is None:
             return True
         writing, self._writing = self._writing, None
+        while not writing.done():
+            report_saving()
+            futures.wait([writing], timeout=5)
         try:
             writing.result()
         except (OSError, CheckpointException) as error:
@@ -229,6 +239,22 @@ class Checkpoints:
         for group, own in zip(groups, settings, strict=True):
             group.update({name: value for name, value in own.items() if name != "params"})
         return read_manifest(path)
+
+
+class _Files(FileSystem):
+    @contextmanager
+    def create_stream(self, path: "str | os.PathLike[str]", mode: str) -> Iterator[io.IOBase]:
+        with _File(io.FileIO(path, mode)) as stream:
+            yield stream
+
+
+class _File(io.BufferedWriter):
+    """torch flushes a file again when it collects its wrapper (`NoCloseWriter`, torch 2.13). If a write failed, the
+    file is closed by then, and Python 3.13 would print a traceback of that."""
+
+    def flush(self) -> None:
+        if not self.closed:
+            super().flush()
 
 
 def step_of(checkpoint: Path) -> int:

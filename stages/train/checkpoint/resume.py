@@ -124,19 +124,19 @@ def fingerprint(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def why_afresh(folder: Path, values: dict[str, Any]) -> list[str]:
-    """The differences from the newest other run here that has checkpoints, a line each."""
+def why_afresh(folder: Path, values: dict[str, Any]) -> str:
+    """How this run differs from the newest other one here, and how to continue from that; empty if there is none."""
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:
-        return []
+        return ""
     last = max(newest.parent.glob("step-*"), default=None)
-    lines = changes_since(newest, values)
+    reason = f"this is another run than {newest.parent} ({'; '.join(changes_since(newest, values))})"
     if last is not None:
         with suppress(UserError):
             check_start(last, sys.maxsize)
-            lines.append(f"train.start_from: {last} starts from its weights and optimizer state")
-    return lines
+            reason += f"; to continue from its weights and optimizer state set train.start_from: {last}"
+    return reason
 
 
 def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:
@@ -165,8 +165,8 @@ def resume(
         atomic_write(checkpoints.folder / IDENTITY, json.dumps(run, indent=1, sort_keys=True))
     path = own or params.start_checkpoint
     if path is None:
-        for line in why_afresh(checkpoints.folder, run):
-            accelerator.print(f"starting afresh, not from another run's checkpoints: {line}")
+        if reason := why_afresh(checkpoints.folder, run):
+            accelerator.print(f"starting afresh: {reason}")
         if accelerator.is_main_process:
             checkpoints.curves.restart()
         return TrainingProgress(step=0, training_loss=math.nan)

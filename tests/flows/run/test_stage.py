@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.run import stage
 from flows.run.locks import run_lock
 from flows.run.outcome import KILLED, StageOutcome
 from flows.run.stage import CHUNK_BYTES, LineSplitter, read_outcome, run_stage
@@ -142,6 +143,32 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
 
     assert asyncio.run(cancelled()).result == "stopped"
     wait_until_ended(started)
+
+
+def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages:\n  one: {cmd: bash save.sh, outs: [out.txt]}\n"))
+    Path("save.sh").write_text("trap '' TERM\necho begun\nuntil [ -e may-end ]; do sleep 0.05; done\ntouch saved\n")
+    looks: list[float] = []
+
+    def just_now() -> float:
+        looks.append(0.0)
+        if len(looks) == 5:
+            Path("may-end").touch()
+        return 0.0
+
+    monkeypatch.setattr(stage, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "seconds_since_saving", just_now)
+    lines: list[str] = []
+
+    async def cancelled() -> StageOutcome:
+        running = asyncio.create_task(run_stage("one", os.environ, lines.extend))
+        while not lines:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        return await running
+
+    assert asyncio.run(cancelled()).result == "stopped"
+    assert Path("saved").exists()
 
 
 def test_a_machine_without_room_for_a_process_is_named_and_not_taken_for_a_kill(

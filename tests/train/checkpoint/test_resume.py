@@ -161,20 +161,22 @@ def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_t
 
     assert resume(checkpoints, *made(), run).step == 0
 
-    assert capsys.readouterr().out.splitlines() == [
-        f"starting afresh, not from another run's checkpoints: {line}"
-        for line in (
-            "train.max_steps: 6 -> 7",
-            "train.seed: 0 -> 1",
-            f"train.start_from: {start} starts from its weights and optimizer state",
-        )
-    ]
-    swap_two_tokens(project / "data/tokenizer/tokenizer.json")
-    assert why_afresh(checkpoints.folder, run) == ["train.max_steps: 6 -> 7", "train.seed: 0 -> 1"], (
-        "it would not start"
+    differs = f"this is another run than {start.parent} (train.max_steps: 6 -> 7; train.seed: 0 -> 1)"
+    assert capsys.readouterr().out == (
+        f"starting afresh: {differs}; to continue from its weights and optimizer state set train.start_from: {start}\n"
     )
+    swap_two_tokens(project / "data/tokenizer/tokenizer.json")
+    assert why_afresh(checkpoints.folder, run) == differs, "it would not start"
     start.with_name(IDENTITY).write_bytes(b'{"train": \xff')
-    assert why_afresh(checkpoints.folder, run) == [f"{start.with_name(IDENTITY)} is damaged"]
+    assert why_afresh(checkpoints.folder, run).endswith(f" ({start.with_name(IDENTITY)} is damaged)")
+
+
+def test_milestones_are_saved_between_the_checkpoints_and_never_deleted(inputs: Path, tmp_path: Path) -> None:
+    project = copy_of(inputs, tmp_path / "project")
+
+    train(project, **SIX | {"checkpoint_every_steps": 5}, checkpoints_kept=1, milestone_every_steps=2)
+
+    assert sorted(int(path.name[5:]) for path in project.glob(".parrotflow/checkpoints/*/step-*")) == [2, 4, 6]
 
 
 def test_steps_that_are_exported_later_are_computed_again_and_are_those_of_the_run(

@@ -38,8 +38,10 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
 
 
 def _value_in(file: Path, key: str) -> Any:
-    """The value at a dotted key of a JSON file; None if the file or the key does not exist."""
-    return value_at(json.loads(file.read_text(encoding="utf-8")), key) if file.is_file() else None
+    """The value at a dotted key of a JSON file; None if the file is missing or no JSON, or has no such key."""
+    with suppress(OSError, ValueError, RecursionError):
+        return value_at(json.loads(file.read_bytes()), key)
+    return None
 
 
 def filled_in(template: str, form: Callable[[str], str] = str) -> str:

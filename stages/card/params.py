@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from stages.runtime.section import Section, read_params_file
+from stages.runtime.section import Section, read_section
 
 
 class CardParams(Section):
@@ -49,8 +49,8 @@ class Destination(BaseModel, frozen=True, extra="ignore"):
 
 
 def read_destination() -> Destination:
-    """The name and the repository that params.yaml gives the model."""
-    return Destination.model_validate(read_params_file()["publish"])
+    """The name and the repository that params.yaml gives the model. Raises UserError as `read_section` does."""
+    return read_section("publish", Destination)
 
 
 WRITTEN_FOR_A_CORPUS = ("license", "language", "tags", "description", "prompt", "intended_use", "limitations")

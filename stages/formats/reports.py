@@ -123,8 +123,11 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON report."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Read a file of JSON that a stage wrote. Raises UserError if it is no JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error}); delete it and run `dvc repro`, which makes it") from None
 
 
 def write_lines(path: Path, lines: str) -> None:

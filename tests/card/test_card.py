@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from stages.card.__main__ import main
 from stages.card.card import filled_card
 from stages.card.inputs import CardInputs, read_inputs
-from stages.card.params import CardParams, Destination
+from stages.card.params import CardParams, Destination, read_destination
 from stages.card.render import metadata
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
@@ -42,6 +42,12 @@ def test_the_hub_can_read_the_metrics_in_the_card(project: Path) -> None:
     assert loaded.data.license == "apache-2.0"
     values = {result.metric_type: result.metric_value for result in loaded.data.eval_results}
     assert values == {name: evaluation[name] for name in ("loss", "perplexity", "bits_per_byte")}
+
+
+def test_a_name_that_yaml_reads_as_a_number_is_refused_in_one_line(project: Path) -> None:
+    write_sections(project, publish__name=7)
+    with pytest.raises(UserError, match=r"^params\.yaml: publish\.name = 7: expected text"):
+        read_destination()
 
 
 def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None:

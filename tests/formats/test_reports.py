@@ -50,6 +50,14 @@ def test_a_report_that_is_missing_or_damaged_is_named(tmp_path: Path, content: s
     assert Toy.find(path) is None
 
 
+@pytest.mark.parametrize("content", ["{", "\udcff"])
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "toy.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=r"toy\.json: not valid JSON .*; delete it and run `dvc repro`"):
+        read_json(path)
+
+
 def test_the_same_values_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"b": 1, "a": [1.5, "é"]})
     write_json(tmp_path / "b.json", {"a": [1.5, "é"], "b": 1})

@@ -11,7 +11,7 @@ from PIL import Image
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
-from flows.run.report import outcome_page, read_series
+from flows.run.report import filled_in, outcome_page, read_series, shown_metrics
 
 
 def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +27,13 @@ def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: 
     (picture,) = re.findall(r"!\[Curves of train\]\(data:image/png;base64,(.*)\)", page)
     assert Image.open(io.BytesIO(base64.b64decode(picture))).size[0] > 100
     assert "Curves" not in outcome_page(plan, {"train": StageOutcome("train", "failed")})
+
+
+def test_a_report_that_is_no_json_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text("{")
+    Path("good.json").write_text('{"loss": 1.5}')
+    policy = Policy.model_validate({"show": {"metrics": {"bad": "bad.json:loss", "loss": "good.json:loss"}}})
+
+    assert shown_metrics([PlannedStage("train", "clean", (), (), policy)]) == {"loss": 1.5}
+    assert filled_in("{good.json:loss} {bad.json:loss}") == ""

@@ -113,7 +113,10 @@ def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     yield "parameters", shown(inputs.training["parameters"])
     for title, names in ARCHITECTURE.items():
         value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
-        if value is not None:
+        trained = inputs.training_params.get("sequence_length", value)
+        if title == "context (tokens)" and value and trained != value:
+            yield title, f"{value}, trained at {trained}"
+        elif value is not None:
             yield title, str(value) if isinstance(value, int) and not isinstance(value, bool) else shown(value)
 
 

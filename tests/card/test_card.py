@@ -335,6 +335,7 @@ def test_the_architecture_is_that_of_the_configuration(inputs: CardInputs) -> No
 
     for row in ("| layers | 2 |", "| width | 16 |", "| attention heads | 2 |", "| context (tokens) | 32 |"):
         assert row in text
+    assert "| context (tokens) | 32, trained at 16 |" in written(inputs, training_params={"sequence_length": 16})
     llama = {"model_type": "llama", "num_hidden_layers": 3, "num_key_value_heads": 1, "tie_word_embeddings": False}
     text = written(inputs, config=llama | {"vocab_size": 300})
     for row in ("| layers | 3 |", "| key-value heads | 1 |", "| input and output embeddings shared | no |"):

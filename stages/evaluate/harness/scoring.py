@@ -18,7 +18,7 @@ from lm_eval.tasks.manager import Kind, TaskDict
 
 from stages.evaluate.harness.params import TASK_FILES, HarnessParams
 from stages.evaluate.libraries import BARS
-from stages.evaluate.model import open_model, open_tokenizer
+from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases
 from stages.runtime.atomic import file_sha256
@@ -180,6 +180,7 @@ def open_language_model(folder: Path = MODEL) -> HFLM:
     lm = _Model(
         pretrained=model,
         tokenizer=tokenizer,
+        max_length=position_limit(open_config(MODEL)),
         prefix_token_id=tokenizer.eos_token_id,
         add_bos_token=True,
         batch_size=whole_number(REQUESTS_VARIABLE) or DEFAULT_BATCH.get(model.device.type, 16),

@@ -71,7 +71,10 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
     if context_length is None:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
-        raise UserError(f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens")
+        raise UserError(
+            f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens, by its positions "
+            "and, if they are learned, by train.sequence_length; lower it, or set null"
+        )
     note_untrained_positions(context_length, "a shorter evaluate.context_length leaves them out")
     stride = params.stride or default_stride(context_length)
     if stride > context_length:

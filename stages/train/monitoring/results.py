@@ -177,7 +177,7 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     """
     names = {"seed", "max_steps", "global_batch_size", "sequence_length", "precision"}
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
-    names |= {"mixture"} if trainer.params.mixture else set()
+    names |= {name for name in ("mixture", "start_from") if getattr(trainer.params, name)}
     return trainer.params.model_dump(include=names) | tokens
 
 

@@ -160,21 +160,21 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     """
     stages = lock.published_stages()
     require_trained_weights()
-    archive, state = archive_source(stages, include_data=params.include_data)
+    (folder / RECORD).mkdir(exist_ok=True)
+    state = archive_source(stages, folder / SOURCE_ARCHIVE, include_data=params.include_data)
     measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
     contents = lock.settings(stages) | measured | reports_of(stages)
     if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_hash():
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     for path, content in contents.items():
         require_no_secret(path.removeprefix(f"{RECORD}/"), content, in_urls=True)
-    contents[SOURCE_ARCHIVE] = archive
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     InputListing(sources=read_sources(*(TOKENS / split for split in SPLITS))).write(folder / INPUTS)
     if execution := training_execution():
         execution.write(folder / EXECUTION)
-    files = {path: folder / path for path in (*contents, INPUTS, *([EXECUTION] if execution else []))}
+    files = {path: folder / path for path in (*contents, SOURCE_ARCHIVE, INPUTS, *([EXECUTION] if execution else []))}
     hashes = revision.sha256 | {path: file_hash(files[path]) for path in sorted(files)}
     Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
     for path in (INPUTS, EXECUTION, PROVENANCE):

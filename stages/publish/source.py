@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from itertools import chain
@@ -39,8 +39,8 @@ SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock",
 """Endings of files whose URLs are used, not shown as examples."""
 
 
-def archive_source(stages: Stages, *, include_data: bool) -> tuple[bytes, GitState]:
-    """The archive, a .tar.gz that is the same for the same files, and what git says of it.
+def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitState:
+    """Write the archive, a .tar.gz that is the same for the same files, and return what git says of it.
 
     `stages` are the entries of dvc.lock that led to the revision. `include_data` adds the inputs that git does not
     have. Raises UserError if git has no commit here, or a file cannot be archived.
@@ -53,13 +53,19 @@ def archive_source(stages: Stages, *, include_data: bool) -> tuple[bytes, GitSta
     dirty = bool(added or {*edited} - {str(LOCK)})  # which each run writes
     if include_data and inputs:
         files += listed("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
-    contents = {path: content_of(path) for path in sorted({*files} - {*COPIED}) if os.path.lexists(path)}
-    for path, content in contents.items():
-        is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
-        require_no_secret(path, content, in_urls=path.endswith(SETTINGS) and not is_data)
+    pack(_checked(sorted({*files} - {*COPIED}), inputs), target)
     remotes = git("remote").split()
     origin = public_url(git("remote", "get-url", "origin").strip()) if "origin" in remotes else None
-    return pack(contents), GitState(commit=commit, dirty=dirty, origin=origin)
+    return GitState(commit=commit, dirty=dirty, origin=origin)
+
+
+def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Path and content of the files that exist, one at a time: with data they need not fit into memory."""
+    for path in filter(os.path.lexists, files):
+        content = content_of(path)
+        is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
+        require_no_secret(path, content, in_urls=path.endswith(SETTINGS) and not is_data)
+        yield path, content
 
 
 def inputs_of(stages: Stages) -> list[str]:
@@ -98,19 +104,18 @@ def content_of(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def pack(files: Mapping[str, bytes]) -> bytes:
-    """A .tar.gz of some files: sorted, without times, owners or names of this machine."""
-    stream = io.BytesIO()
+def pack(files: Iterable[tuple[str, bytes]], target: Path) -> None:
+    """Write a .tar.gz of some files, in their order, without times, owners or names of this machine."""
     with (
+        target.open("wb") as stream,
         gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in sorted(files):
+        for path, content in files:
             entry = tarfile.TarInfo(path)
-            entry.size = len(files[path])
+            entry.size = len(content)
             entry.mode = 0o755 if Path(path).stat().st_mode & 0o100 else 0o644
-            archive.addfile(entry, io.BytesIO(files[path]))
-    return stream.getvalue()
+            archive.addfile(entry, io.BytesIO(content))
 
 
 PARTS = re.compile(r"([\w+.-]+)://(?:([^/?#]*)@)?([^?#]*)(.*)", re.DOTALL)

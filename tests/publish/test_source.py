@@ -1,7 +1,7 @@
-import io
 import os
 import shutil
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from stages.publish.source import archive_source, find_secret, public_url
 from stages.runtime.errors import UserError
 from tests.publish.repository import commit_all, contents, git, write
 
+PACKED = Path("source.tar.gz")
 MODULE, OTHER = "stages/train/loop.py", "stages/train/model.py"
 
 
@@ -33,8 +34,8 @@ def reading(*paths: str) -> dict[str, Any]:
 
 
 def archived(*paths: str, include_data: bool = False) -> tuple[dict[str, str], GitState]:
-    content, state = archive_source(reading(*paths), include_data=include_data)
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+    state = archive_source(reading(*paths), PACKED, include_data=include_data)
+    with tarfile.open(PACKED) as archive:
         return {path: text.decode() for path, text in contents(archive).items()}, state
 
 
@@ -148,12 +149,27 @@ def test_a_name_that_is_not_utf_8_is_archived() -> None:
 
 
 def test_the_archive_is_the_same_whenever_and_wherever_it_is_made() -> None:
-    first, _ = archive_source({}, include_data=False)
+    archived()
+    first = PACKED.read_bytes()
     Path(MODULE).touch()
+    archived()
 
-    assert archive_source({}, include_data=False)[0] == first
-    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+    assert PACKED.read_bytes() == first
+    with tarfile.open(PACKED) as archive:
         assert {(entry.mtime, entry.uid, entry.uname, oct(entry.mode)) for entry in archive} == {(0, 0, "", "0o644")}
+
+
+def test_an_archive_of_much_data_is_never_in_memory_as_a_whole() -> None:
+    archived()  # what is imported takes memory too
+    noise = (os.urandom(1 << 17).hex() for _ in range(20))
+    write({f"stages/{number}.txt": text for number, text in enumerate(noise)})
+
+    tracemalloc.start()
+    archive_source({}, PACKED, include_data=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 20 * (1 << 18) / 2
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,7 @@ def write_revision(project: Path, folder: Path) -> Path:
         shutil.copytree(project / "data/code", folder / "record/data/code")
     YAML(typ="safe").dump(lock, folder / RECORDED_LOCK)
     with contextlib.chdir(project):
-        archive, state = archive_source(read_recorded_lock(folder), include_data=False)
-    (folder / SOURCE_ARCHIVE).write_bytes(archive)
+        state = archive_source(read_recorded_lock(folder), folder / SOURCE_ARCHIVE, include_data=False)
     seal(folder, state)
     return folder
 

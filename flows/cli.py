@@ -23,7 +23,10 @@ from stages.runtime.errors import UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:
-    from flows.sweep.run_cells import RunCells
+    from collections.abc import Mapping
+
+    from flows.experiments.runs import Run
+    from flows.sweep.batch import Batch
 
 app = cyclopts.App(
     name="parrotflow",
@@ -55,11 +58,13 @@ def run(
             server.stop(seconds=0)
             return
         server.reach_directly()
-        from flows.pipeline import in_flow_run  # imports Prefect, which takes seconds, while the server starts
+        # They import Prefect, which takes seconds, while the server starts.
+        from flows.pipeline import run_stages
+        from flows.run.flow_run import in_flow_run
 
         server.wait()
-        in_flow_run(planned, server)
-    raise SystemExit(planned.result().exit_code)
+        result = in_flow_run("pipeline", partial(run_stages, planned), server)
+    raise SystemExit(result.exit_code)
 
 
 @app.command
@@ -237,16 +242,31 @@ def sweep(
         return
     if at_once < 1 or (pool and at_once > 1):
         raise UserError("--at-once: expected a number from 1; it is of this machine's cells, not of --pool")
-    runner: RunCells = partial(sweeps.run_cells, at_once=at_once)
-    if pool:
-        from flows.sweep.pool import run_cells_on_pool
-
-        runner = run_cells_on_pool
-    missing = sweeps.sweep(name, retry=retry, runner=runner, wait=wait)
+    run_cells = partial(_run_cells, pool=pool, at_once=at_once)
+    missing = sweeps.sweep(name, run_cells=run_cells, retry=retry, wait=wait)
     table(name)
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
+
+
+def _run_cells(
+    batch: "Batch", head: str, keys: "Mapping[str, Mapping[str, str]]", *, pool: bool, at_once: int
+) -> "dict[str, Run]":
+    """Run the cells of a sweep at the commit `head` in one flow run; their runs, by their ids."""
+    from flows.run.programs import stage_environment
+    from flows.run.server import start_server
+
+    environment, server = stage_environment(batch.targets), start_server()
+    server.reach_directly()
+    # These import Prefect, which takes seconds, while the server starts.
+    if pool:
+        from flows.sweep.pool import run_cells_on_pool
+
+        return run_cells_on_pool(batch, head, keys, server)
+    from flows.sweep.local import run_cells_here
+
+    return run_cells_here(batch, head, keys, environment, server, at_once)
 
 
 @app.command

@@ -26,6 +26,7 @@ from typing import Any
 from dvc.config import ConfigError
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DownloadError, DvcException, NotDvcRepoError
+from dvc.fs import RemoteMissingDepsError
 from dvc.lock import make_lock
 from dvc.repo import Repo, lock_repo
 from dvc.repo.reproduce import plan_repro
@@ -35,7 +36,6 @@ from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import RunCacheNotSupported, _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 from dvc.utils.serialize import load_yaml
-from dvc_objects.fs.errors import RemoteMissingDepsError
 
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError, first_line

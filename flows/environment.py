@@ -156,9 +156,10 @@ OF_LIBRARIES = {
 """Variables of libraries that matter here: name -> (default, meaning)."""
 
 SET_BY_STAGES = {
+    "PARROTFLOW_END_FILE",
     "PARROTFLOW_LAUNCH_SETTINGS",
     "PARROTFLOW_SEGMENT",
     "PARROTFLOW_STAGES_TO_DO",
     "PARROTFLOW_SUPERVISION",
 }
-"""How processes of one stage tell each other what to do; nobody else sets them."""
+"""How a run and the processes of a stage tell each other what to do; users do not set them."""

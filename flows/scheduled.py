@@ -31,8 +31,9 @@ from flows.checkout import (
 )
 from flows.dvc_repo import fetch_run_cache, push_results
 from flows.environment import prepare_environment
-from flows.pipeline import run_stages, state_of
+from flows.pipeline import run_stages
 from flows.project.compose import composed_text
+from flows.run.flow_run import state_of
 from flows.run.locks import run_lock
 from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
@@ -108,9 +109,9 @@ async def stages_up_to_date(options: RunOptions) -> State[Any]:
     """Run the stages that are not up to date in the calling flow run, and return the state it ends in."""
     with locked_folder(options):
         run = planned_run(options)
-        if run.plan.to_do:
-            await run_stages(run)
-    return state_of(run.result())
+        if not run.plan.to_do:
+            return Completed(message="every stage was up to date")
+        return state_of(await run_stages(run))
 
 
 def is_no_end_of_a_run(record: logging.LogRecord) -> bool:

@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from flows.run.locks import held_locks, run_lock
 from stages.formats.revision.execution import is_computing
@@ -40,13 +38,10 @@ SHOWN_LINES = 20
 """The last lines that are shown of a program that failed."""
 
 
-def run_python(
-    python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], *, for_children: bool = False
-) -> int:
+def run_python(python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
     """Run a program of Python to its end, with its output in this terminal; its exit code.
 
-    SIGTERM is passed on, and the program's end is waited for: it saves what it has. `for_children`: its children get
-    the signal in its place, since DVC would die of it and leave its stage running.
+    SIGTERM is passed on, and the program's end is waited for: it saves what it has.
     """
     process = subprocess.Popen(
         [str(python), *arguments],
@@ -60,10 +55,7 @@ def run_python(
     def pass_on(number: int, frame: Any) -> None:
         nonlocal asked_to_end
         asked_to_end = True
-        children = psutil.Process(process.pid).children(recursive=True) if for_children else []
-        for one in children or [process]:
-            with suppress(psutil.NoSuchProcess):
-                one.send_signal(number)
+        process.send_signal(number)
 
     before = signal.signal(signal.SIGTERM, pass_on)
     try:

@@ -21,10 +21,12 @@ from flows.reproduce.commands import describe_commit, only_reproduction_in, requ
 from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import ReproductionVerdict, judge
+from flows.run.dvc_process import run_repro, run_to_end
+from flows.run.outcome import StoppedError, outcome_of
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
-from stages.runtime.errors import UserError
+from stages.runtime.errors import UnavailableError, UserError
 
 PREPARED = "prepared.json"
 
@@ -75,9 +77,9 @@ def reproduce(request: ReproduceOptions) -> int:
             say("", f"note: {note}")
 
         if steps is not None:
-            run_stages(revision.data_stages, checkout, interpreter, environment)
+            run_stages(revision.data_stages, checkout, environment)
             return check_segment(request, steps, revision, interpreter.python, checkout, environment)
-        run_stages(list(revision.stages), checkout, interpreter, environment)
+        run_stages(list(revision.stages), checkout, environment)
         verdict = judge(revision, checkout, restored, interpreter.different)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == "not reproduced")
@@ -155,16 +157,26 @@ def prepare(
     return interpreter, restored
 
 
-def run_stages(stages: list[str], checkout: Path, interpreter: Interpreter, environment: Mapping[str, str]) -> None:
+def run_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]) -> None:
     """Run stages, if there are any, by `dvc repro` in the checkout. Raises UserError if one fails."""
     if not stages:
         return
     for repaired in repair_after_kill(checkout):
         print(repaired, flush=True)
-    command = ["-m", "dvc", "repro", "--allow-missing", *stages]
-    code = run_python(interpreter.python, command, checkout, environment, for_children=True)
-    if code:
-        raise UserError(f"the stages did not all run (exit code {code}, see above); the same command continues there")
+
+    def on_lines(lines: list[str]) -> None:
+        print("\n".join(lines), flush=True)
+
+    def on_stage(stage: str) -> None:
+        say("running", stage)
+
+    end = run_to_end(run_repro(stages, checkout, environment, on_lines, on_stage, options=["--allow-missing"]))
+    if end.stopped:
+        raise StoppedError("stopped; the same command continues")
+    if end.code:
+        outcome = outcome_of("the stages", end)
+        error = UnavailableError if outcome.transient else UserError
+        raise error(f"the stages did not all run: {outcome.message}; the same command continues")
 
 
 def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None:

@@ -1,17 +1,22 @@
 """The options of a run, and how it and its stages end."""
 
 import signal
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+from stages.runtime.supervision import describe_kill
+
+if TYPE_CHECKING:
+    from flows.run.dvc_process import ReproEnd
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
 GOOD = ("ran", "unchanged", "restored", "recorded")
 """The results of a stage that is up to date."""
 
-TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_TERMINATED, -signal.SIGTERM)
+TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, -signal.SIGTERM)
 """Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
 ends by the signal itself before it has a handler."""
 
@@ -48,6 +53,8 @@ class StageOutcome:
     """The stage's own error message if it failed."""
     exit_code: int = 0
     """The exit code of the stage's command; negative for a signal."""
+    next_attempt_seconds: float | None = None
+    """The delay before the next attempt; None if this was the last."""
 
     @property
     def good(self) -> bool:
@@ -55,9 +62,27 @@ class StageOutcome:
         return self.result in GOOD
 
     @property
+    def may_pass(self) -> bool:
+        """Whether the same command may succeed later: it was stopped or killed, or something did not answer."""
+        return self.result == "stopped" or (self.result == "failed" and self.exit_code in TRANSIENT + KILLED)
+
+    @property
     def transient(self) -> bool:
         """Whether the failure may go away by itself, so that a retry can help."""
         return self.result == "failed" and self.exit_code in TRANSIENT
+
+
+def outcome_of(name: str, end: "ReproEnd") -> StageOutcome:
+    """The outcome of a stage, or of several under one name, from how `dvc repro` ended."""
+    if not end.code:
+        return StageOutcome(name, end.did, end.seconds)
+    exit_code = end.code if end.stage_code is None else end.stage_code
+    if exit_code == EXIT_REFUSED:
+        return StageOutcome(name, "refused", end.seconds, end.message, exit_code)
+    if end.stopped:
+        return StageOutcome(name, "stopped", end.seconds)
+    message = describe_kill(end.out_of_memory) if exit_code in KILLED else end.message
+    return StageOutcome(name, "failed", end.seconds, message, exit_code)
 
 
 def named(stage: str, message: str) -> str:
@@ -79,7 +104,20 @@ class RunResult:
         return {"Failed": 1, "Cancelled": EXIT_CONTINUE, "Refused": EXIT_REFUSED}.get(self.state, 0)
 
 
+def run_result(outcomes: Mapping[str, StageOutcome], stopped: bool, otherwise: str) -> RunResult:
+    """How a run ended, from how its stages did. `otherwise` is the message if all went well."""
+    if stopped:
+        return RunResult("Cancelled", "stopped; the same command continues")
+    failed = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
+    if failed:
+        return RunResult("Failed", "; ".join(named(outcome.name, outcome.message) for outcome in failed))
+    refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]
+    if refused:
+        return RunResult("Refused", refused[0].message)
+    return RunResult("Completed", otherwise)
+
+
 class StoppedError(UserError):
-    """The cells were stopped by a person."""
+    """Stopped by the user."""
 
     exit_code = EXIT_CONTINUE

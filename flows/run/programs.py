@@ -4,6 +4,7 @@ A stage's `meta.flow.check` says, before anything starts, whether the stage can 
 `parrotflow why` and `parrotflow run` start it.
 """
 
+import asyncio
 import contextlib
 import os
 import re
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 180.0
 """A check that takes longer is ended, with a warning."""
+
+MAX_LINE_LETTERS = 10_000
 
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SHORTEST_SECRET = 8
@@ -62,6 +65,11 @@ def stage_environment(to_do: Iterable[str]) -> dict[str, str]:
     return given | {STAGES_TO_DO: " ".join(to_do)}
 
 
+def shown_lines(lines: Sequence[str], redact: Callable[[str], str]) -> list[str]:
+    """The lines of a program that are logged and shown: no blank ones, long ones cut, secrets hidden."""
+    return [redact(line)[:MAX_LINE_LETTERS] for line in lines if line.strip()]
+
+
 def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group, if it still has a member."""
     with contextlib.suppress(ProcessLookupError):
@@ -77,6 +85,24 @@ def group_lives(group: int) -> bool:
                 if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
                     return True
     return False
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """While within, Ctrl-C, SIGTERM and a closed terminal call `stop`. `nohup` ignores SIGHUP on purpose."""
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}  # of Prefect, for SIGTERM
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def last_error(lines: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ also while they work. It asks for the run's key: any user of this machine and an
 
 import atexit
 import contextlib
+import functools
 import gc
 import os
 import re
@@ -73,8 +74,9 @@ class Server:
             self.process.kill()
 
 
+@functools.cache
 def start_server() -> Server:
-    """The server of `PREFECT_API_URL`, else a new child, without waiting for either."""
+    """The server of `PREFECT_API_URL`, else a new child, without waiting for either. It is started once."""
     if api := os.environ.get("PREFECT_API_URL"):
         return Server(api.rstrip("/"))
     key = f"run:{secrets.token_urlsafe(24)}"

@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
@@ -27,6 +28,9 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "failed": "red",
     "stopped": "yellow",
 }
+
+MAX_ROWS = 20
+"""More nodes would not fit on a screen."""
 
 NUMBERS = {"seconds", "last took"}
 """Columns that are aligned right."""
@@ -81,14 +85,25 @@ def plan_table(plan: "Plan") -> Table | str:
     return table
 
 
-class Terminal:
-    """Prints a run as it works: each line after its stage's name, and in a terminal a table of the stages below."""
+@dataclass(frozen=True)
+class Row:
+    """A node in the table of a run: a stage, or a job of a sweep."""
 
-    def __init__(self, plan: "Plan") -> None:
-        self.plan = plan
+    name: str
+    why: str = ""
+    seconds: float | None = None
+    """How long it is expected to take."""
+
+
+class Terminal:
+    """Prints a run as it works: each line after its node's name, and in a terminal a table of the nodes below."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
         self.started_at: dict[str, float] = {}
+        self.progress: dict[str, str] = {}
         self.outcomes: dict[str, StageOutcome] = {}
         self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
@@ -108,64 +123,68 @@ class Terminal:
         """Print a line."""
         self.console.print(escape(text))
 
-    def started(self, stage: str, attempt: int) -> None:
-        """An attempt at a stage begins."""
-        self.started_at[stage] = time.perf_counter()
-        self.outcomes.pop(stage, None)
+    def started(self, name: str, attempt: int) -> None:
+        """An attempt at a node begins."""
+        self.started_at[name] = time.perf_counter()
+        self.outcomes.pop(name, None)
         again = f", attempt {attempt}" if attempt > 1 else ""
-        self._print(stage, f"[bold]started[/]{again}")
+        self._print(name, f"[bold]started[/]{again}")
 
-    def ended(self, outcome: "StageOutcome", retry_in_seconds: float | None) -> None:
-        """An attempt has ended, or the stage was refused without one; None if it was the last attempt."""
+    def ended(self, outcome: "StageOutcome") -> None:
+        """An attempt has ended, or the node was refused without one."""
         self.outcomes[outcome.name] = outcome
         self.started_at.pop(outcome.name, None)
-        later = "" if retry_in_seconds is None else f"; next attempt in {retry_in_seconds:g} s"
+        delay = outcome.next_attempt_seconds
+        later = "" if delay is None else f"; next attempt in {delay:g} s"
         style = RESULT_STYLE[outcome.result]
         self._print(outcome.name, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
 
-    def lines(self, stage: str, texts: Sequence[str]) -> None:
-        """Print many lines of a stage at once: rich takes a millisecond a call."""
+    def lines(self, name: str, texts: Sequence[str]) -> None:
+        """Print many lines of a node at once: rich takes a millisecond a call."""
         if self.console.is_terminal:
-            lines = [Text.assemble((f"{stage:>9}", "blue"), f" │ {text}") for text in texts]
+            lines = [Text.assemble((f"{name:>9}", "blue"), f" │ {text}") for text in texts]
             self.console.print(Text("\n").join(lines))
         else:
-            self.console.out("\n".join(f"{stage:>9} │ {text}" for text in texts), highlight=False)
+            self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
 
-    def summary(self, outcomes: Mapping[str, "StageOutcome"]) -> None:
+    def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> None:
         """What ran, what was cached; the metrics of what is up to date; what failed; what to try next."""
-        if not self.plan.to_do:
+        if not plan.to_do:
             done = "Everything is up to date."
         else:
             table = columns("stage", "result", "seconds")
-            for name, result, seconds, _ in outcome_rows(self.plan, outcomes):
+            for name, result, seconds, _ in outcome_rows(plan, outcomes):
                 table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
             self.console.print("", table)
             done = f"{time.perf_counter() - self.began:.0f} s in total."
-        shown = up_to_date(self.plan, outcomes)
+        shown = up_to_date(plan, outcomes)
         metrics = ", ".join(f"{name} {in_digits(value)}" for name, value in shown_metrics(shown).items())
         self.say(f"\n{done} {metrics}".rstrip())
         for outcome in outcomes.values():
             if outcome.result in ("failed", "refused"):
                 self.console.print(f"\n[{RESULT_STYLE[outcome.result]}]{escape(outcome.name)} {outcome.result}[/]")
                 self.say(outcome.message)
-        if len(shown) == len(self.plan.stages):
+        if len(shown) == len(plan.stages):
             for stage in shown:
                 if line := filled_in(stage.policy.show.next, quoted):
                     self.say(line)
 
     def _view(self) -> Table:
-        """The stages that are not clean: state, time, why."""
+        """Each node: state, time, why it runs or how far it is. Of many nodes only those at work."""
         table = columns("stage", "state", "seconds", "why", cut="why")
-        for stage in self.plan.to_do:
-            ended, began = self.outcomes.get(stage.name), self.started_at.get(stage.name)
+        shown = self.rows if len(self.rows) <= MAX_ROWS else [row for row in self.rows if row.name in self.started_at]
+        for row in shown:
+            ended, began = self.outcomes.get(row.name), self.started_at.get(row.name)
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
             elif began is not None:
-                of = "" if stage.seconds is None else f" of about {stage.seconds:.0f}"
+                of = "" if row.seconds is None else f" of about {row.seconds:.0f}"
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            table.add_row(escape(stage.name), state, seconds, one_line(stage.why))
+            table.add_row(escape(row.name), state, seconds, one_line(self.progress.get(row.name, row.why)))
+        if len(shown) < len(self.rows):
+            table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"
         return table
 
     def _print(self, name: str, markup: str) -> None:

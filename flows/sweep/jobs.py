@@ -1,32 +1,28 @@
 """The jobs of a sweep: one for the stages that several cells share, then one for each cell.
 
 Stages with the same content key (keys.py) compute the same. What is shared is computed once, and the cells restore it
-from DVC's cache. A job runs as a process of this machine (processes.py) or as a flow run on a work pool (pool.py).
+from DVC's cache. A job is a node of the sweep's chain: `dvc repro` in a clone here, or a flow run on a work pool.
 """
 
 import hashlib
 import json
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-
-from flows.run.outcome import StoppedError
-from flows.run.terminal import LastingConsole
+from flows.environment import dvc_state_within
+from flows.run.dvc_process import run_repro
+from flows.run.outcome import RunResult, StageOutcome, StoppedError, named, outcome_of, run_result
+from flows.run.programs import redactor, shown_lines
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
-    from flows.experiments.runs import Run, RunState
-    from flows.sweep.run_cells import Batch
-
-POLL_SECONDS = 0.2
+    from flows.run.chain import Chain, Log, Node
+    from flows.run.server import Server
+    from flows.run.terminal import Terminal
+    from flows.sweep.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -47,80 +43,46 @@ class Job:
         """The name of its clone on a worker."""
         return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
 
-
-@dataclass(frozen=True)
-class Ended:
-    """How a job ended. A cancelled job is not recorded, because it may succeed later."""
-
-    state: "RunState"
-    message: str = ""
+    def name(self, cells: Mapping[str, "Cell"]) -> str:
+        """Its name for the user, other than that of each other job."""
+        label = cells[self.cells[0]].label
+        return f"{self.targets[-1]} of {label} + {len(self.cells) - 1}" if self.shared else label
 
 
-class Work(Protocol):
-    """A job at work."""
+async def repro_in_clone(
+    name: str,
+    targets: Sequence[str],
+    folder: Path,
+    environment: dict[str, str],
+    terminal: "Terminal",
+    log: "Log",
+    *,
+    pull: bool = False,
+) -> StageOutcome:
+    """Bring the targets up to date in a clone.
 
-    def poll(self) -> Ended | None:
-        """How it ended; None while it works."""
-
-    def stop(self) -> None:
-        """Ask for its end."""
-
-
-def carry_out(
-    jobs: Sequence[Job],
-    start: Callable[[Job], Work | None],
-    record: Callable[[Job, Ended], Ended],
-    progress: "Progress",
-) -> None:
-    """Run each job after the jobs it depends on; if one of them fails, the job ends with the same result.
-
-    `start` returns None if there is no room yet. `record` is called for each job that ended, and returns how it ended.
-    Raises StoppedError after Ctrl-C, SIGTERM or a closed terminal, once everything has ended.
+    The log gets all lines; the terminal shows which stage runs, how far it is, and warnings. With `pull`, missing
+    results come from the DVC remote.
     """
-    waiting, at_work, ended = list(jobs), list[tuple[Job, Work]](), dict[str, Ended]()
-    with signals() as received:
-        try:
-            while waiting or at_work:
-                for job in list(waiting):
-                    before = [ended.get(key) for key in job.waits_for]
-                    bad = next((one for one in before if one and one.state != "finished"), None)
-                    if bad:
-                        ended[job.key] = record(job, bad)
-                        waiting.remove(job)
-                    elif None not in before and (work := start(job)):
-                        at_work.append((job, work))
-                        waiting.remove(job)
-                        progress.started(job)
-                for job, work in list(at_work):
-                    if found := work.poll():
-                        at_work.remove((job, work))
-                        progress.ended(job, found)
-                        ended[job.key] = record(job, found)
-                if received:
-                    left = len({cell for job in [*waiting, *(job for job, _ in at_work)] for cell in job.cells})
-                    raise StoppedError(f"{progress.title}: stopped; {left} cells are left, the same command continues")
-                if at_work or waiting:
-                    time.sleep(POLL_SECONDS)
-        finally:
-            left_over = [work for _, work in at_work]
-            for work in left_over:
-                work.stop()
-            while left_over := [work for work in left_over if not work.poll()]:
-                time.sleep(POLL_SECONDS)
+    redact, running = redactor(), ""
 
+    def on_stage(stage: str) -> None:
+        nonlocal running
+        running = stage
+        terminal.lines(name, [f"{stage} started"])
 
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP, instead of ending by them. `nohup` ignores SIGHUP on purpose."""
-    received: list[int] = []
-    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    wanted = (signal.SIGINT, signal.SIGTERM, *hangup)
-    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in wanted}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def on_lines(lines: list[str]) -> None:
+        if texts := shown_lines(lines, redact):
+            log(texts)
+            if warnings := [text for text in texts if text.startswith("warning: ")]:
+                terminal.lines(name, warnings)
+            terminal.progress[name] = f"{running}: {texts[-1]}"
+
+    environment = environment | dvc_state_within(folder)
+    end = await run_repro(targets, folder, environment, on_lines, on_stage, pull=pull)
+    outcome = outcome_of(name, end)
+    message = outcome.message if end.stage_code is None else named(running, outcome.message)
+    return replace(outcome, message=redact(message))
 
 
 def jobs_of(batch: "Batch", keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
@@ -156,51 +118,50 @@ def _key(commit: str, parts: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([commit, *parts]).encode()).hexdigest()[:16]
 
 
-class Progress(Bars):
-    """Follows the jobs of a sweep: a bar for each in a terminal, and a line for each stage and cell."""
+def nodes_of(
+    jobs: Sequence[Job],
+    cells: Mapping[str, "Cell"],
+    work: Callable[[Job, "Log"], Awaitable[StageOutcome]],
+    record: Callable[[Job, StageOutcome], StageOutcome],
+    clones: Mapping[str, Path],
+    *,
+    retries: int = 0,
+    retry_delay_seconds: float = 0.0,
+) -> list["Node"]:
+    """The jobs as nodes of a chain. Jobs of the same cell do not run at the same time in its clone, of those given.
 
-    def __init__(self, title: str, cells: Mapping[str, "Cell"]) -> None:
-        self.title, self.cells, self.done = title, cells, 0
-        console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._all = self.add_task(title, total=len(cells))
-        self._bars: dict[str, TaskID] = {}
-        self._stages: dict[str, str] = {}
+    `record` gets the outcome of a job that never started, too: that of the job before it, which failed.
+    """
+    from flows.run.chain import Node  # imports Prefect
 
-    def say(self, job: Job, text: str, style: str | None = None) -> None:
-        """Print a line of a job."""
-        self.print(escape(f"{self._label(job)}: {text}"), style=style)
+    def node(job: Job) -> Node:
+        def blocked(upstream: StageOutcome | None, name: str) -> StageOutcome | None:
+            return record(job, replace(upstream, name=name, seconds=0.0)) if upstream else None
 
-    def started(self, job: Job) -> None:
-        """A job is at work."""
-        self._bars[job.key] = self.add_task(escape(self._label(job)), total=None)
+        return Node(
+            job.name(cells),
+            partial(work, job),
+            tuple(other.name(cells) for other in jobs if other.key in job.waits_for),
+            tuple(str(clones[cell]) for cell in job.cells[:1] if cell in clones),
+            retries,
+            retry_delay_seconds,
+            blocked=blocked,
+        )
 
-    def stage(self, job: Job, stage: str) -> None:
-        """A job runs a stage, which DVC has not found in its cache."""
-        self._stages[job.key] = stage
-        self.say(job, f"{stage} started")
-        self.counted(job, "")
+    return [node(job) for job in jobs]
 
-    def counted(self, job: Job, text: str) -> None:
-        """A stage has said how far it is."""
-        shown = f"{self._label(job)}: {self._stages.get(job.key, '')} {text}"
-        self.update(self._bars[job.key], description=escape(shown))
 
-    def ended(self, job: Job, how: Ended) -> None:
-        """A job has ended."""
-        self.remove_task(self._bars.pop(job.key))
-        if how.state != "finished":
-            self.say(job, f"{how.state}: {how.message}", "red")
+def run_jobs(batch: "Batch", chain: "Chain", server: "Server") -> None:
+    """Run the jobs of a batch as tasks of one flow run. Raises StoppedError after Ctrl-C, SIGTERM or a closed terminal,
+    once everything has ended."""
+    from flows.run.flow_run import in_flow_run
 
-    def recorded(self, run: "Run") -> None:
-        """A cell has ended, with a result or without one."""
-        self.done += 1
-        self.update(self._all, completed=self.done)
-        name = f" as {run.experiment}" if run.experiment else ""
-        if run.state == "finished":
-            line = f"{self.done}/{len(self.cells)} {self.cells[run.cell].label}: finished{name}"
-            self.print(escape(line), style="green")
+    async def work() -> RunResult:
+        await chain.run()
+        return run_result(chain.outcomes, chain.stopped, f"{len(batch.cells)} cells have a result")
 
-    def _label(self, job: Job) -> str:
-        return f"{len(job.cells)} cells" if job.shared else self.cells[job.cells[0]].label
+    server.wait()
+    in_flow_run("sweep", work, server)
+    if chain.stopped:
+        left = sum(cell.label not in chain.outcomes or chain.outcomes[cell.label].may_pass for cell in batch.cells)
+        raise StoppedError(f"{batch.title}: stopped; {left} cells are left, the same command continues")

@@ -23,6 +23,7 @@ from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, last_runs
 from flows.plan.changes import check_deps, record_codes, writes_code
+from flows.plan.settings import read_policy
 from flows.sweep import clone
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_before_run
@@ -30,7 +31,7 @@ from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import FOLDER, code_in, file_changes
 
 if TYPE_CHECKING:
-    from flows.sweep.run_cells import Batch
+    from flows.sweep.batch import Batch
 
 PLANNING = clone.CLONES / "plan"
 """The clone in which the keys of each cell are computed."""
@@ -148,11 +149,22 @@ def source_hashes(targets: Sequence[str]) -> dict[str, str]:
         return dict(pair for stage in stages for pair in sources.of(stage))
 
 
-def sections_and_outs(targets: Sequence[str], named_in: Path) -> tuple[set[str], set[Path]]:
-    """The sections of params.yaml that the targets and the stages before them read, and the paths that they write.
+@dataclass(frozen=True)
+class TargetFacts:
+    """What dvc.yaml says of the targets of an experiment and the stages before them."""
 
-    Raises UserError on an unknown stage, with the file that names it.
-    """
+    sections: set[str]
+    """The sections of params.yaml that they read."""
+    outs: set[Path]
+    """The paths that they write."""
+    retries: int
+    """How often the most patient stage is tried again."""
+    retry_delay_seconds: float
+    """The longest delay before that."""
+
+
+def facts_of_targets(targets: Sequence[str], named_in: Path) -> TargetFacts:
+    """Raises UserError on an unknown stage, with the file that names it."""
     with open_repo() as repo:
         try:
             stages = _wanted(repo, targets)
@@ -160,8 +172,13 @@ def sections_and_outs(targets: Sequence[str], named_in: Path) -> tuple[set[str],
             raise UserError(f"{named_in}: targets: {error}") from None
         own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
         keys = [key for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE) for key in dep.params]
-        outs = {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs}
-        return {key.partition(".")[0] for key in keys}, outs
+        policies = [read_policy(stage.addressing, getattr(stage, "meta", None)) for stage in stages]
+        return TargetFacts(
+            {key.partition(".")[0] for key in keys},
+            {Path(out.fs_path).relative_to(repo.root_dir) for stage in stages for out in stage.outs},
+            max((policy.retries for policy in policies), default=0),
+            max((policy.retry_delay_seconds for policy in policies), default=0.0),
+        )
 
 
 def is_computed(stage: Stage) -> bool:

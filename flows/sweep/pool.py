@@ -7,13 +7,14 @@ Prefect's server knows what was started and how it ended, so the same command co
 runs of a job by their tag.
 """
 
+import asyncio
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,7 +22,7 @@ from uuid import UUID
 import httpx
 from dvc.exceptions import DvcException
 from prefect import flow
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
@@ -41,42 +42,51 @@ from flows.checkout import (
     require_names,
     source_address,
 )
-from flows.dvc_repo import experiment_ref, git, push_results, texts_at
+from flows.dvc_repo import experiment_ref, fetch_run_cache, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, last_runs
+from flows.run.chain import Chain, Log, Node
 from flows.run.locks import run_lock
-from flows.run.outcome import StoppedError
+from flows.run.outcome import StageOutcome
+from flows.run.programs import stage_environment
+from flows.run.server import Server
+from flows.run.terminal import Row, Terminal
 from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare, save_experiment
-from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
+from flows.sweep.jobs import Job, jobs_of, nodes_of, repro_in_clone, run_jobs
 from flows.sweep.keys import working_in
-from flows.sweep.processes import run_one
-from stages.runtime.errors import UnavailableError, UserError, first_line
+from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError, first_line
 from stages.runtime.section import read_params_file
 
 if TYPE_CHECKING:
-    from flows.sweep.run_cells import Batch
+    from flows.sweep.batch import Batch
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
-
-ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
-"""The loop asks again by itself: Prefect's own tries would answer Ctrl-C after minutes."""
 
 POLL_SECONDS = 2.0
 """Between two questions about one flow run."""
 
+ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
+"""The loop asks again by itself: Prefect's own tries would answer Ctrl-C after minutes."""
 
-def run_cells_on_pool(batch: "Batch", head: str, keys: Mapping[str, Mapping[str, str]]) -> dict[str, Run]:
-    """As `run_cells`, on the workers of a pool.
+
+def run_cells_on_pool(
+    batch: "Batch", head: str, keys: Mapping[str, Mapping[str, str]], server: Server
+) -> dict[str, Run]:
+    """As `run_cells_here`, on the workers of a pool.
 
     Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
     Ctrl-C: the flow runs are then cancelled.
     """
     require_reachable(head)
-    progress = Progress(batch.title, {cell.id: cell for cell in batch.cells})
-    with temporary_settings(ASKED_ONCE), get_client(sync_client=True) as client, progress:
-        on_pool = OnPool(client, deployment_of_cells(client), head, keys, batch, progress)
-        carry_out(jobs_of(batch, keys, head), on_pool.start, on_pool.record, progress)
+    cells = {cell.id: cell for cell in batch.cells}
+    jobs = jobs_of(batch, keys, head)
+    terminal = Terminal([Row(job.name(cells)) for job in jobs])
+    with temporary_settings(ASKED_ONCE):
+        with get_client(sync_client=True) as client:
+            on_pool = OnPool(deployment_of_cells(client), head, keys, batch, terminal)
+        nodes = nodes_of(jobs, cells, on_pool.work, on_pool.record, {})
+        run_jobs(batch, Chain(nodes, terminal, len(jobs), keep_going=True), server)
     return on_pool.runs
 
 
@@ -109,29 +119,44 @@ def deployment_of_cells(client: SyncPrefectClient) -> UUID:
 
 @dataclass
 class OnPool:
-    """Starts jobs as flow runs, and records their cells."""
+    """Runs jobs as flow runs, and records their cells."""
 
-    client: SyncPrefectClient
     deployment: UUID
     head: str
     keys: Mapping[str, Mapping[str, str]]
     batch: "Batch"
-    progress: Progress
+    terminal: Terminal
     runs: dict[str, Run] = field(default_factory=dict)
     silent: bool = False
     """Whether the server did not answer the last question."""
 
-    def start(self, job: Job) -> "OneFlowRun | None":
-        """Take over what an earlier call has started, else start an attempt after it; None if no server answers."""
-        ours = FlowRunFilter(
-            tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment])
-        )
-        run: FlowRun | None = None
-        with self.asking():
-            # Attempts are not counted: once an old one is deleted on the server, a number would be that of another.
-            runs = self.client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
-            run = runs[0] if runs and self._counts(job, runs[0]) else self._submit(job, runs[0].id if runs else None)
-        return OneFlowRun(self, run.id) if run else None
+    def __post_init__(self) -> None:
+        self.cells = {cell.id: cell for cell in self.batch.cells}
+
+    async def work(self, job: Job, log: Log) -> StageOutcome:
+        """Follow the flow run of a job to its end. While the server does not answer, say so and ask again.
+
+        If the calling task is cancelled, so is the flow run; the worker that runs it ends what it has started.
+        """
+        name, id_ = job.name(self.cells), None
+        async with get_client() as client:
+            try:
+                while True:
+                    try:
+                        with self.asking():
+                            id_ = id_ or await self.flow_run_of(client, job)
+                            if outcome := outcome_of_flow_run(name, await client.read_flow_run(id_)):
+                                return self.record(job, outcome)
+                    except ObjectNotFound:
+                        return self.record(job, unavailable(name, "its flow run was deleted on the server"))
+                    except UserError as error:
+                        return self.record(job, unavailable(name, str(error)))
+                    await asyncio.sleep(POLL_SECONDS)
+            except asyncio.CancelledError:
+                if id_ is not None:
+                    with suppress(httpx.HTTPError):
+                        await client.set_flow_run_state(id_, Cancelling(message="the sweep was stopped"))
+                return StageOutcome(name, "stopped")
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -141,16 +166,27 @@ class OnPool:
             self.silent = False
         except httpx.HTTPError as error:
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403, 404):
-                raise UserError(f"Prefect's server at {self.client.api_url}: {first_line(error)}") from None
+                raise UserError(f"Prefect's server: {first_line(error)}") from None
             if not self.silent:
-                self.progress.print(f"Prefect's server does not answer ({first_line(error)}); waiting for it ...")
+                self.terminal.say(f"Prefect's server does not answer ({first_line(error)}); waiting for it ...")
             self.silent = True
+
+    async def flow_run_of(self, client: PrefectClient, job: Job) -> UUID:
+        """The flow run that an earlier call has started for this job, if it counts, else a new one after it."""
+        ours = FlowRunFilter(
+            tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment])
+        )
+        # Attempts are not counted: once an old one is deleted on the server, a number would be that of another.
+        runs = await client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+        if runs and self._counts(job, runs[0]):
+            return runs[0].id
+        return await self._submit(job, runs[0].id if runs else None)
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
         """Whether what an earlier call has started is what this one wants."""
         match newest.state_type:
             case StateType.COMPLETED:
-                ref = experiment_ref(self.head, self.progress.cells[job.cells[0]].name)
+                ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
                 return job.shared or bool(git(Path(), "ls-remote", "origin", ref))
             case StateType.FAILED:
                 last = last_runs(self.batch.record)
@@ -159,26 +195,27 @@ class OnPool:
             case state:
                 return state not in (StateType.CRASHED, StateType.CANCELLED, StateType.CANCELLING)
 
-    def _submit(self, job: Job, after: UUID | None) -> FlowRun:
-        cell = self.progress.cells[job.cells[0]]
+    async def _submit(self, job: Job, after: UUID | None) -> UUID:
+        cell = self.cells[job.cells[0]]
         # As a text: a server may give the keys of an object back in another order, and overrides have one.
         sent = {"commit": self.head, "cell": json.dumps(asdict(replace(cell, id=job.folder)))}
-        return run_deployment(  # type: ignore[return-value]
+        started = await run_deployment(  # type: ignore[misc]
             self.deployment,
             parameters=sent | {"targets": list(job.targets), "shared": job.shared},
-            flow_run_name=f"{', '.join(job.targets)} of {len(job.cells)} cells" if job.shared else cell.name,
+            flow_run_name=job.name(self.cells) if job.shared else cell.name,
             timeout=0,
             tags=[job.key],
             idempotency_key=f"{job.key}-{after}",
             as_subflow=False,
         )
+        return UUID(str(started.id))
 
-    def record(self, job: Job, ended: Ended) -> Ended:
+    def record(self, job: Job, outcome: StageOutcome) -> StageOutcome:
         """Fetch the DVC experiment of a cell that has finished, and record the cell."""
         if job.shared:
-            return ended
-        cell, commit, texts = self.progress.cells[job.cells[0]], "", dict[str, str]()
-        if ended.state == "finished":
+            return outcome
+        cell, commit, texts = self.cells[job.cells[0]], "", dict[str, str]()
+        if outcome.good:
             try:
                 commit = fetch_experiment("origin", experiment_ref(self.head, cell.name))
                 texts = texts_at(commit, self.batch.files)
@@ -186,47 +223,34 @@ class OnPool:
                     raise UserError(f"neither git nor the DVC remote has {', '.join(absent)}")
             except Exception as error:  # each kind of remote has errors of its own; the same command collects later
                 said = str(error) or type(error).__name__
-                commit, ended = "", Ended("cancelled", f"the results of {cell.name} cannot be read: {said}")
+                commit = ""
+                outcome = unavailable(outcome.name, f"the results of {cell.name} cannot be read: {said}")
         params, keys = cell.params(read_params_file()), self.keys[cell.id]
-        run = self.batch.end(cell, ended, self.head, params, keys, commit=commit, texts=texts)
+        run = self.batch.end(cell, outcome, self.head, params, keys, commit=commit, texts=texts)
         self.runs[cell.id] = run
-        self.progress.recorded(run)
-        return ended
+        if outcome.good:
+            self.terminal.lines(outcome.name, [f"finished as {cell.name} ({len(self.runs)} of {len(self.cells)})"])
+        return outcome
 
 
-@dataclass
-class OneFlowRun:
-    """A job at work on some worker."""
+def outcome_of_flow_run(name: str, run: FlowRun) -> StageOutcome | None:
+    """How a flow run ended; None while it works."""
+    state = run.state
+    if state is None or not state.is_final():
+        return None
+    if state.is_completed():
+        return StageOutcome(name, "ran")
+    message = state.message or f"its flow run is {state.name}"
+    return StageOutcome(name, "failed", message=message) if state.is_failed() else unavailable(name, message)
 
-    pool: OnPool
-    id: UUID
-    next_question: float = 0.0
-    stopped: bool = False
 
-    def poll(self) -> Ended | None:
-        """How it ended; None while it works, and while the server does not answer."""
-        if self.stopped or time.monotonic() < self.next_question:
-            return Ended("cancelled") if self.stopped else None
-        self.next_question = time.monotonic() + POLL_SECONDS
-        state = None
-        try:
-            with self.pool.asking():
-                state = self.pool.client.read_flow_run(self.id).state
-        except ObjectNotFound:
-            return Ended("cancelled", "its flow run was deleted on the server")
-        if state is None or not state.is_final() or state.is_completed():
-            return Ended("finished") if state and state.is_completed() else None
-        return Ended("failed" if state.is_failed() else "cancelled", state.message or f"its flow run is {state.name}")
-
-    def stop(self) -> None:
-        """Cancel it; the worker that runs it, if one does, ends what it has started."""
-        self.stopped = True
-        with suppress(httpx.HTTPError):
-            self.pool.client.set_flow_run_state(self.id, Cancelling(message="the sweep was stopped"))
+def unavailable(name: str, message: str) -> StageOutcome:
+    """A failure that may pass."""
+    return StageOutcome(name, "failed", message=message, exit_code=EXIT_UNAVAILABLE)
 
 
 @flow(name="sweep-cell", persist_result=False)
-def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: bool = False) -> State[Any]:
+async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: bool = False) -> State[Any]:
     """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
 
     With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed if a stage
@@ -241,14 +265,30 @@ def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: bool =
         with run_lock(flow_run.name or cell.name, wait=True, folder=folder):
             as_task("checkout", checkout.bring_to_commit, RETRY_DELAYS_SECONDS)(folder, source, commit)
             os.chdir(folder)
+            fetch_run_cache()
             made = CLONES.absolute() / cell.id
-            ended = run_one(cell, targets, prepare(cell, commit, made))
-            if ended.state != "finished":
-                return (Failed if ended.state == "failed" else Crashed)(message=ended.message)
+            terminal = Terminal([Row(cell.name)])
+            node = Node(
+                cell.name,
+                partial(
+                    repro_in_clone,
+                    cell.name,
+                    targets,
+                    prepare(cell, commit, made),
+                    stage_environment(targets),
+                    terminal,
+                    pull=True,
+                ),
+            )
+            chain = Chain([node], terminal, at_once=1)
+            await chain.run()
+            if chain.stopped:
+                return Cancelled(message="stopped")
+            outcome = chain.outcomes[cell.name]
+            if not outcome.good:
+                return (Crashed if outcome.may_pass else Failed)(message=outcome.message)
             as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
             discard(made)
-    except StoppedError as error:
-        return Cancelled(message=str(error))
     except (UserError, DvcException, OSError) as error:
         # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
         return Crashed(message=str(error))

@@ -1,86 +1,26 @@
-"""`parrotflow sweep NAME`: which cells of an experiment have no current result; run here, and recorded.
+"""`parrotflow sweep NAME`: which cells of an experiment have no current result; they are run and recorded.
 
 The project stays locked, so no other run of it takes the same cores.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
 from flows.experiments.experiment import bare_name, experiment_path, results_folder
 from flows.experiments.results import compute
-from flows.experiments.runs import RECORD, Run, append_run, reports_and_curves
+from flows.experiments.runs import RECORD, Run
 from flows.run.locks import run_lock
 from flows.sweep import clone
-from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
-from flows.sweep.keys import Standing, keys_of_cells, sections_and_outs, standings
-from flows.sweep.processes import Processes, cores, gpus, shares_of
+from flows.sweep.batch import Batch
+from flows.sweep.keys import Standing, facts_of_targets, keys_of_cells, standings
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_params
-from stages.runtime.section import PARAMS_FILE, read_params_file
+from stages.runtime.section import read_params_file
 
-
-@dataclass(frozen=True)
-class Batch:
-    """Cells to run, and what is recorded of their runs."""
-
-    title: str
-    """Shown to the user."""
-    cells: Sequence[Cell]
-    targets: Sequence[str]
-    """The stages at which a run ends."""
-    reports: Collection[str]
-    """JSON files."""
-    curves: Collection[str]
-    """FILE:COLUMN."""
-    sections: Collection[str]
-    """Sections of params.yaml that the stages read."""
-    record: Path
-
-    @property
-    def files(self) -> set[str]:
-        """The files of the reports and curves."""
-        return {*self.reports, *(location.partition(":")[0] for location in self.curves)}
-
-    def end(
-        self,
-        cell: Cell,
-        ended: Ended,
-        baseline: str,
-        params: Mapping[str, Any],
-        keys: Mapping[str, str],
-        *,
-        commit: str = "",
-        texts: Mapping[str, str] | None = None,
-    ) -> Run:
-        """Return the run of a cell that has ended, and record it unless it was cancelled.
-
-        `texts` are those of the files that hold the reports and curves.
-        """
-        values, points = reports_and_curves(texts or {}, self.reports, self.curves)
-        run = Run(
-            cell=cell.id,
-            state=ended.state,
-            experiment=cell.name if commit else "",
-            commit=commit,
-            baseline=baseline,
-            params={name: section for name, section in params.items() if name in self.sections},
-            reports=values,
-            curves=points,
-            ended=datetime.now(UTC).isoformat(timespec="seconds"),
-            message=ended.message,
-            keys=dict(keys),
-        )
-        if ended.state != "cancelled":
-            append_run(self.record, run)
-        return run
-
-
-RunCells = Callable[..., dict[str, Run]]
-"""Runs the cells of a batch and records them: `run_cells` here, or `run_cells_on_pool` (pool.py)."""
+RunCells = Callable[[Batch, str, Mapping[str, Mapping[str, str]]], dict[str, Run]]
+"""Runs the cells of a batch at a commit and records them, given the keys of their stages."""
 
 
 def grid(name: str) -> Batch:
@@ -90,14 +30,24 @@ def grid(name: str) -> Batch:
     experiment, path = compute(name, []).data.experiment, experiment_path(name)
     cells = cells_of(name, experiment)
     check_cells(path, cells, read_params_file())
-    sections, outs = sections_and_outs(experiment.targets, path)
+    facts = facts_of_targets(experiment.targets, path)
     curves = {source.partition(":")[0] for source in experiment.curve_sources}
     for file in map(Path, sorted(experiment.reports | curves)):
-        if not outs & {file, *file.parents}:
-            there = ", ".join(sorted(str(out) for out in outs if out.suffix in (".json", ".tsv", ".csv")))
+        if not facts.outs & {file, *file.parents}:
+            there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
             raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
     record, title = results_folder(name) / RECORD, f"sweep {bare_name(name)}"
-    return Batch(title, cells, experiment.targets, experiment.reports, experiment.curve_sources, sections, record)
+    return Batch(
+        title,
+        cells,
+        experiment.targets,
+        experiment.reports,
+        experiment.curve_sources,
+        facts.sections,
+        record,
+        facts.retries,
+        facts.retry_delay_seconds,
+    )
 
 
 def planned(name: str) -> list[tuple[Cell, Standing]]:
@@ -107,7 +57,7 @@ def planned(name: str) -> list[tuple[Cell, Standing]]:
     return [(cell, standing[cell.id]) for cell in batch.cells]
 
 
-def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = False) -> list[str]:
+def sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool = False) -> list[str]:
     """Run the cells that are not up to date. Returns a line for each that still has no result, and what to do.
 
     A cell that failed runs again only with `retry`, or once one of its inputs has changed.
@@ -116,7 +66,7 @@ def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = Fals
         while True:
             batch = grid(name)
             axes = read_experiment(name).axes
-            runs = _brought_up_to_date(batch, runner, retry=retry)
+            runs = _brought_up_to_date(batch, run_cells, retry=retry)
             retry = False  # else a cell that fails again would be tried for every level that is drawn after it
             if read_experiment(name).axes == axes:  # else TPE has drawn the next level from these results
                 break
@@ -129,8 +79,8 @@ def sweep(name: str, *, retry: bool = False, runner: RunCells, wait: bool = Fals
     return lines
 
 
-def _brought_up_to_date(batch: Batch, runner: RunCells, *, retry: bool) -> dict[str, Run]:
-    """The run of each cell, by its id, after `runner` has run those that are not current."""
+def _brought_up_to_date(batch: Batch, run: RunCells, *, retry: bool) -> dict[str, Run]:
+    """The run of each cell, by its id, after `run` has run those that are not current."""
     head = clone.head_commit()
     keys = keys_of_cells(batch.cells, batch.targets, head)
     standing = standings(batch, keys)
@@ -140,50 +90,4 @@ def _brought_up_to_date(batch: Batch, runner: RunCells, *, retry: bool) -> dict[
     cells = [cell for cell in batch.cells if cell.id not in kept]
     if cells:
         print(f"{batch.title}: {len(cells)} cells to run; {len(kept)} more are recorded already", flush=True)
-    return kept | (runner(replace(batch, cells=cells), head, keys) if cells else {})
-
-
-def run_cells(
-    batch: Batch,
-    head: str,
-    keys: Mapping[str, Mapping[str, str]],
-    *,
-    at_once: int = 1,
-) -> dict[str, Run]:
-    """Run cells at the commit `head`, and record each as soon as it has ended; their runs, by their ids.
-
-    `keys` are those of the cells' stages. `at_once` cells run at a time, each with its share of the GPUs, or else of
-    the cores. The clone of a failed one stays.
-
-    Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
-    """
-    cells = {cell.id: cell for cell in batch.cells}
-    cache, folders = clone.project_cache(), {}
-    for number, (id_, cell) in enumerate(cells.items(), start=1):
-        print(f"{batch.title}: clone {number} of {len(cells)}: {cell.label}", flush=True)
-        folders[id_] = clone.prepare(cell, head, clone.CLONES / id_, cache=cache)
-    jobs, runs = jobs_of(batch, keys, head), dict[str, Run]()
-
-    def record(job: Job, ended: Ended) -> Ended:
-        """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
-        if job.shared:
-            return ended
-        (id_,), commit, texts = job.cells, "", dict[str, str]()
-        cell, folder = cells[id_], folders[id_]
-        if ended.state == "finished":
-            texts = clone.texts_of(folder, batch.files)
-            try:
-                commit = clone.save_experiment(folder, cell.name, batch.targets)
-            except UserError as error:
-                ended = Ended("cancelled", str(error))
-        params = read_params_file(folder / PARAMS_FILE)
-        runs[id_] = batch.end(cell, ended, head, params, keys[id_], commit=commit, texts=texts)
-        progress.recorded(runs[id_])
-        if ended.state == "finished":
-            clone.discard(clone.CLONES.absolute() / id_)
-        return ended
-
-    with Progress(batch.title, cells) as progress:
-        processes = Processes(folders, shares_of(at_once, gpus(), cores()), progress)
-        carry_out(jobs, processes.start, record, progress)
-    return runs
+    return kept | (run(replace(batch, cells=cells), head, keys) if cells else {})

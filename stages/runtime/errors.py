@@ -10,6 +10,9 @@ STATE_DIR = Path(".parrotflow")
 STAGES_TO_DO = "PARROTFLOW_STAGES_TO_DO"
 """Names with spaces between: the stages that are not up to date, for a stage's check."""
 
+END_FILE = "PARROTFLOW_END_FILE"
+"""The file in which a stage's command leaves its exit code and message, as JSON, if it fails."""
+
 EXIT_USER_ERROR = 2
 """The input or the parameters are wrong: a retry cannot help."""
 

@@ -13,6 +13,7 @@ what the code is now. Files that parameters name have to be listed too (`stages.
 
 import errno
 import gc
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import installed
 from stages.runtime.errors import (
+    END_FILE,
     EXIT_BROKEN_PIPE,
     EXIT_DISK_FULL,
     EXIT_INTERRUPTED,
@@ -127,6 +129,14 @@ def run_stage(main: Callable[[], None]) -> None:
     if not gc.isenabled():  # see `stages/__init__.py`
         gc.freeze()
         gc.enable()
+    end_file = os.environ.pop(END_FILE, None)  # processes that it starts do not speak for the stage
+
+    def end(message: str, code: int) -> None:
+        if end_file is not None:
+            with suppress(OSError):  # the disk may be full; the run then has the exit code and the printed message
+                Path(end_file).write_text(json.dumps([code, message]), encoding="utf-8")
+        fail(message, code)
+
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `flows/__init__.py`
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -140,9 +150,9 @@ def run_stage(main: Callable[[], None]) -> None:
         if inputs is not None:
             inputs.require_unchanged()
     except UserError as error:
-        fail(str(error), error.exit_code)
+        end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        fail("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
+        end("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -154,7 +164,7 @@ def run_stage(main: Callable[[], None]) -> None:
         restored = "; `dvc checkout` restores the last result" if STAGE_VARIABLE in os.environ else ""
         said = f"{where}{os.strerror(error.errno)}{restored}: {REMEDIES[error.errno]}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fail(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
+        end(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
 
 
 def inputs_of_this_stage() -> Inputs | None:

@@ -176,6 +176,6 @@ def describe_kill(for_memory: bool) -> str:
     if not for_memory:
         return "was killed (SIGKILL) from outside; the same command continues"
     return (
-        "was killed because the memory ran out; give it more, or lower PARROTFLOW_WORKERS (data stages) or "
-        "PARROTFLOW_MICRO_BATCH (training); the same command continues"
+        "was killed because the memory ran out; give it more, run fewer cells of a sweep at once, or lower "
+        "PARROTFLOW_WORKERS (data stages) or PARROTFLOW_MICRO_BATCH (training); the same command continues"
     )

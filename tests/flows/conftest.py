@@ -28,8 +28,8 @@ def shared_server(of_all_processes: Path, tmp_path_factory: pytest.TempPathFacto
         del os.environ["PREFECT_API_URL"]
 
 
-WITHOUT_RUNS = {"experiments", "plan", "project", "sweep"}
-"""Folders of tests that start no run of the pipeline."""
+WITHOUT_RUNS = {"experiments", "plan", "project"}
+"""Folders of tests that start no run."""
 
 
 @pytest.fixture(autouse=True)

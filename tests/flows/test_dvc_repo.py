@@ -26,8 +26,9 @@ from flows.dvc_repo import (
     repair_after_kill,
 )
 from flows.project import doctor
-from flows.run.outcome import StageOutcome
-from flows.run.stage import run_stage
+from flows.run.dvc_child import SINGLE
+from flows.run.dvc_process import run_repro
+from flows.run.outcome import StageOutcome, outcome_of
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError
 from tests.flows.test_pipeline import run, toy
@@ -173,7 +174,8 @@ def objects(store: Path, content: bytes) -> list[Path]:
 def pulled(stage: str) -> tuple[StageOutcome, str]:
     """How a stage ends with `--pull`, and its lines."""
     lines: list[str] = []
-    return asyncio.run(run_stage(stage, os.environ, lines.extend, pull=True)), "\n".join(lines)
+    end = asyncio.run(run_repro([stage], Path(), os.environ, lines.extend, options=[SINGLE], pull=True))
+    return outcome_of(stage, end), "\n".join(lines)
 
 
 @pytest.mark.parametrize("targets", [[], ["one"]])

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell
-from flows.sweep.jobs import Ended, Job, Progress, carry_out, jobs_of
-from flows.sweep.run_cells import Batch
+from flows.run.chain import Log
+from flows.run.outcome import StageOutcome
+from flows.sweep.batch import Batch
+from flows.sweep.jobs import Job, jobs_of, nodes_of
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
 
@@ -53,31 +55,27 @@ def test_the_same_work_at_the_same_commit_has_the_same_key_unless_the_cell_has_a
     assert len(keys("f00", "a", "b") - keys("f00", "a", "b", a="renamed-a")) == 1
 
 
-class Failing:
-    def poll(self) -> Ended:
-        return Ended("failed", "tokenize: error: no tokens")
-
-    def stop(self) -> None:
-        pass
-
-
-def test_if_a_shared_stage_fails_each_of_its_cells_has_failed_and_none_starts() -> None:
+def test_if_a_shared_stage_fails_each_of_its_cells_has_failed_for_the_same_reason() -> None:
     cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
-    sweep, started, ended = batch(cells), list[Job](), list[tuple[Job, Ended]]()
+    sweep, recorded = batch(cells), list[tuple[Job, StageOutcome]]()
     jobs = jobs_of(sweep, cells, "f00")
 
-    def start(job: Job) -> Failing:
-        started.append(job)
-        return Failing()
+    async def never(job: Job, log: Log) -> StageOutcome:
+        raise AssertionError(job)
 
-    def record(job: Job, how: Ended) -> Ended:
-        ended.append((job, how))
-        return how
+    def record(job: Job, outcome: StageOutcome) -> StageOutcome:
+        recorded.append((job, outcome))
+        return outcome
 
-    carry_out(jobs, start, record, Progress("sweep toy", {cell.id: cell for cell in sweep.cells}))
+    shared, *own = nodes_of(jobs, {cell.id: cell for cell in sweep.cells}, never, record, {})
+    failed = StageOutcome(shared.name, "failed", 9.0, "tokenize: no tokens", 2)
 
-    assert started == jobs[:1]
-    assert ended == [(job, Failing().poll()) for job in jobs]
+    assert [node.upstream for node in own] == [(shared.name,)] * 2
+    assert [node.blocked(failed, node.name) for node in own] == [outcome for _, outcome in recorded]
+    assert recorded == [
+        (job, StageOutcome(node.name, "failed", 0.0, failed.message, 2))
+        for job, node in zip(jobs[1:], own, strict=True)
+    ]
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(*[st.integers(0, 2)] * len(STAGES)), min_size=1))

@@ -7,10 +7,10 @@ import yaml
 
 from flows.experiments.cells import Cell
 from flows.experiments.runs import append_run
+from flows.run.outcome import StageOutcome
 from flows.sweep import clone
-from flows.sweep.jobs import Ended
-from flows.sweep.keys import keys_of_cells, sections_and_outs, source_hashes, standings
-from flows.sweep.run_cells import Batch
+from flows.sweep.batch import Batch
+from flows.sweep.keys import facts_of_targets, keys_of_cells, source_hashes, standings
 from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
 from tests.flows.toy import commit, dvc, git
@@ -89,7 +89,7 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
         return standings(batch, {CELL.id: now})[CELL.id].reason
 
     assert reason(made) == "not run yet"
-    run = batch.end(CELL, Ended("failed", "no luck"), "head", {"model": {}, "unread": {}}, made)
+    run = batch.end(CELL, StageOutcome("a", "failed", message="no luck"), "head", {"model": {}, "unread": {}}, made)
     assert run.params == {"model": {}}
     assert (reason(made), standings(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
     assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
@@ -115,7 +115,7 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("stages/make/new.py").write_text("X = 1\n")
     OWN.write_text("import stages.make.new\n")
     git(project, "commit", "-qam", "a change")
-    with pytest.raises(UserError, match=r"^data/code/make\.json: a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^stages/make/new\.py: a clone of the last commit"):
         keys("train")
 
 
@@ -133,10 +133,9 @@ def test_data_that_dvc_keeps_counts_by_its_content(project: Path) -> None:
 
 
 def test_what_a_run_reads_and_writes_is_that_of_its_targets(project: Path) -> None:
-    assert sections_and_outs(["train"], Path("toy.yaml")) == (
-        {"model", "other"},
-        {Path("documents.txt"), Path("tokens.txt"), Path("scores.json"), Path("curve.tsv")},
-    )
+    facts = facts_of_targets(["train"], Path("toy.yaml"))
+    assert facts.sections == {"model", "other"}
+    assert facts.outs == {Path("documents.txt"), Path("tokens.txt"), Path("scores.json"), Path("curve.tsv")}
     assert set(source_hashes(["tokenize"])) == {"source.txt"}
     with pytest.raises(UserError, match=r"^toy\.yaml: targets: .*trian"):
-        sections_and_outs(["trian"], Path("toy.yaml"))
+        facts_of_targets(["trian"], Path("toy.yaml"))

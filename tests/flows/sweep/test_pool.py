@@ -1,5 +1,6 @@
 """A sweep on a work pool, with a real Prefect server, two real workers, a git origin and a DVC remote."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -20,10 +22,19 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs as runs_of
+from flows.run.outcome import StageOutcome
+from flows.run.terminal import Terminal
 from flows.sweep import clone, pool
-from flows.sweep.jobs import Ended, Job, Progress
-from flows.sweep.pool import OnPool, deployment_of_cells, require_reachable, sweep_cell
-from flows.sweep.run_cells import Batch
+from flows.sweep.batch import Batch
+from flows.sweep.jobs import Job
+from flows.sweep.pool import (
+    OnPool,
+    deployment_of_cells,
+    outcome_of_flow_run,
+    require_reachable,
+    sweep_cell,
+    unavailable,
+)
 from stages.runtime.errors import EXIT_CONTINUE, UserError
 from tests.flows.operated import Operated, operated, worker
 from tests.flows.sweep.test_sweep import RECORD, TABLE
@@ -106,7 +117,7 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
     assert done.returncode == 0, done.stdout
     assert states(server, "parrotflow") == {"COMPLETED": 3}, "a flow run was started twice"
     said = "".join((folder / "prefect.log").read_text() for folder in (one, two))
-    assert Counter(re.findall(r": (\w+) started\n", said)) == {"collect": 1, "tokenize": 1, "train": 2}
+    assert Counter(re.findall(r"│ (\w+) started\n", said)) == {"collect": 1, "tokenize": 1, "train": 2}
     for suffix in (".md", ".tex"):  # the page names commits, which hold the time
         name = TABLE.with_suffix(suffix)
         assert (project / name).read_bytes() == (undisturbed / name).read_bytes()
@@ -178,13 +189,14 @@ def deploy(server: Operated, name: str) -> None:
 
 CELL = Cell("0123abcd", "toy-0123abcd", {}, 0, {"model.width": {"b": 1, "a": 2}, "model.name": "b"})
 JOB = Job("key", (CELL.id,), ("train",))
+DONE = StageOutcome("a", "ran")
 
 
-def on_pool(client: Any = None, deployment: Any = None) -> OnPool:
+def on_pool(deployment: Any = None) -> OnPool:
     """One cell as the only one of a sweep of the working directory's project."""
     head = git(Path(), "rev-parse", "HEAD")
     batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), ("model",), RECORD)
-    return OnPool(client, deployment, head, {CELL.id: {}}, batch, Progress("sweep toy", {CELL.id: CELL}))
+    return OnPool(deployment, head, {CELL.id: {}}, batch, Terminal([]))
 
 
 def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_deleted(
@@ -198,32 +210,30 @@ def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_dele
         monkeypatch.undo()
         monkeypatch.chdir(project)
         deploy(known, "pruned")
-        starter = on_pool(client, deployment_of_cells(client))
-        first = starter.start(JOB)
-        assert first is not None
-        ends(known, {"id": str(first.id)}, "CRASHED")
-        second = starter.start(JOB)
-        assert second is not None
-        again = starter.start(JOB)
-        assert again is not None
-        assert again.id == second.id, "it was submitted twice"
-        ends(known, {"id": str(second.id)}, "CRASHED")
-        httpx.delete(f"{known.address}/flow_runs/{first.id}", timeout=180).raise_for_status()
+        starter = on_pool(deployment_of_cells(client))
 
-        third = starter.start(JOB)
+    async def attempts() -> None:
+        async with get_client() as client:
+            first = await starter.flow_run_of(client, JOB)
+            ends(known, {"id": str(first)}, "CRASHED")
+            second = await starter.flow_run_of(client, JOB)
+            assert await starter.flow_run_of(client, JOB) == second, "it was submitted twice"
+            ends(known, {"id": str(second)}, "CRASHED")
+            httpx.delete(f"{known.address}/flow_runs/{first}", timeout=180).raise_for_status()
 
-        assert third is not None
-        assert third.poll() is None
-        third.stop()
-        assert first.poll() == Ended("cancelled", "its flow run was deleted on the server")
-    assert states(known, "pruned") == {"CRASHED": 1, "CANCELLED": 1}
+            third = await starter.flow_run_of(client, JOB)
+
+            assert outcome_of_flow_run("one", await client.read_flow_run(third)) is None
+
+    asyncio.run(attempts())
+    assert states(known, "pruned") == {"CRASHED": 1, "SCHEDULED": 1}
 
 
 def test_a_server_that_is_away_is_said_once_and_waited_for_and_one_that_refuses_ends_the_sweep(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(project)
-    asking = on_pool(SimpleNamespace(api_url="http://127.0.0.1/api"))
+    asking = on_pool()
     request = httpx.Request("GET", "http://127.0.0.1/api")
 
     for status in (0, 503, 0):
@@ -253,9 +263,14 @@ def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order(
 ) -> None:
     monkeypatch.chdir(project)
     sent: dict[str, Any] = {}
-    monkeypatch.setattr(pool, "run_deployment", lambda _, **options: sent.update(options["parameters"]))
 
-    on_pool()._submit(JOB, None)
+    async def run_deployment(deployment: Any, *, parameters: dict[str, Any], **_: object) -> SimpleNamespace:
+        sent.update(parameters)
+        return SimpleNamespace(id=uuid4())
+
+    monkeypatch.setattr(pool, "run_deployment", run_deployment)
+
+    asyncio.run(on_pool()._submit(JOB, None))
 
     # A server may sort the keys of objects.
     received = sweep_cell.validate_parameters(json.loads(json.dumps(sent, sort_keys=True)))
@@ -273,7 +288,7 @@ def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later
     git(project, "push", "-q", "origin", f"HEAD:{ref}")
 
     absent = f"the results of {CELL.name} cannot be read: neither git nor the DVC remote has scores.json"
-    assert collecting.record(JOB, Ended("finished")) == Ended("cancelled", absent)
+    assert collecting.record(JOB, DONE) == unavailable(DONE.name, absent)
     assert not RECORD.exists()
 
     Path("scores.json").write_text('{"loss": 1.5}')
@@ -281,7 +296,7 @@ def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later
     commit(project)
     git(project, "push", "-qf", "origin", f"HEAD:{ref}")
     git(project, "checkout", "-q", "main")
-    assert collecting.record(JOB, Ended("finished")) == Ended("finished")
+    assert collecting.record(JOB, DONE) == DONE
     assert [(run.cell, run.reports) for run in runs_of(RECORD)] == [(CELL.id, {"scores.json": {"loss": 1.5}})]
 
 

@@ -33,7 +33,7 @@ def seeds(*values: int) -> dict[str, object]:
 
 def stages_that_ran(folder: Path) -> Counter[str]:
     """Of all sweeps so far."""
-    return Counter(re.findall(r": (\w+) started\n", said_of(folder)))
+    return Counter(re.findall(r"│ (\w+) started\n", said_of(folder)))
 
 
 def test_cells_become_dvc_experiments_shared_stages_run_once_and_the_project_is_left_alone(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The flow that workers run, without a server and a worker; with both it runs in tests/flows/sweep/test_pool.py."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def test_a_machine_that_is_not_set_up_crashes_the_flow_run_so_that_no_failure_of
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    no_clone = sweep_cell.fn("0" * 40, CELL, ["train"])
+    no_clone = asyncio.run(sweep_cell.fn("0" * 40, CELL, ["train"]))
 
     assert no_clone.type == "CRASHED"
     assert "git remote: " in str(no_clone.message)
@@ -26,7 +27,7 @@ def test_a_machine_that_is_not_set_up_crashes_the_flow_run_so_that_no_failure_of
     git(tmp_path, "remote", "add", "origin", str(tmp_path))
     (tmp_path / "file").touch()
     monkeypatch.setenv(CHECKOUT_VARIABLE, str(tmp_path / "file/checkout"))
-    no_folder = sweep_cell.fn("0" * 40, CELL, ["train"])
+    no_folder = asyncio.run(sweep_cell.fn("0" * 40, CELL, ["train"]))
 
     assert no_folder.type == "CRASHED"
     assert "file/checkout" in str(no_folder.message)

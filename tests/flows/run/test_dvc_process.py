@@ -1,4 +1,4 @@
-"""A stage as a process, run by DVC: its outcome, its lines, its end."""
+"""A `dvc repro` as a process: its end, its lines, what is left of it."""
 
 import asyncio
 import os
@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.run import stage
+from flows.run import dvc_process
+from flows.run.dvc_child import SINGLE
+from flows.run.dvc_process import ReproEnd, run_repro
+from flows.run.lines import CHUNK_BYTES, LineSplitter
 from flows.run.locks import run_lock
-from flows.run.outcome import KILLED, StageOutcome
-from flows.run.stage import CHUNK_BYTES, LineSplitter, read_outcome, run_stage
+from flows.run.outcome import KILLED, StageOutcome, outcome_of
 from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
@@ -23,7 +25,8 @@ from tests.waiting import wait_until, wait_until_ended
 
 def run(stage: str, variables: Mapping[str, str] = os.environ) -> tuple[StageOutcome, list[str]]:
     lines: list[str] = []
-    return asyncio.run(run_stage(stage, variables, lines.extend)), lines
+    end = asyncio.run(run_repro([stage], Path(), variables, lines.extend, options=[SINGLE]))
+    return outcome_of(stage, end), lines
 
 
 @pytest.fixture
@@ -134,12 +137,13 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
     started: list[psutil.Process] = []
 
     async def cancelled() -> StageOutcome:
-        running = asyncio.create_task(run_stage("one", os.environ, lines.extend))
+        repro = run_repro(["one"], Path(), os.environ, lines.extend)
+        running = asyncio.create_task(repro)
         while not lines:
             await asyncio.sleep(0.02)
         started.append(psutil.Process(int(lines[0])))
         running.cancel()
-        return await running
+        return outcome_of("one", await running)
 
     assert asyncio.run(cancelled()).result == "stopped"
     wait_until_ended(started)
@@ -150,22 +154,22 @@ def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkey
     Path("save.sh").write_text("trap '' TERM\necho begun\nuntil [ -e may-end ]; do sleep 0.05; done\ntouch saved\n")
     looks: list[float] = []
 
-    def just_now() -> float:
+    def just_now(project: Path) -> float:
         looks.append(0.0)
         if len(looks) == 5:
             Path("may-end").touch()
         return 0.0
 
-    monkeypatch.setattr(stage, "GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(stage, "seconds_since_saving", just_now)
+    monkeypatch.setattr(dvc_process, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(dvc_process, "seconds_since_saving", just_now)
     lines: list[str] = []
 
     async def cancelled() -> StageOutcome:
-        running = asyncio.create_task(run_stage("one", os.environ, lines.extend))
+        running = asyncio.create_task(run_repro(["one"], Path(), os.environ, lines.extend))
         while not lines:
             await asyncio.sleep(0.02)
         running.cancel()
-        return await running
+        return outcome_of("one", await running)
 
     assert asyncio.run(cancelled()).result == "stopped"
     assert Path("saved").exists()
@@ -244,7 +248,7 @@ def test_of_a_line_that_does_not_end_no_more_is_kept_than_one_chunk() -> None:
 
 
 def test_dvc_that_was_killed_is_no_success() -> None:
-    outcome = read_outcome("x", -signal.SIGKILL, [], [], 0.0)
+    outcome = outcome_of("x", ReproEnd(-signal.SIGKILL))
 
     assert (outcome.result, outcome.exit_code) == ("failed", -signal.SIGKILL)
 

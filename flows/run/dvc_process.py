@@ -1,0 +1,259 @@
+"""Run `dvc repro` in a child of a fork server that has imported DVC.
+
+DVC decides whether a stage has to run, and records its result; nothing of DVC is patched. The import of DVC takes twice
+as long as what DVC then does for a trivial stage, so the standard library's fork server does it once, while Prefect is
+imported.
+
+Each command leads a session and a process group of its own. The group ends with the command, and with this process,
+however each of them ends: programs get SIGTERM and save, and DVC, which outlives its program, releases its locks.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flows.run.dvc_child import GRACE_SECONDS, Did, repro, run_in_child
+from flows.run.lines import CHUNK_BYTES, LineSplitter
+from flows.run.programs import group_lives, last_error, signal_group, stopping_on_signals
+from stages.runtime.errors import END_FILE, UserError, private_state_dir
+from stages.runtime.supervision import memory_kills, seconds_since_saving
+
+KILL_SECONDS = 5.0
+"""After KILL; what still runs then waits for a device and is left alone."""
+
+KEPT_LINES = 100
+"""The last lines of a command, in which its error message is looked for."""
+
+FORKS = multiprocessing.get_context("forkserver")
+
+PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
+"""What `dvc repro` imports."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class ReproEnd:
+    """How a `dvc` command ended."""
+
+    code: int
+    """DVC's exit code; negative for a signal."""
+    seconds: float = 0.0
+    stage_code: int | None = None
+    """The exit code of the stage's command that failed; None if the failure is DVC's own."""
+    message: str = ""
+    """Why it failed: the stage's error message, else DVC's."""
+    did: Did = "unchanged"
+    """What DVC did with the last stage that was not up to date."""
+    stopped: bool = False
+    """Whether the calling task was cancelled."""
+    out_of_memory: bool = False
+    """Whether Linux killed a process for lack of memory meanwhile."""
+
+
+def start_fork_server() -> None:
+    """Start the fork server, which imports DVC meanwhile. It ends with this process."""
+    FORKS.set_forkserver_preload([*PRELOADED, run_in_child.__module__])
+    usual = tempfile.gettempdir()
+    # A socket's path has at most 104 bytes (macOS), and multiprocessing adds 32; a cluster's TMPDIR may be longer.
+    tempfile.tempdir = usual if len(os.fsencode(usual)) < 70 else "/tmp"
+    forkserver.ensure_running()
+    tempfile.tempdir = usual
+
+
+async def run_repro(
+    targets: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    on_lines: Callable[[list[str]], None],
+    on_stage: Callable[[str], None] = lambda _: None,
+    *,
+    options: Sequence[str] = (),
+    pull: bool = False,
+) -> ReproEnd:
+    """Run `dvc repro` with these options in a project's folder to its end.
+
+    `on_lines` gets the lines that programs print, `on_stage` the name of each stage whose command DVC starts. With
+    `pull`, results that the DVC remote has are restored. If the calling task is cancelled, the command is ended (TERM,
+    later KILL), and the result says `stopped`. Raises UserError if no process can be started.
+    """
+    began, kills_before = time.perf_counter(), memory_kills()
+    lines: list[str] = []
+    stage_end = private_state_dir(folder).absolute() / f"ends/{next(_numbers)}.json"
+    stage_end.parent.mkdir(exist_ok=True)
+    stage_end.unlink(missing_ok=True)
+
+    def take(more: list[str]) -> None:
+        lines.extend(more)
+        del lines[:-KEPT_LINES]
+        on_lines(more)
+
+    work = partial(repro, list(targets), list(options), pull=pull)
+    output, report, process = _started(work, folder, {**environment, END_FILE: str(stage_end)})
+    follower = _Follower(output, LineSplitter(take), report, on_stage)
+    with follower:
+        stopped = await _to_the_end(process, folder)
+    code, stage_code, message = follower.ended or (-signal.SIGKILL, None, "")
+    if code and stage_code is not None:
+        message = last_error(lines) or message
+        with contextlib.suppress(OSError, ValueError):  # another program, or no space to write it
+            stage_code, message = json.loads(stage_end.read_text(encoding="utf-8"))
+    stage_end.unlink(missing_ok=True)
+    return ReproEnd(
+        code,
+        time.perf_counter() - began,
+        stage_code,
+        message if code else "",
+        follower.did,
+        stopped and code != 0,
+        memory_kills() > kills_before,
+    )
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """While within, hide the main program, which multiprocessing would run again in each child."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _started(
+    work: Callable[[], int], folder: Path, environment: Mapping[str, str]
+) -> tuple[Connection, Connection, ForkServerProcess]:
+    output, to_output = FORKS.Pipe(duplex=False)
+    report, to_report = FORKS.Pipe(duplex=False)
+    handed_down = (work, str(folder.absolute()), dict(environment), to_output, to_report)
+    process = FORKS.Process(target=run_in_child, args=handed_down)
+    try:
+        with to_output, to_report, _without_main():
+            process.start()
+    except (OSError, EOFError) as error:
+        raise UserError(
+            f"no process can be started for a stage ({error}): free memory, or raise the limit of processes "
+            "(`ulimit -u`), and run the same command again"
+        ) from error
+    return output, report, process
+
+
+@dataclass
+class _Follower:
+    """Reads what a child prints and reports, as it comes."""
+
+    output: Connection
+    lines: LineSplitter
+    report: Connection
+    on_stage: Callable[[str], None]
+    did: Did = "unchanged"
+    ended: tuple[int, int | None, str] | None = None
+
+    def __enter__(self) -> None:
+        os.set_blocking(self.output.fileno(), False)
+        asyncio.get_running_loop().add_reader(self.output.fileno(), self._read_output)
+        asyncio.get_running_loop().add_reader(self.report.fileno(), self._read_report)
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._read_output():
+                pass
+        self.lines.feed(b"")
+        while self._read_report():
+            pass
+        for pipe in (self.output, self.report):
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+            pipe.close()
+
+    def _read_output(self) -> bool:
+        if chunk := os.read(self.output.fileno(), CHUNK_BYTES):
+            self.lines.feed(chunk)
+        else:
+            asyncio.get_running_loop().remove_reader(self.output.fileno())
+        return bool(chunk)
+
+    def _read_report(self) -> bool:
+        try:
+            received = self.report.recv() if self.report.poll() else None
+        except EOFError:
+            received = None
+        match received:
+            case ("ran" | "restored" | "recorded" as did, str(stage)):
+                self.did = did
+                if did == "ran":
+                    self.on_stage(stage)
+            case (int(code), stage_code, str(message)):
+                self.ended = (code, stage_code, message)
+            case None:
+                asyncio.get_running_loop().remove_reader(self.report.fileno())
+        return received is not None
+
+
+async def _to_the_end(process: ForkServerProcess, folder: Path) -> bool:
+    """Wait until a child has ended, and end what it left in its process group; whether it was stopped.
+
+    A background process outside the group may keep the output open for ever, so its end is not waited for.
+    """
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def end() -> None:
+        loop.remove_reader(process.sentinel)
+        ended.set()
+
+    loop.add_reader(process.sentinel, end)
+    stopped = False
+    try:
+        await ended.wait()
+        await _end_group(process, ended, folder)
+    except asyncio.CancelledError:
+        stopped = True
+        await _end_group(process, ended, folder)
+    loop.remove_reader(process.sentinel)
+    if ended.is_set():
+        process.join()
+    return stopped
+
+
+async def _end_group(process: ForkServerProcess, ended: asyncio.Event, folder: Path) -> None:
+    """Send SIGTERM to a command and everything it started, and SIGKILL to what is left after `GRACE_SECONDS`."""
+    assert process.pid is not None
+    began = time.monotonic()
+    if group_lives(process.pid):
+        signal_group(process.pid, signal.SIGTERM)
+    elif not ended.is_set():  # it has no group of its own yet
+        process.terminate()
+    while not ended.is_set() or group_lives(process.pid):
+        waited = min(time.monotonic() - began, seconds_since_saving(folder))
+        if waited > GRACE_SECONDS + KILL_SECONDS:
+            return
+        if waited > GRACE_SECONDS:
+            signal_group(process.pid, signal.SIGKILL)
+        await asyncio.sleep(0.05)
+
+
+def run_to_end(command: Coroutine[Any, Any, ReproEnd]) -> ReproEnd:
+    """Run a command outside of a flow run. Ctrl-C, SIGTERM and a closed terminal end it; it is then `stopped`."""
+
+    async def run() -> ReproEnd:
+        running = asyncio.create_task(command)
+        with stopping_on_signals(running.cancel):
+            return await running
+
+    return asyncio.run(run())

@@ -1,0 +1,80 @@
+"""Do work in a Prefect flow run of this process, and end with it."""
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
+
+from flows.run.outcome import RunResult
+from flows.run.server import Server
+from flows.run.terminal import say
+from stages.runtime.errors import UserError, first_line
+
+END_SECONDS = 20.0
+"""How long a run waits at its end for Prefect's server."""
+
+
+def state_of(result: RunResult) -> State[Any]:
+    """A run's end as a state of Prefect."""
+    match result.state:
+        case "Cancelled":
+            return Cancelled(message=result.message)
+        case "Failed":
+            return Failed(message=result.message)
+        case name:
+            return Completed(name=name, message=result.message)
+
+
+def in_flow_run(name: str, work: Callable[[], Awaitable[RunResult]], server: Server) -> RunResult:
+    """Do `work` in a flow run of its own, on a server that is up. Raises UserError if Prefect cannot begin.
+
+    If the server goes away, the work comes to its end all the same; then Prefect would try for minutes to report it,
+    so the process ends after `END_SECONDS` with the exit code of the result.
+    """
+    timers: list[threading.Timer] = []
+    results: list[RunResult] = []
+    raised: list[BaseException] = []
+
+    @flow(name=name, persist_result=False, validate_parameters=False)
+    async def run() -> Any:
+        try:
+            results.append(await work())
+        except BaseException as error:
+            raised.append(error)
+            raise
+        timers.append(exit_without_server(END_SECONDS, results[0].exit_code))
+        shown = f"In the Prefect UI: {server.pages}/runs/flow-run/{flow_run.id}"
+        say(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
+        return state_of(results[0])
+
+    logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
+    try:
+        asyncio.run(run(return_state=True))  # type: ignore[arg-type]
+    except Exception as error:
+        if not (results or raised):
+            raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error
+    for timer in timers:
+        timer.cancel()
+    if raised:
+        raise raised[0]
+    return results[0]
+
+
+def exit_without_server(seconds: float, exit_code: int) -> threading.Timer:
+    """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
+
+    def end() -> None:
+        say("warning: Prefect's server went away; every result is kept, its record lacks the end")
+        os._exit(exit_code)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -59,7 +59,8 @@ def test_each_sample_has_a_verdict_and_each_set_its_pass_at_k(project: Path) -> 
     ]
     score = report()["sets"]["parrotflow"]
     assert score["results"] == {"passed": 3, "exception": 6}
-    assert score["pass_at_k"]["1"] == {"value": pytest.approx(1 / 3, abs=1e-5), "interval_95": [0.333333, 0.333333]}
+    # Three problems are too few for an interval.
+    assert score["pass_at_k"]["1"] == {"value": pytest.approx(1 / 3, abs=1e-5), "interval_95": None}
     assert score["pass_at_k"]["3"]["value"] == 1
     assert {name: report()[name] for name in ("ran", "samples", "programs", "isolation")} == {
         "ran": True,

@@ -238,7 +238,7 @@ def measured_speed(flops_per_token: int, launch: LaunchConfig, precision: Precis
     """Tokens per second of the last run, if it was of this model on this kind and number of devices, in `precision`."""
     device = device_name(torch.device(launch.device_type))
     here = {"device": device, "processes": launch.processes, "precision": precision, "flops_per_token": flops_per_token}
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, UserError, ValueError, AttributeError):  # an estimate is not worth a failure
         last = read_json(TRAIN_SPEED)
         if here.items() <= last.items():
             return float(last["tokens_per_second"]) or None

@@ -14,7 +14,7 @@ from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import Machine, choose_interpreter, interpreter_for, needed_versions
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import read_revision, require_intact
-from stages.formats.revision.provenance import EXECUTION, PROVENANCE, GitState
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_REQUIREMENTS, GitState
 from stages.runtime.errors import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
@@ -127,7 +127,8 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
 def test_a_failed_installation_does_not_show_the_password_of_an_index(
     project: Path, revision: Path, tmp_path: Path
 ) -> None:
-    pin_only(revision, "no-such-library==1\n")
+    locked = revision / RECORDED_REQUIREMENTS
+    locked.write_text("no-such-library==1\n" + locked.read_text())
     seal(revision)
 
     done = command_line("main", "--yes", folder=tmp_path, PIP_RETRIES="0", **PLANTED)

@@ -109,6 +109,7 @@ def test_the_optimizer_that_contributing_adds_trains_and_names_its_own_curve(tmp
     (settings,) = (line.strip() for line in text.splitlines() if line.strip().startswith("optimizer: {"))
     code, project = tmp_path / "code", write_project(tmp_path / "project", max_steps=2)
     shutil.copytree(ROOT / "stages", code / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(ROOT / "requirements.lock", code / "requirements.lock")
     subprocess.run(["git", "apply", "-"], cwd=code, input=diff, text=True, check=True)
     section = params(max_steps=2) | yaml.safe_load(settings)
     (project / "params.yaml").write_text(yaml.safe_dump({"train": section}), encoding="utf-8")

@@ -6,7 +6,6 @@ also while they work. It asks for the run's key: any user of this machine and an
 
 import atexit
 import contextlib
-import functools
 import gc
 import os
 import re
@@ -74,11 +73,14 @@ class Server:
             self.process.kill()
 
 
-@functools.cache
+_started: list[Server] = []
+"""The child of this process, if it has one."""
+
+
 def start_server() -> Server:
     """The server of `PREFECT_API_URL`, else a new child, without waiting for either. It is started once."""
     if api := os.environ.get("PREFECT_API_URL"):
-        return Server(api.rstrip("/"))
+        return next((own for own in _started if own.api == api.rstrip("/")), Server(api.rstrip("/")))
     key = f"run:{secrets.token_urlsafe(24)}"
     # As Prefect starts servers of its own: without pages and without what only deployments need.
     own = {name: value for name, value in os.environ.items() if name not in (*PROXIES, *CERTIFICATES)}
@@ -92,6 +94,7 @@ def start_server() -> Server:
         )
         server = Server(f"http://127.0.0.1:{listening.getsockname()[1]}/api", process)
     os.environ.update({"PREFECT_API_URL": server.api, "PREFECT_API_AUTH_STRING": key})
+    _started.append(server)
     atexit.register(server.stop)  # after Prefect has sent what it still holds
     return server
 

@@ -16,6 +16,9 @@ from stages.runtime.errors import UserError
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 """The first line of the file that git leaves in place of one that Git LFS has not downloaded."""
 
+LFS_POINTER_LIMIT = 1024
+"""Bytes that a pointer has less than, by Git LFS's specification; a larger file is not read to find out."""
+
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
 NOT_PULLED = "DVC's file without its data (`dvc pull` or `dvc checkout` brings it)"
 
@@ -83,8 +86,10 @@ def file_md5(path: Path) -> str:
 
 
 def is_lfs_pointer(path: Path) -> bool:
-    """True if a file is a pointer of Git LFS; False for a file that cannot be read, which its reader reports."""
+    """True if a file is a pointer of Git LFS; False if it cannot be read, which its reader reports."""
     try:
+        if path.stat().st_size >= LFS_POINTER_LIMIT:
+            return False
         with path.open("rb") as file:
             return file.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError:

@@ -202,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
 
-for method in ("GET", "HEAD", "POST", "PUT"):
+for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
     setattr(Handler, f"do_{method}", Handler.handle_request)  # which http.server calls
 
 
@@ -282,6 +282,13 @@ class ApiHandler(Handler):
 
     def tag(self, name: str, revision: str) -> Callable[[], None]:
         return self.new_ref(name, "tags", self.json()["tag"], revision)
+
+    def untag(self, name: str, tag: str) -> Callable[[], None]:
+        repository = self.writable(name)
+        if tag not in repository.refs("tags"):
+            raise RefusalError(404, "RevisionNotFound", f"no tag {tag}")
+        repository.git("update-ref", "-d", f"refs/tags/{tag}")
+        return self.ok({})
 
     def new_ref(self, name: str, kind: str, ref: str, revision: str) -> Callable[[], None]:
         repository = self.writable(name)
@@ -420,6 +427,7 @@ ROUTES: list[tuple[str, Callable[..., Callable[[], None]]]] = [
     (rf"GET /api/{NAME}/auth-check/write", ApiHandler.authorize),
     (rf"POST /api/{NAME}/branch/(?P<branch>.+)", ApiHandler.branch),
     (rf"POST /api/{NAME}/tag/(?P<revision>.+)", ApiHandler.tag),
+    (rf"DELETE /api/{NAME}/tag/(?P<tag>.+)", ApiHandler.untag),
     (rf"POST /api/{NAME}/preupload/(?P<revision>.+)", ApiHandler.preupload),
     (rf"POST /{PLAIN}\.git/info/lfs/objects/batch", ApiHandler.lfs_batch),
     (rf"POST /api/{NAME}/commit/(?P<revision>.+)", ApiHandler.commit),

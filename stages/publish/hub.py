@@ -162,6 +162,9 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
             stale = (published & main.paths) - revision.files.keys()
             commit = model.commit(MAIN, main, f"Publish {revision.name}", revision, stale)
         model.tag(revision.name, commit)
+        if SIGNATURE in revision.files and SIGNATURE not in model.tip(revision.name).paths:
+            model.api.delete_tag(model.name, tag=revision.name)  # of a commit made before the signature
+            model.tag(revision.name, commit)
     return Receipt(
         destination="hub",
         location=model.name,

@@ -170,9 +170,15 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
 
     publish()
     monkeypatch.setattr("tests.publish.to_hub.publish_to_hub", signed)
-    publish()
+    hub.faults.append(Fault("DELETE /api/.+/tag/", "lost"))
+    with pytest.raises(UnavailableError):
+        publish()
+    receipt = publish()
 
-    assert SIGNATURE in hub.repositories[NAME].tree("main")
+    repository = hub.repositories[NAME]
+    assert SIGNATURE in repository.tree("main")
+    assert repository.refs("tags") == {receipt.revision: receipt.commit}
+    assert receipt.commit == repository.resolve("main")
     publish()
     assert len(titles(hub, "main")) == 2
 

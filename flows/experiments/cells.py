@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, levels_of
+from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, label_of, levels_of
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
 from flows.experiments.runs import RECORD, last_runs, number_at
 from flows.project.compose import preset
@@ -73,9 +73,24 @@ def read_experiment(name: str) -> Experiment:
     learning = [axis for axis, draw in drawn.items() if draw.by == "tpe"]
     if len(learning) > 1:
         raise UserError(f"{path}: axes: {', '.join(learning)}: only one axis can be drawn by TPE")
+    recorded = _recorded_levels(name, values, drawn)
     for axis in sorted(drawn, key=learning.__contains__):  # TPE's last: its results are of all levels of the others
-        axes[axis] = levels_of(drawn[axis], partial(_result_of_level, name, values, axis, drawn[axis]))
+        axes[axis] = levels_of(drawn[axis], recorded[axis], partial(_result_of_level, name, values, axis, drawn[axis]))
     return check_section("", values, Experiment, path)
+
+
+def _recorded_levels(name: str, values: Overrides, drawn: Mapping[str, Draw]) -> dict[str, dict[str, Overrides]]:
+    """The levels of drawn axes whose cells are recorded, by axis and label."""
+    path, found = experiment_path(name), {axis: dict[str, Overrides]() for axis in drawn}
+    for run in last_runs(results_folder(name) / RECORD).values() if drawn else ():
+        for levels in itertools.product(*(draw.levels_in(run.params) for draw in drawn.values())):
+            labelled = {axis: {label_of(level): level} for axis, level in zip(drawn, levels, strict=True)}
+            if all(labelled[axis].keys() <= found[axis].keys() for axis in drawn):
+                continue
+            one = check_section("", values | {"axes": values["axes"] | labelled}, Experiment, path)
+            if run.cell in {cell.id for cell in cells_of(name, one)}:  # else it is of another experiment file
+                found = {axis: found[axis] | labelled[axis] for axis in drawn}
+    return found
 
 
 def _result_of_level(name: str, values: Overrides, axis: str, draw: Draw, label: str, level: Overrides) -> Result:

@@ -7,18 +7,19 @@
         metric: loss
         space: {train.optimizer.adamw_learning_rate: {low: 0.001, high: 0.03, log: true}}
 
-Random levels follow from the seed. TPE's also follow from the record: each read replays the recorded results into a new
-study, in the order of the levels, so a sweep that was killed proposes the same levels again.
+A level that is recorded stays, whatever another seed or another version of optuna would draw. The others follow from
+the seed, TPE's also from the recorded results: each read replays them into a new study, in the order of the record.
 """
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from flows.experiments.experiment import Overrides
 from stages.runtime.errors import UserError
-from stages.runtime.section import Section
+from stages.runtime.section import Section, value_at
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -72,6 +73,12 @@ class Dimension(Section):
             return IntDistribution(int(self.low), int(self.high), self.log)
         return FloatDistribution(self.low, self.high, self.log)
 
+    def allows(self, value: Any) -> bool:
+        """Whether the value can have been drawn."""
+        if self.low is None or self.high is None:
+            return value in (self.choices or ())
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
     def rounded(self, value: Any) -> Value:
         """The value written into params.yaml, within the bounds."""
         if self.low is None or self.high is None or self.integer:
@@ -99,6 +106,19 @@ class Draw(Section):
             raise ValueError("`by: tpe` needs `metric`, and `by: random` has none")
         return self
 
+    def levels_in(self, params: Mapping[str, Any]) -> Iterator[Overrides]:
+        """Levels that a run with these parameters may have had; any choice of a group of conf/ is possible."""
+        values = (
+            [
+                value
+                for value in ([value_at(params, key)] if "." in key else dimension.choices or ())
+                if dimension.allows(value)
+            ]
+            for key, dimension in self.space.items()
+        )
+        for level in itertools.product(*values):
+            yield dict(zip(self.space, level, strict=True))
+
 
 NOT_ALL_ENDED: Literal["not all ended"] = "not all ended"
 
@@ -106,8 +126,17 @@ Result = float | Literal["not all ended"] | None
 """What TPE minimizes at a level; None if one of its runs failed."""
 
 
-def levels_of(draw: Draw, result_of: Callable[[str, Overrides], Result]) -> dict[str, Overrides]:
+def label_of(level: Overrides) -> str:
+    """The name of a drawn level."""
+    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in level.items())
+
+
+def levels_of(
+    draw: Draw, recorded: Mapping[str, Overrides], result_of: Callable[[str, Overrides], Result]
+) -> dict[str, Overrides]:
     """The levels of a drawn axis; with TPE those whose runs have ended, and the next one.
+
+    `recorded` levels come first with TPE, and else take the place of levels that are not recorded.
 
     Raises UserError if optuna is not installed.
     """
@@ -119,6 +148,8 @@ def levels_of(draw: Draw, result_of: Callable[[str, Overrides], Result]) -> dict
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study()
     space = {key: dimension.distribution for key, dimension in draw.space.items()}
+    for level in recorded.values() if draw.by == "tpe" else ():
+        study.enqueue_trial(level)
     levels: dict[str, Overrides] = {}
     repeats = 0
     while len(levels) < draw.draw and repeats < MOST_REPEATS:
@@ -131,7 +162,7 @@ def levels_of(draw: Draw, result_of: Callable[[str, Overrides], Result]) -> dict
         )
         trial = study.ask(space)
         level = {key: draw.space[key].rounded(value) for key, value in trial.params.items()}
-        label = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in level.items())
+        label = label_of(level)
         if label in levels:
             repeats += 1
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -141,4 +172,5 @@ def levels_of(draw: Draw, result_of: Callable[[str, Overrides], Result]) -> dict
         if value == NOT_ALL_ENDED:
             break
         study.tell(trial, value, state=optuna.trial.TrialState.FAIL if value is None else None)
-    return levels
+    others = iter([item for item in recorded.items() if item[0] not in levels])
+    return dict(item if item[0] in recorded else next(others, item) for item in levels.items())

@@ -8,7 +8,7 @@ import pytest
 
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import results_folder
-from flows.experiments.runs import RECORD, append_run
+from flows.experiments.runs import RECORD, append_run, recorded_runs
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.experiments.some_runs import finished
@@ -63,6 +63,28 @@ def test_tpe_proposes_a_level_after_the_results_of_those_before_and_the_same_aga
         return sorted(abs(level["model.width"] - 30) for level in some)[len(some) // 2]
 
     assert median_distance(levels[20:]) < median_distance(levels[:10])
+
+
+@pytest.mark.parametrize("axis", [{"draw": 4, "by": "random"}, {"draw": 8, "by": "tpe", "metric": "loss"}])
+def test_recorded_levels_stay_if_optuna_draws_others(monkeypatch: pytest.MonkeyPatch, axis: dict[str, Any]) -> None:
+    import optuna
+
+    space = {**SPACE, "recipe": {"choices": ["short", "long"]}}
+    for file, steps in (("short", 1), ("long", 2)):
+        Path("conf/recipe").mkdir(parents=True, exist_ok=True)
+        Path(f"conf/recipe/{file}.yaml").write_text(f"# @package _global_\nmodel: {{steps: {steps}}}\n")
+    drawn(space=space, **axis)
+    for _ in range(6 if axis["by"] == "tpe" else 1):
+        record(lambda width: width)
+    before = {run.cell for run in recorded_runs(results_folder("toy") / RECORD)}
+
+    sampler = optuna.samplers.RandomSampler
+    monkeypatch.setattr(optuna.samplers, "RandomSampler", lambda seed: sampler(seed=seed + 99))
+    monkeypatch.setattr(optuna.samplers, "TPESampler", lambda seed=0, **_: sampler(seed=seed + 99))
+    levels = drawn(space=space, **axis)
+
+    assert before <= {cell.id for cell in cells_of("toy", read_experiment("toy"))}
+    assert drawn(space=space, **axis) == levels
 
 
 def test_a_failed_level_counts_and_the_next_one_is_drawn() -> None:

@@ -1,21 +1,18 @@
-"""The command line, `parrotflow --help`. Heavy modules are imported where they are used."""
+"""The command line: `COMMANDS` lists what `parrotflow --help` shows. Heavy modules are imported where they are used."""
 
-import ast
 import gc
 import json
 import os
-import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-import stages
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions
@@ -28,23 +25,11 @@ if TYPE_CHECKING:
     from flows.experiments.runs import Run
     from flows.sweep.batch import Batch
 
-app = cyclopts.App(
-    name="parrotflow",
-    help="Train causal language models from scratch; only what changed reruns.",
-    default_parameter=cyclopts.Parameter(negative=""),  # no --no-dry
-    version=lambda: metadata.version("parrotflow"),
-    suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
-)
 
-data = cyclopts.App(name="data", help="Questions about the data; no result is changed.")
-app.command(data)
-
-
-@app.command
 def run(
     options: Annotated[RunOptions, cyclopts.Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
 ) -> None:
-    """Bring the pipeline, or the targets with what they need, up to date."""
+    """Run the stages that are not up to date: all, or the targets and what they depend on."""
     from flows.dvc_repo import fetch_run_cache
     from flows.run.one_run import locked_folder, planned_run
     from flows.run.server import start_server
@@ -67,13 +52,12 @@ def run(
     raise SystemExit(result.exit_code)
 
 
-@app.command
 def why(
     *targets: str,
     force: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
-    """Show which stages would run, and why. Nothing but the record of the code is written.
+    """Show which stages would run, and why.
 
     Parameters
     ----------
@@ -109,7 +93,6 @@ def why(
         console.print(line if number else f"\n{line}", markup=False, soft_wrap=True)
 
 
-@app.command
 def params(*words: str, yes: bool = False) -> None:
     """Compose presets of conf/ and values into params.yaml, showing the difference first.
 
@@ -147,7 +130,7 @@ def params(*words: str, yes: bool = False) -> None:
     except UserError as error:
         console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
     if compose.changes_training(before, after):
-        console.print(f"\n{compose.ask(compose.FORECAST, after)}", markup=False, end="")
+        console.print(f"\n{compose.answer(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -158,11 +141,10 @@ def params(*words: str, yes: bool = False) -> None:
     console.print("params.yaml is written; `parrotflow why` says what would run.")
 
 
-@app.command
 def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]) -> None:
     """Rebuild a published revision from what it records, and say whether the result is the same.
 
-    This runs the code of the revision on this machine: whose it is, is said, and asked, before any of it runs.
+    This runs the revision's code on this machine. You are shown where it comes from, and asked first.
 
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
     difference and the recorded facts that differ here. Exit code 2: it could not be tried, e.g. the revision is
@@ -174,7 +156,6 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
     raise SystemExit(rebuild(request))
 
 
-@app.command
 def table(name: str, /, *, check: bool = False) -> None:
     """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
@@ -198,7 +179,6 @@ def table(name: str, /, *, check: bool = False) -> None:
     print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
 
 
-@app.command
 def sweep(
     name: str,
     /,
@@ -269,7 +249,6 @@ def _run_cells(
     return run_cells_here(batch, head, keys, environment, server, at_once)
 
 
-@app.command
 def serve() -> None:
     """Serve the deployments `nightly` and `on-demand` on this machine, until Ctrl-C, which pauses the schedule.
 
@@ -287,7 +266,6 @@ def serve() -> None:
         serve_deployments()
 
 
-@app.command
 def ui(*, port: int = 4200) -> None:
     """Open the Prefect UI on this machine, with the runs so far, until Ctrl-C: `prefect server start`.
 
@@ -303,7 +281,6 @@ def ui(*, port: int = 4200) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])
 
 
-@app.command
 def doctor(*, cache: bool = False) -> None:
     """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run.
 
@@ -330,28 +307,60 @@ def doctor(*, cache: bool = False) -> None:
         raise SystemExit(1)
 
 
-def add_stage_commands() -> None:
-    """Add the commands that stages bring along: each module `stages/STAGE/commands/NAME.py`.
+COMMANDS: dict[str, dict[str, Callable[..., None] | tuple[str, str]]] = {
+    "Start here": {
+        "run": run,
+        "why": why,
+        "params": params,
+        "doctor": doctor,
+        "sample": ("stages.evaluate.commands.sample:sample", "Continue a prompt with the trained model."),
+    },
+    "Results": {
+        "published list": ("stages.publish.commands.published:list_revisions", "List the revisions, the best first."),
+        "published verify": ("stages.publish.commands.published:verify", "Check the files and signatures."),
+        "published promote": ("stages.publish.commands.published:promote", "Make main point to a revision."),
+        "reproduce": reproduce,
+        "table": table,
+    },
+    "Experiments": {"sweep": sweep},
+    "Data": {
+        "data trace": ("stages.train.commands.trace:trace", "List the documents that a training step trained on."),
+    },
+    "Deployments": {"serve": serve, "ui": ui},
+}
+"""Heading -> name -> the command: a function, or the place of one whose imports are slow, and its summary."""
 
-    A module may say `COMMAND = "GROUP NAME"` to be found elsewhere than under its own name. It parses its options and
-    prints its help by itself.
-    """
-    for path in sorted(path for root in stages.__path__ for path in Path(root).glob("*/commands/[!_]*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        assigned = (line for line in tree.body if isinstance(line, ast.Assign))
-        named = {ast.unparse(line.targets[0]): ast.unparse(line.value) for line in assigned}
-        *group, name = named.get("COMMAND", path.stem).strip("'").split()
-        module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
-        summary = (ast.get_docstring(tree) or name).splitlines()[0]
-        parent = data if group == ["data"] else app
-        parent.command(partial(run_module, module), name=name, help=summary, help_flags=[], version_flags=[])
+PARENTS = {
+    "published": "Revisions that are published in a folder; `hf` manages those of the Hub.",
+    "data": "Inspect the training data.",
+}
+"""The first words of commands that have two."""
 
 
-def run_module(
-    module: str, *options: Annotated[str, cyclopts.Parameter(show=False, allow_leading_hyphen=True)]
-) -> None:
-    """Run a stage's own command as a child, and exit as it did."""
-    raise SystemExit(subprocess.run([sys.executable, "-m", module, *options], check=False).returncode)
+def make_app() -> cyclopts.App:
+    """Make the application of the commands in `COMMANDS`."""
+    made = cyclopts.App(
+        name="parrotflow",
+        help="Train causal language models from scratch; only what changed reruns.",
+        default_parameter=cyclopts.Parameter(negative=""),  # no --no-dry
+        version=lambda: metadata.version("parrotflow"),
+        suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
+    )
+    for heading, commands in COMMANDS.items():
+        group = cyclopts.Group.create_ordered(heading)
+        for number, (words, command) in enumerate(commands.items()):
+            first, _, second = words.partition(" ")
+            if second and first not in made:
+                made.command(cyclopts.App(name=first, help=PARENTS[first], group=group, sort_key=number))
+            parent, name, heading_here = (made[first], second, None) if second else (made, first, group)
+            if isinstance(command, tuple):
+                parent.command(command[0], name, help=command[1], group=heading_here, sort_key=number)
+            else:
+                parent.command(command, name, group=heading_here, sort_key=number)
+    return made
+
+
+app = make_app()
 
 
 def main() -> None:
@@ -364,8 +373,12 @@ def command() -> None:
     """Run the command of the command line in the project's root."""
     enter_project()
     prepare_environment()
-    add_stage_commands()
-    app()
+    try:
+        app(exit_on_error=False, print_error=False)
+    except cyclopts.UnknownCommandError as error:  # whose own text imports every command
+        raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
+    except cyclopts.CycloptsError as error:
+        raise UserError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -328,10 +328,10 @@ def meaningful(path: Path) -> str:
     return ast.unparse(tree)
 
 
-def test_nothing_in_flows_names_a_stage() -> None:
+def test_flows_name_of_a_stage_only_its_commands() -> None:
     # Also what a stage is that is up to date, and what a reason is.
     names = {name for name in DVC_STAGES if name not in ("clean", "code")}
-    files = re.compile(rf"(data|reports|model)/|stages\.({'|'.join(DVC_STAGES)})")
+    files = re.compile(rf"(data|reports|model)/|stages\.({'|'.join(DVC_STAGES)})(?!\.commands\.)")
     for path in modules("flows"):
         for text in strings(path):
             assert text not in names, f"{path}: {text}"

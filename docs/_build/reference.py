@@ -53,8 +53,7 @@ def comments(text: str) -> dict[str, str]:
 
 
 def command_line() -> str:
-    """`parrotflow --help` and that of every command; a stage's own command has its summary."""
-    cli.add_stage_commands()
+    """`parrotflow --help` and that of every command."""
     program, sys.argv = sys.argv, ["parrotflow"]  # else the usage lines name the program that runs, mkdocs
     page = cli.app.generate_docs("markdown", heading_level=2, flatten_commands=True)
     sys.argv = program

@@ -3,8 +3,8 @@
 A group is a folder of `conf/`, a choice a file in it: values for sections of params.yaml. params.yaml stays the only
 place that the stages read, so that DVC sees every change; its comments, its order and its indentation stay too.
 
-A word `compute=` is for the dial, the stages' own command, which turns compute into values. The words before it count
-for what it chooses, those after it win over it.
+A word `compute=` is for the dial, a program of the stage `train`, which turns compute into values. The words before it
+count for what it chooses, those after it win over it.
 
     parrotflow params compute=20 train.seed=1
     parrotflow params corpus=installed compute=2h
@@ -33,16 +33,14 @@ from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-import stages
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import check_params, require_texts_as_keys, section_models
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
 
 CONF = Path("conf")
 
-FORECAST = "*/commands/forecast.py"
-"""The stage's command that builds a model without weights and says what its training costs, below the package of
-stages."""
+FORECAST = "stages.train.commands.forecast"
+"""The program that builds a model without weights and says what its training costs."""
 
 TEXT_OF_BASE = "\ue000{"
 """Replaces `${` in the base while Hydra composes, which would interpolate it; a character for private use."""
@@ -178,25 +176,20 @@ def changes_training(before: str, after: str) -> bool:
     )
 
 
-def ask(command: str, text: str, *arguments: str) -> str:
-    """What the stages' commands of this name print about a text of params.yaml, given further arguments.
+def answer(module: str, text: str, *arguments: str) -> str:
+    """Return what a program of a stage prints about a text of params.yaml, given further arguments.
 
-    Raises UserError with what one says that refuses it, such as a model that cannot be built.
+    Raises UserError with its message if it refuses the text, for example because a model cannot be built.
     """
-    said = ""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        for folder in stages.__path__:
-            for path in Path(folder).glob(command):
-                module = ".".join(("stages", *path.with_suffix("").parts[-3:]))
-                line = [sys.executable, "-m", module, file.name, *arguments]
-                done = subprocess.run(line, check=False, capture_output=True, text=True)
-                if done.returncode:
-                    message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"
-                    raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
-                said += done.stdout
-    return said
+        line = [sys.executable, "-m", module, file.name, *arguments]
+        done = subprocess.run(line, check=False, capture_output=True, text=True)
+    if done.returncode:
+        message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"
+        raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
+    return done.stdout
 
 
 def with_text(values: Any, old: str, new: str) -> Any:
@@ -260,8 +253,8 @@ def _refuse_faults(text: str, params_file: Path) -> None:
         trial.unlink()
 
 
-DIAL = "*/commands/dial.py"
-"""The command that chooses values for an amount of compute."""
+DIAL = "stages.train.commands.dial"
+"""The program that chooses values for an amount of compute."""
 
 WORD = "compute"
 
@@ -281,10 +274,7 @@ def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) ->
     (index,) = of_dial
     asked = option(words[index])
     before = composed_values(words[:index], read_params_file(params_file))
-    said = ask(DIAL, text_with(before, params_file), *asked)
-    if not said:
-        raise UserError(f"{words[index]}: no stage of this project has a dial ({DIAL})")
-    chosen = json.loads(said)
+    chosen = json.loads(answer(DIAL, text_with(before, params_file), *asked))
     for key, value in chosen["values"].items():
         put(before, key, value)
     after = composed_values(words[index + 1 :], before)

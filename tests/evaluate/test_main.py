@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
-from stages.evaluate.commands.sample import main as sample
+from stages.evaluate.commands.sample import sample
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.formats.documents import read_documents, read_table
 from stages.runtime.errors import EXIT_INTERRUPTED, UserError
@@ -135,24 +135,18 @@ def test_a_model_that_has_diverged_is_reported(project: Path) -> None:
     assert not (project / "reports/evaluate.json").exists()
 
 
-def run_sample(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["sample", *arguments])
-    sample()
-
-
-def test_a_prompt_in_another_encoding_or_a_length_that_cannot_be_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("project")
+def test_a_prompt_in_another_encoding_or_a_length_that_cannot_be_is_refused() -> None:
     with pytest.raises(UserError, match="the prompt is not UTF-8"):
-        run_sample(monkeypatch, os.fsdecode(b"caf\xe9"))
+        sample(os.fsdecode(b"caf\xe9"))
     with pytest.raises(UserError, match="--max-new-tokens 999999999999: Input should be less than"):
-        run_sample(monkeypatch, "x", "--max-new-tokens", "9" * 12)
+        sample("x", max_new_tokens=999999999999)
 
 
 def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_sample(monkeypatch, "x = 1\n" * 50, "--max-new-tokens", "2")
+    sample("x = 1\n" * 50, max_new_tokens=2)
 
     shown = capsys.readouterr()
     said = r"^warning: the prompt has \d+ tokens, the model reads at most 32: it reads the last 32$"
@@ -162,7 +156,7 @@ def test_a_prompt_longer_than_the_context_is_cut_and_the_terminal_says_so(
 
 
 def test_a_closed_pipe_ends_without_a_traceback(project: Path) -> None:
-    command = f"{shlex.quote(sys.executable)} -m stages.evaluate.commands.sample - --max-new-tokens 400 | head -c 1"
+    command = f"{shlex.quote(sys.executable)} -m flows.cli sample - --max-new-tokens 400 | head -c 1"
 
     result = subprocess.run(
         command,
@@ -184,7 +178,7 @@ def test_an_interrupted_sample_does_not_claim_to_continue(
 
     monkeypatch.setattr("stages.evaluate.commands.sample.open_model", interrupt)
     with pytest.raises(SystemExit) as ended:
-        run_sample(monkeypatch, "x")
+        sample("x")
 
     assert ended.value.code == EXIT_INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n"
@@ -199,7 +193,7 @@ def test_code_in_a_model_folder_is_never_executed(project: Path, file: str, key:
     (project / "model/own.py").write_text("open('executed', 'w').close()\nclass Config: pass\nclass Tokenizer: pass\n")
 
     result = subprocess.run(
-        [sys.executable, "-m", "stages.evaluate.commands.sample", "x", "--max-new-tokens", "1"],
+        [sys.executable, "-m", "flows.cli", "sample", "x", "--max-new-tokens", "1"],
         env={"PYTHONPATH": str(ROOT), "HF_HOME": str(project / "home")},
         input="y\n" * 20,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The command line: the commands that stages bring along, and what they get."""
+"""The command line: its commands, and how it refuses what it does not know."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import ui
+from flows.cli import COMMANDS, app, ui
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,12 +19,32 @@ def parrotflow(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_help_lists_the_commands_of_the_stages_with_their_first_line() -> None:
-    top, data = parrotflow("--help").stdout, parrotflow("data", "--help").stdout
+def test_the_help_lists_the_commands_under_headings_without_importing_those_of_stages() -> None:
+    command = "import sys; from flows.cli import app; app(['--help'], result_action='return_value')"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{command}; assert not {{'torch', 'transformers', 'prefect', 'dvc'}} & {{*sys.modules}}",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    assert "sample" in top
-    assert "continues" in top
-    assert "trace" in data
+    assert (done.returncode, done.stderr) == (0, "")
+    headings = re.findall(r"─ ([A-Z][\w ]+) ─", done.stdout)
+    assert headings == ["Commands", "Start here", "Results", "Experiments", "Data", "Deployments"]
+    assert re.findall(r"^│ ([a-z]+)  ", done.stdout, re.MULTILINE)[:5] == ["run", "why", "params", "doctor", "sample"]
+    assert "Continue a prompt with the trained model." in done.stdout
+
+
+def test_every_command_of_the_table_exists() -> None:
+    for words, command in [item for commands in COMMANDS.values() for item in commands.items()]:
+        _, found, _ = app.parse_commands(words.split())
+        assert found[-1].default_command is not None, words
+        assert isinstance(command, tuple) or found[-1].default_command is command
 
 
 def test_the_version_is_that_of_pyproject() -> None:
@@ -45,11 +65,18 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
-def test_options_are_passed_on_and_the_exit_code_comes_back() -> None:
-    done = parrotflow("data", "trace", "--step", "x")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("data trace --step x", 'Invalid value for --step: unable to convert "x" into int.'),
+        ("published forget", "forget: no such command; see `parrotflow --help`"),
+        ("sweep", 'Command "sweep" parameter NAME requires an argument.'),
+    ],
+)
+def test_words_that_cannot_be_understood_are_refused_in_one_line(words: str, said: str) -> None:
+    done = parrotflow(*words.split())
 
-    assert done.returncode == 2
-    assert "--step: invalid int value: 'x'" in done.stderr
+    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
 
 
 def test_the_pages_have_a_folder_for_their_database_before_any_run(

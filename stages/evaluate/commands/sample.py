@@ -1,13 +1,14 @@
-"""The model continues a prompt in the terminal: `python -m stages.evaluate.commands.sample "def fibonacci("`."""
+"""`parrotflow sample "def fibonacci("`: the model continues a prompt in the terminal."""
 
 import stages.evaluate.libraries  # noqa: F401 (before torch)
 
 # isort: split
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -16,19 +17,45 @@ from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL
 from stages.runtime.errors import EXIT_INTERRUPTED, UserError, fail
-from stages.runtime.stage import run_stage
 
 
-def main() -> None:
-    """Print the prompt and its continuation, piece by piece."""
+def sample(
+    prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    model: Path = MODEL,
+    max_new_tokens: int = 200,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    seed: int = 0,
+) -> None:
+    """Print the prompt and its continuation, piece by piece.
+
+    Parameters
+    ----------
+    prompt
+        The text to continue; - reads it from standard input.
+    model
+        A model folder.
+    max_new_tokens
+        Tokens to generate at most, 1 or more.
+    temperature
+        0 takes the most likely token each time.
+    top_p
+        Probability of the nucleus that is sampled from.
+    seed
+        The same seed gives the same text.
+    """
     try:
-        arguments = parse_arguments()
-        prompt = arguments.prompt if arguments.prompt != "-" else standard_input().removesuffix("\n")
-        model, tokenizer = open_model(arguments.model), open_tokenizer(arguments.model)
-        require_text(prompt)
-        warn_of_a_long_prompt(model, tokenizer, prompt)
-        print(prompt, end="", flush=True)
-        for piece in stream(model, tokenizer, prompt, arguments.sampling, arguments.seed):
+        if seed < 0:
+            raise UserError(f"--seed {seed}: expected 0 or more")
+        sampling = sampling_of(max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p)
+        text = prompt if prompt != "-" else standard_input().removesuffix("\n")
+        opened, tokenizer = open_model(model), open_tokenizer(model)
+        require_text(text)
+        warn_of_a_long_prompt(opened, tokenizer, text)
+        print(text, end="", flush=True)
+        for piece in stream(opened, tokenizer, text, sampling, seed):
             print(piece, end="", flush=True)
         print()
     except KeyboardInterrupt:
@@ -60,31 +87,11 @@ def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         )
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The command line. Raises UserError for a value out of range."""
-    parser = argparse.ArgumentParser(
-        prog="parrotflow sample",
-        description="Continue PROMPT with the trained model.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads it from standard input")
-    parser.add_argument("--model", type=Path, default=MODEL, help="a model folder")
-    parser.add_argument("--max-new-tokens", type=int, default=200, help="tokens to generate at most, 1 or more")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the most likely token each time")
-    parser.add_argument("--top-p", type=float, default=0.95, help="probability of the nucleus that is sampled from")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text")
-    arguments = parser.parse_args()
-    if arguments.seed < 0:
-        raise UserError(f"--seed {arguments.seed}: expected 0 or more")
-    values = {name: getattr(arguments, name) for name in Sampling.model_fields}
+def sampling_of(**values: Any) -> Sampling:
+    """Return the settings. Raises UserError that names the option whose value is out of range."""
     try:
-        arguments.sampling = Sampling(**values)
+        return Sampling(**values)
     except ValidationError as error:
         fault = error.errors()[0]
         name = str(fault["loc"][0])
         raise UserError(f"--{name.replace('_', '-')} {values[name]}: {fault['msg']}") from None
-    return arguments
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -1,14 +1,9 @@
-"""List, verify and promote the revisions that are published in a folder.
-
-    parrotflow published list
-    parrotflow published verify 1f2e3d4c
-    parrotflow published promote 1f2e3d4c
+"""`parrotflow published list`, `verify` and `promote`: the revisions that are published in a folder.
 
 A revision is named by its first digits, as in git, or `main`. The folder is that of params.yaml (`publish.folder` and
-`publish.name`); `--folder PATH` names another. What is on the Hub is seen and managed there, and by `hf`.
+`publish.name`), unless `--folder` names another.
 """
 
-import argparse
 import math
 from pathlib import Path
 
@@ -19,36 +14,33 @@ from rich.table import Table
 
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance
-from stages.formats.revision.verify import TRUSTED_KEY, verify_files, verify_signature
+from stages.formats.revision.verify import verify_files, verify_signature
 from stages.publish.folder import link, main_of, only_writer
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate
 from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
-from stages.runtime.stage import run_stage
 
 LEAST_DIGITS = 4
 """The shortest abbreviation of a name, as in git."""
 
 
-def main() -> None:
-    """Do what the command line says."""
-    arguments = parse_arguments()
-    folder: Path = arguments.folder or folder_of_params()
-    if not (folder / REVISIONS).is_dir():
-        raise UserError(f"{folder}: nothing has been published here yet; run `parrotflow run publish`")
-    arguments.command(folder, arguments)
+def folder_of_revisions(given: Path | None) -> Path:
+    """Return `given`, or the folder in which this project publishes.
 
-
-def folder_of_params() -> Path:
-    """Where this project publishes. Raises UserError if that is the Hub."""
-    params = read_section("publish", PublishParams)
-    if params.repository is not None:
-        raise UserError(
-            f"publish.repository is {params.repository}: https://huggingface.co/{params.repository} shows its "
-            "revisions, and `hf` and huggingface_hub.HfApi manage them; --folder names a folder of revisions"
-        )
-    return Path(params.folder) / params.name
+    Raises UserError if the project publishes on the Hub, or the folder has no revisions.
+    """
+    if given is None:
+        params = read_section("publish", PublishParams)
+        if params.repository is not None:
+            raise UserError(
+                f"publish.repository is {params.repository}: https://huggingface.co/{params.repository} shows its "
+                "revisions, and `hf` and huggingface_hub.HfApi manage them; --folder names a folder of revisions"
+            )
+        given = Path(params.folder) / params.name
+    if not (given / REVISIONS).is_dir():
+        raise UserError(f"{given}: nothing has been published here yet; run `parrotflow run publish`")
+    return given
 
 
 def names_in(folder: Path) -> list[str]:
@@ -75,8 +67,15 @@ def full_name(folder: Path, given: str) -> str:
     raise UserError(f"{given}: {problem}; {folder} has: {', '.join(names) or 'none'}")
 
 
-def list_revisions(folder: Path, _: argparse.Namespace) -> None:
-    """Print a line for each revision, the best first; `*` marks the revision that main points to."""
+def list_revisions(*, folder: Path | None = None) -> None:
+    """Print a line for each revision, the best first; `*` marks the revision that main points to.
+
+    Parameters
+    ----------
+    folder
+        A folder with revisions/, e.g. published/NAME.
+    """
+    folder = folder_of_revisions(folder)
     table, main = Table(box=box.SIMPLE_HEAD), main_of(folder)
     for heading in ("", "revision", "bits per byte", "size", "commit"):
         table.add_column(heading, no_wrap=True)
@@ -89,13 +88,24 @@ def list_revisions(folder: Path, _: argparse.Namespace) -> None:
     Console(width=100).print(table)
 
 
-def verify(folder: Path, arguments: argparse.Namespace) -> None:
-    """Read every file, compare it with its hash, and check the signature. Raises UserError if anything is wrong."""
-    names = [full_name(folder, arguments.revision)] if arguments.revision else names_in(folder)
+def verify(revision: str | None = None, /, *, key: Path | None = None, folder: Path | None = None) -> None:
+    """Read every file, compare it with its hash, and check the signature. Raises UserError if anything is wrong.
+
+    Parameters
+    ----------
+    revision
+        Its name, or the first digits of it; all when none is named.
+    key
+        A file of public keys, instead of the one that PARROTFLOW_TRUSTED_KEY names.
+    folder
+        A folder with revisions/, e.g. published/NAME.
+    """
+    folder = folder_of_revisions(folder)
+    names = [full_name(folder, revision)] if revision is not None else names_in(folder)
     wrong = 0
     for name in names:
-        found, signature = faults(folder, name), verify_signature(folder / REVISIONS / name, arguments.key)
-        wrong += bool(found) or not signature.is_acceptable(arguments.key)
+        found, signature = faults(folder, name), verify_signature(folder / REVISIONS / name, key)
+        wrong += bool(found) or not signature.is_acceptable(key)
         print(f"{name}  {'; '.join(found) or 'intact'}, {signature}")
     if wrong:
         raise UserError(
@@ -111,12 +121,23 @@ def faults(folder: Path, name: str) -> list[str]:
     return [*verify_files(folder / REVISIONS / name), *(misnamed if index and index.revision != name else [])]
 
 
-def promote(folder: Path, arguments: argparse.Namespace) -> None:
-    """Lead main to a revision if the gate passes. Raises RefusedError if it does not."""
+def promote(revision: str, /, *, allow_worse: bool = False, folder: Path | None = None) -> None:
+    """Make main point to a revision if the gate passes. Raises RefusedError if it does not.
+
+    Parameters
+    ----------
+    revision
+        Its name, or the first digits of it.
+    allow_worse
+        Skip the gate.
+    folder
+        A folder with revisions/, e.g. published/NAME.
+    """
+    folder = folder_of_revisions(folder)
     with only_writer(folder):
-        name, current = full_name(folder, arguments.revision), main_of(folder)
+        name, current = full_name(folder, revision), main_of(folder)
         if name != current:
-            gate = gate_of(folder / REVISIONS / name, arguments.allow_worse)
+            gate = gate_of(folder / REVISIONS / name, allow_worse)
             if current is not None:
                 gate.check_not_worse(Evaluation.find(folder / MAIN / EVALUATION), str(folder))
             link(folder / MAIN, Path(REVISIONS) / name)
@@ -133,34 +154,3 @@ def gate_of(revision: Path, allow_worse: bool) -> Gate:
     )
     gate.check_limit()
     return gate
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    lines = (__doc__ or "").split("\n\n")
-    parser = argparse.ArgumentParser(prog="parrotflow published", description=lines[0], epilog=lines[-1])
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--folder", type=Path, help="a folder with revisions/, e.g. published/NAME")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: object, help: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=help, parents=[where])
-        added.set_defaults(command=run)
-        return added
-
-    command("list", list_revisions, "a line for each revision")
-    of_verify = command("verify", verify, "read every file, compare it with its hash, and check the signature")
-    of_verify.add_argument("revision", nargs="?", help="default: all")
-    of_verify.add_argument(
-        "--key",
-        type=Path,
-        help=f"a file of public keys; default: the one that {TRUSTED_KEY} names",
-    )
-    of_promote = command("promote", promote, "lead main to a revision, if the gate passes")
-    of_promote.add_argument("revision")
-    of_promote.add_argument("--allow-worse", action="store_true", help="skip the gate")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -7,27 +7,24 @@ the data follows from these. Without a model it answers for params.yaml. The rec
 other tokens are refused.
 """
 
-import argparse
-
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
-from stages.runtime.stage import run_stage
 from stages.train.data.order import DataOrder, open_order, origins
 from stages.train.params import TrainParams
 
-COMMAND = "data trace"
-"""Under `parrotflow`."""
 
+def trace(*, step: int) -> None:
+    """Print a line for each span of the documents that a step trained on.
 
-def main() -> None:
-    """Print a line for each span."""
-    parser = argparse.ArgumentParser(prog="parrotflow data trace", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--step", type=int, required=True, help="from 1, as in the curves")
-    step = parser.parse_args().step
+    Parameters
+    ----------
+    step
+        From 1, as in the curves.
+    """
     params, store = trained_order(), TokenStore(TOKENS / TRAIN)
     if not 1 <= step <= params.max_steps:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
@@ -53,7 +50,3 @@ def trained_order() -> DataOrder:
             "then `dvc checkout` brings both back if the cache has them"
         )
     return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields if name in values})
-
-
-if __name__ == "__main__":
-    run_stage(main)

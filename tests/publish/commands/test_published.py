@@ -1,11 +1,12 @@
 import shutil
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stages.formats.reports import read_json, write_json
-from stages.publish.commands.published import faults, main
+from stages.publish.commands.published import faults, list_revisions, promote, verify
 from stages.runtime.errors import RefusedError, UserError
 from tests.publish.publishing import main as publish
 from tests.trained_project import write_model, write_sections
@@ -14,24 +15,19 @@ PUBLISHED = Path("published/tiny")
 MAIN = PUBLISHED / "main"
 REPORT = Path("reports/evaluate.json")
 
-
-class Terminal:
-    """`parrotflow published ...` in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, *words: str) -> str:
-        """What the command prints."""
-        self.monkeypatch.setattr(sys, "argv", ["published", *words])
-        self.capsys.readouterr()
-        main()
-        return self.capsys.readouterr().out
+Printed = Callable[..., str]
 
 
 @pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capsys)
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """What a command prints, given its arguments."""
+
+    def call(command: Callable[..., None], *arguments: Any, **options: Any) -> str:
+        capsys.readouterr()
+        command(*arguments, **options)
+        return capsys.readouterr().out
+
+    return call
 
 
 def publish_with(bits_per_byte: float, seed: int = 0) -> str:
@@ -49,52 +45,50 @@ def three(project: Path) -> list[str]:
 
 
 def test_list_names_every_revision_the_best_first_and_the_one_that_main_leads_to(
-    three: list[str], published: Terminal
+    three: list[str], printed: Printed
 ) -> None:
-    rows = [line.split() for line in published("list").splitlines()]
+    rows = [line.split() for line in printed(list_revisions).splitlines()]
 
     assert ["*", three[2], "1"] in [row[:3] for row in rows]
     assert [row[0] for row in rows if set(three) & {*row}] == ["*", three[1], three[0]]
 
 
-def test_the_list_is_the_same_in_a_copy_whatever_its_dates(three: list[str], published: Terminal) -> None:
-    before = published("list", "--folder", str(PUBLISHED))
+def test_the_list_is_the_same_in_a_copy_whatever_its_dates(three: list[str], printed: Printed) -> None:
+    before = printed(list_revisions, folder=PUBLISHED)
     shutil.copytree(PUBLISHED, "copy", symlinks=True)
     for path in Path("copy").rglob("*"):
         path.touch()
 
-    assert published("list", "--folder", "copy") == before
+    assert printed(list_revisions, folder=Path("copy")) == before
 
 
 @pytest.mark.parametrize("given", ["", "0123456789abcdef"])
-def test_a_name_that_means_no_revision_is_refused(three: list[str], published: Terminal, given: str) -> None:
+def test_a_name_that_means_no_revision_is_refused(three: list[str], printed: Printed, given: str) -> None:
     with pytest.raises(UserError, match=f"^{given}: no revision .*; published/tiny has: {three[2]}, {three[1]}, "):
-        published("promote", given)
+        printed(promote, given)
 
 
-def test_promote_takes_the_first_digits_and_is_past_the_gate_only_if_asked(
-    three: list[str], published: Terminal
-) -> None:
+def test_promote_takes_the_first_digits_and_is_past_the_gate_only_if_asked(three: list[str], printed: Printed) -> None:
     with pytest.raises(RefusedError, match="has 3 bits per byte, main has 1; main was not moved; --allow-worse"):
-        published("promote", three[0])
+        printed(promote, three[0])
     assert MAIN.resolve().name == three[2]
 
-    assert "bits per byte 3, main has 1: +2\n" in published("promote", three[0][:6], "--allow-worse")
+    assert "bits per byte 3, main has 1: +2\n" in printed(promote, three[0][:6], allow_worse=True)
     assert MAIN.resolve().name == three[0]
-    assert "bits per byte 1, main has 3: -2\n" in published("promote", three[2])
-    assert "already" in published("promote", "main")
+    assert "bits per byte 1, main has 3: -2\n" in printed(promote, three[2])
+    assert "already" in printed(promote, "main")
 
 
-def test_verify_reads_every_file(three: list[str], published: Terminal) -> None:
-    assert published("verify").count("  intact, not signed\n") == 3
+def test_verify_reads_every_file(three: list[str], printed: Printed) -> None:
+    assert printed(verify).count("  intact, not signed\n") == 3
     weights = PUBLISHED / "revisions" / three[0] / "model.safetensors"
     weights.unlink()
     weights.write_bytes(b"other")
 
     with pytest.raises(UserError, match="1 of 3 revisions are not as they were published"):
-        published("verify")
+        printed(verify)
     for named in (three[1], str(PUBLISHED / "revisions" / three[1])):
-        assert published("verify", named) == f"{three[1]}  intact, not signed\n"
+        assert printed(verify, named) == f"{three[1]}  intact, not signed\n"
 
 
 def test_a_revision_that_was_copied_over_another_is_not_that_one(three: list[str]) -> None:
@@ -108,34 +102,34 @@ def test_a_revision_that_was_copied_over_another_is_not_that_one(three: list[str
 
 
 def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(
-    three: list[str], published: Terminal
+    three: list[str], printed: Printed
 ) -> None:
     target = MAIN.resolve()
     MAIN.unlink()
     shutil.copytree(target, MAIN)
 
-    for command in (lambda: published("list"), publish):
+    for command in (lambda: printed(list_revisions), publish):
         with pytest.raises(UserError, match=r"tiny/main: is not a link: a copy of published/tiny did not keep it"):
             command()
 
     shutil.rmtree(MAIN)
-    published("promote", three[2])
+    printed(promote, three[2])
     assert MAIN.resolve() == target
 
 
 def test_with_a_key_a_revision_without_a_signature_is_not_as_it_should_be(
-    three: list[str], published: Terminal, tmp_path: Path
+    three: list[str], printed: Printed, tmp_path: Path
 ) -> None:
     (tmp_path / "key.pub").write_text("ssh-ed25519 AAAA")
 
     with pytest.raises(UserError, match="1 of 1 revisions are not as they were published, or not signed with that key"):
-        published("verify", three[0], "--key", str(tmp_path / "key.pub"))
+        printed(verify, three[0], key=tmp_path / "key.pub")
 
 
-def test_without_a_folder_of_revisions_one_line_says_why(project: Path, published: Terminal) -> None:
+def test_without_a_folder_of_revisions_one_line_says_why(project: Path, printed: Printed) -> None:
     with pytest.raises(UserError, match="published/tiny: nothing has been published here yet"):
-        published("list")
+        printed(list_revisions)
     write_sections(project, publish__repository="me/tiny")
 
     with pytest.raises(UserError, match=r"publish.repository is me/tiny: https://huggingface.co/me/tiny shows its"):
-        published("list")
+        printed(list_revisions)

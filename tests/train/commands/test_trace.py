@@ -8,7 +8,7 @@ import pytest
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.commands.trace import main, trained_order
+from stages.train.commands.trace import trace, trained_order
 from stages.train.data.batches import pack, read_rows
 from stages.train.data.order import open_order, origins, rows_of_step
 from tests.train.small_run import run_workers, write_params, write_project
@@ -41,9 +41,8 @@ def test_it_prints_a_line_for_each_span_in_which_no_name_commands_the_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(write_project(tmp_path / "project", source_of=lambda number: "s\x1b[31m\n"))
-    monkeypatch.setattr("sys.argv", ["trace", "--step", "2"])
 
-    main()
+    trace(step=2)
 
     lines = capsys.readouterr().out.splitlines()
     assert lines
@@ -51,10 +50,9 @@ def test_it_prints_a_line_for_each_span_in_which_no_name_commands_the_terminal(
 
 
 @pytest.mark.usefixtures("project")
-def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["trace", "--step", "13"])
+def test_a_step_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
-        main()
+        trace(step=13)
 
 
 def test_it_answers_for_the_run_that_made_the_model_and_refuses_other_tokens(project: Path) -> None:

@@ -31,7 +31,7 @@ import pandas as pd
 from pydantic import ConfigDict, Field, ValidationError
 
 from flows.experiments.experiment import COLUMNS, Experiment
-from flows.run.report import curve_points
+from stages.formats.curves import Points, curves_in
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, Section, flatten, value_at
 
@@ -113,18 +113,17 @@ def last_runs(path: Path) -> dict[str, Run]:
 
 def reports_and_curves(
     texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
-) -> tuple[dict[str, Any], dict[str, list[tuple[float, float]]]]:
+) -> tuple[dict[str, Any], dict[str, Points]]:
     """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
     values: dict[str, Any] = {}
     for file in reports:
         with suppress(KeyError, ValueError):
             values[file] = json.loads(texts[file])
+    places = {location: location.partition(":") for location in curves}
     return values, {
-        location: list(curve_points(texts.get(location.partition(":")[0], ""), location)) for location in curves
+        location: curves_in(texts.get(file, ""), file).get(column, []) for location, (file, _, column) in places.items()
     }
 
-
-CurvePoints = list[tuple[float, float]]
 
 SOURCES = COLUMNS[3:]
 
@@ -141,7 +140,7 @@ class Tidy:
     name: str
     experiment: Experiment
     frame: pd.DataFrame
-    curves: Mapping[str, Mapping[str, CurvePoints]] = field(default_factory=dict)
+    curves: Mapping[str, Mapping[str, Points]] = field(default_factory=dict)
     """The curves of finished runs, by cell id and curve name; not in runs.csv."""
     notes: tuple[str, ...] = ()
 

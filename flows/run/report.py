@@ -4,8 +4,6 @@ No file, metric or stage is known here by its name.
 """
 
 import base64
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.formats.curves import Panel, Points, draw_curves, read_curves
 from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
     from flows.plan.settings import CurveFigure
     from flows.run.outcome import StageOutcome
-
-Points = list[tuple[float, float]]
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
@@ -99,55 +96,19 @@ def _cell(text: str) -> str:
 
 
 def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str]]:
-    """For each stage whose results this run changed and that shows curves: its name, and a picture as a data URL."""
+    """The name of each stage whose results this run changed and that shows curves, and a picture as a data URL."""
     for stage in up_to_date(plan, outcomes):
-        if stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded"):
-            figures = [(figure, series) for figure in stage.policy.show.curves if (series := read_series(figure))]
-            if figures:
-                yield stage.name, draw(figures)
+        changed = stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
+        panels = [panel for figure in stage.policy.show.curves if changed and (panel := panel_of(figure)).curves]
+        if panels:
+            yield stage.name, f"data:image/png;base64,{base64.b64encode(draw_curves(panels)).decode()}"
 
 
-def curve_points(text: str, location: str) -> Iterator[tuple[float, float]]:
-    """The points of the curve FILE:COLUMN in its file's text; the first column is the horizontal axis.
-
-    Rows without both numbers are skipped.
-    """
-    file, _, column = location.partition(":")
-    with suppress(csv.Error):
-        for row in csv.DictReader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ","):
-            with suppress(TypeError, ValueError):
-                yield float(next(iter(row.values()))), float(row.get(column) or "")
-
-
-def read_series(figure: "CurveFigure") -> dict[str, Points]:
-    """The curves of a figure by label; those without any points are left out."""
-    return {label: points for label, location in figure.series.items() if (points := _points(location))}
-
-
-def _points(location: str) -> Points:
-    file = Path(location.partition(":")[0])
-    return list(curve_points(file.read_text(encoding="utf-8"), location)) if file.is_file() else []
-
-
-def draw(figures: list[tuple["CurveFigure", dict[str, Points]]]) -> str:
-    """Figures with their curves as a PNG in a data URL."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    canvas, axes = pyplot.subplots(
-        1, len(figures), figsize=(5 * len(figures), 3.6), layout="constrained", squeeze=False
-    )
-    for axis, (figure, series) in zip(axes[0], figures, strict=True):
-        for label, points in series.items():
-            steps, values = zip(*points, strict=True)
-            axis.plot(steps, values, label=label, marker="" if len(points) > 20 else "o", markersize=4)
-        axis.set(title=figure.title, xlabel="step", ylabel=figure.y)
-        if len(series) > 1:
-            axis.legend(frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    canvas.savefig(picture, format="png", dpi=110)
-    pyplot.close(canvas)
-    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
+def panel_of(figure: "CurveFigure") -> Panel:
+    """A figure with the curves that have points."""
+    curves: dict[str, Points] = {}
+    for label, location in figure.series.items():
+        file, _, column = location.partition(":")
+        if points := read_curves(Path(file)).get(column):
+            curves[label] = points
+    return Panel(figure.title, figure.y, curves)

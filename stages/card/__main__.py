@@ -4,9 +4,9 @@ Everything on it follows from results of stages and from params.yaml, so the sam
 `parrotflow reproduce` compares it as any other output.
 """
 
+from stages.card.card import render_card
 from stages.card.inputs import read_inputs
 from stages.card.params import CardParams, describes_another_corpus, read_destination
-from stages.card.render import render_card
 from stages.formats.revision.provenance import CARD_FOLDER
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.errors import UserError

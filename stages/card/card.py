@@ -1,4 +1,4 @@
-"""Formats and table rows with which the model card's template is filled, besides the reports themselves."""
+"""The model card: its head, which the Hub reads, its text, filled in a template, and the picture of its curves."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -6,9 +6,12 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from huggingface_hub import ModelCardData
+
 from stages.card.inputs import CardInputs
 from stages.card.params import CardParams, Destination
 from stages.card.rows import (
+    TASK_TYPE,
     Row,
     baselines,
     benchmarks,
@@ -17,15 +20,19 @@ from stages.card.rows import (
     further_sets,
     held_out,
     measured,
+    model_index,
     per_source,
     problems_from,
     unpublished,
 )
+from stages.formats.curves import Panel, draw_curves, read_curves
 from stages.formats.evaluation.generation import Sample
 from stages.formats.pages import Markdown, filled_template
-from stages.formats.revision.provenance import step_name
+from stages.formats.reports import CURVES as CURVES_FOLDER
+from stages.formats.revision.provenance import CARD, CURVES, step_name
 from stages.formats.sources import by_license, by_source
 from stages.formats.tokens import read_of_corpus
+from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
@@ -49,10 +56,46 @@ ARCHITECTURE = {
 """Property that a reader looks for -> its names in the configurations of transformers."""
 
 
-def filled_card(
-    params: CardParams, destination: Destination, inputs: CardInputs, metadata: str, *, with_curves: bool
-) -> str:
-    """README.md with this YAML at its head. With curves it shows `curves.png`."""
+LOSSES = {"training": "training_loss", "held out": "validation_loss"}
+"""Label -> the curve of a training."""
+
+
+def render_card(params: CardParams, destination: Destination, inputs: CardInputs, folder: Path) -> None:
+    """Write the card and its picture below `folder`. The same inputs give the same bytes."""
+    text = filled_card(params, destination, inputs, with_curves=draw_picture(folder / CURVES))
+    (folder / CARD).write_text(text, encoding="utf-8")
+
+
+def draw_picture(target: Path) -> bool:
+    """Draw the curves of the training; False if no loss was recorded."""
+    files = {label: CURVES_FOLDER / f"{name}.tsv" for label, name in LOSSES.items()}
+    losses = {label: points for label, file in files.items() for points in read_curves(file).values()}
+    rates = read_curves(CURVES_FOLDER / "learning_rate.tsv")
+    panels = [Panel("loss", "nats per token", losses), Panel("learning rate", "", rates)]
+    if losses:
+        target.write_bytes(draw_curves([panel for panel in panels if panel.curves]))
+    return bool(losses)
+
+
+def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -> ModelCardData:
+    """The card's front matter. Its `widget` has the prompt of the example, also for those who try the model here."""
+    prompt = example_prompt(params, inputs)
+    base_model = HUB_COMMIT.fullmatch(str(inputs.training_params.get("start_from")))
+    return ModelCardData(
+        language=list(params.language),
+        license=params.license,
+        library_name="transformers",
+        pipeline_tag=TASK_TYPE,
+        tags=list(params.tags),
+        base_model=base_model["repository"] if base_model else None,
+        model_name=destination.name,
+        widget=[{"text": prompt}] if prompt else None,
+        eval_results=model_index(inputs),
+    )
+
+
+def filled_card(params: CardParams, destination: Destination, inputs: CardInputs, *, with_curves: bool) -> str:
+    """README.md. With curves it shows `curves.png`."""
     filters = (by_license, by_source, drawn, one_line, read_of_corpus, step_name, verdict)
     functions = (by_share, hyper_parameters, problem_sets, sizes, sorted, training_results, unpublished)
     tables = (baselines, benchmarks, code_generation, further_sets, held_out, measured, per_source)
@@ -65,7 +108,7 @@ def filled_card(
         texts=params,
         publish=destination,
         inputs=inputs,
-        metadata=metadata,
+        metadata=metadata(params, destination, inputs).to_yaml(),
         with_curves=with_curves,
         prompt=example_prompt(params, inputs),
         citation_key="".join(filter(str.isalnum, destination.name)),

@@ -38,9 +38,6 @@ STABLE_DIGITS = 12
 MODEL_LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
 """What computes with a model."""
 
-Points: TypeAlias = list[tuple[int, float]]
-"""(step, value)."""
-
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -102,19 +99,6 @@ def significant(value: float) -> float:
 def releases(libraries: Iterable[str] = MODEL_LIBRARIES) -> dict[str, str]:
     """Library -> version, without a build tag (2.13.0+cpu): it says which hardware the release is for."""
     return {library: version(library).split("+")[0] for library in libraries}
-
-
-def read_curve(name: str) -> dict[str, Points]:
-    """Series -> its points; empty if there is no such curve. The first column is `step`, each other one a series."""
-    path = CURVES / f"{name}.tsv"
-    if not path.is_file():
-        return {}
-    heading, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
-    return {
-        series: [(int(row[0]), float(row[column])) for row in rows if row[column]]
-        for column, series in enumerate(heading)
-        if column
-    }
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -15,7 +15,6 @@ from stages.card.__main__ import main
 from stages.card.card import filled_card
 from stages.card.inputs import CardInputs, read_inputs
 from stages.card.params import CardParams, Destination, read_destination
-from stages.card.render import metadata
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.reports import read_json, write_json
@@ -156,8 +155,7 @@ def written(inputs: CardInputs, **changes: Any) -> str:
     params = read_section("card", CardParams).model_copy(update=changes.pop("params", {}))
     destination = Destination(name="tiny", repository=changes.pop("repository", None))
     changed = replace(inputs, **changes)
-    head = metadata(params, destination, changed).to_yaml()
-    return filled_card(params, destination, changed, head, with_curves=False)
+    return filled_card(params, destination, changed, with_curves=False)
 
 
 @pytest.fixture
@@ -358,7 +356,7 @@ def test_the_same_curves_give_the_same_picture_which_the_card_shows(project: Pat
     assert "![Loss and learning rate by step](curves.png)" in card()
     picture = (MAIN / "curves.png").read_bytes()
     elsewhere = subprocess.run(
-        [sys.executable, "-c", "from stages.card.render import *; draw_curves(Path('again.png'))"],
+        [sys.executable, "-c", "from stages.card.card import *; draw_picture(Path('again.png'))"],
         env={"MPLBACKEND": "svg", "HOME": str(project), "PYTHONPATH": str(ROOT)},
         check=True,
     )

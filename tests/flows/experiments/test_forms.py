@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 
 from flows.experiments.forms import COLUMN_INCHES, LOOKS, _looks, write_figure
 from flows.experiments.results import fit_of
-from flows.experiments.runs import CurvePoints
+from stages.formats.curves import Points
 from tests.flows.experiments.some_runs import some_data
 
 
@@ -76,7 +76,7 @@ def test_a_curve_of_one_point_is_a_marker(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     one_point = {cell: {name: points[:1] for name, points in own.items()} for cell, own in data.curves.items()}
 
-    def markers(curves: Mapping[str, Mapping[str, CurvePoints]]) -> int:
+    def markers(curves: Mapping[str, Mapping[str, Points]]) -> int:
         svg = write_figure(tmp_path, replace(data, curves=curves), "curves", {})[1].read_text()
         return len(re.findall('<use xlink:href="#m[^>]*style="fill: #0072b2; stroke', svg))
 

@@ -11,7 +11,7 @@ from PIL import Image
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.run.outcome import StageOutcome
-from flows.run.report import filled_in, outcome_page, read_series, shown_metrics
+from flows.run.report import filled_in, outcome_page, panel_of, shown_metrics
 
 
 def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: 
 
     page = outcome_page(plan, outcomes)
     assert "| train | ran |" in page
-    assert read_series(policy.show.curves[0]) == {"training": [(0.0, 3.0), (10.0, 1.0)]}
+    assert panel_of(policy.show.curves[0]).curves == {"training": [(0.0, 3.0), (10.0, 1.0)]}
     (picture,) = re.findall(r"!\[Curves of train\]\(data:image/png;base64,(.*)\)", page)
     assert Image.open(io.BytesIO(base64.b64decode(picture))).size[0] > 100
     assert "Curves" not in outcome_page(plan, {"train": StageOutcome("train", "failed")})

@@ -114,8 +114,8 @@ def last_error(lines: Sequence[str]) -> str:
 def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = False) -> Iterator[str]:
     """Run the checks of the stages that may run, and yield what they print below their stage's name.
 
-    `before_run` leaves out a stage that no other stage runs before, because that stage reports its faults at once, and
-    includes the checks that make changes.
+    `before_run` includes the checks that make changes. The first stage is checked too: when it reports a fault itself,
+    DVC has deleted its outputs.
 
     A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
     turn comes. Raises UserError, after all checks, with the messages of those that fail.
@@ -125,7 +125,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
         program = stage.policy.check
         if program is None or not program.when or stage.state == "restore":
             continue
-        if not set(stage.upstream) & set(to_do) if before_run else program.makes_changes:
+        if program.makes_changes and not before_run:
             continue
         later = f"{stage.name} may fail when its turn comes"
         try:

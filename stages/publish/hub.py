@@ -1,7 +1,7 @@
 """Publishes to the Hub: the data set, each exported step on the branch of its run, then the model on `main`, and tags.
 
-`python -m stages.publish.hub` checks before hours of training that all of it may be written: it makes the private and
-empty repositories, which answers every question of names and rights.
+`python -m stages.publish.hub` checks before hours of training that all of it may be written: that no file of the code
+holds a credential; and it makes the private and empty repositories, which answers every question of names and rights.
 
 A commit is made whole or not at all, and the Hub refuses it if its branch has moved since it was read. What is there is
 not made again: the index on `main` names its revision, and the titles on the branch of a run name its steps. So after a
@@ -46,6 +46,7 @@ from stages.formats.sources import SplitSize, by_license, by_source, read_split
 from stages.formats.tokens import SPLITS, TOKENS, TRAIN, VALIDATION
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision, card_head, exported_steps, name_revision, run_of_model
+from stages.publish.source import check_code
 from stages.runtime.errors import UserError
 from stages.runtime.hub import explained
 from stages.runtime.section import read_section
@@ -284,8 +285,9 @@ def connect(what: str) -> HfApi:
 
 
 def main() -> None:
-    """Make and check every repository that the parameters name."""
+    """Check the code, then make and check every repository that the parameters name."""
     params = read_section("publish", PublishParams)
+    check_code()
     if params.repository is not None:
         open_repositories(params)
 

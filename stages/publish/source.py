@@ -59,6 +59,12 @@ def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitSt
     return GitState(commit=commit, dirty=dirty, origin=origin)
 
 
+def check_code() -> None:
+    """Raise UserError if the archive cannot hold the code, or the record a file that it copies."""
+    for _ in _checked(listed("--cached", "--others", "--exclude-standard", "--", *CODE, *COPIED), ()):
+        pass
+
+
 def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Path and content of the files that exist, one at a time: with data they need not fit into memory."""
     for path in filter(os.path.lexists, files):

@@ -200,6 +200,16 @@ def test_the_check_makes_private_and_empty_repositories_and_may_do_so_again(hub:
         assert repository.commit_count("main") == 1  # the Hub's own
 
 
+@pytest.mark.parametrize("repository", [NAME, None])
+def test_a_credential_in_the_code_is_refused_before_anything_is_made(hub: Hub, repository: str | None) -> None:
+    Path("stages").mkdir(exist_ok=True)
+    Path("stages/mine.py").write_text(f"token = 'hf_{'AbCdEfGhIj' * 4}'\n")
+
+    with pytest.raises(UserError, match=r"^stages/mine\.py: holds what looks like a credential"):
+        check(repository=repository, dataset_repository=None)
+    assert not hub.repositories
+
+
 @pytest.mark.parametrize(
     ("token", "message"),
     [

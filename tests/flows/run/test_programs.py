@@ -37,6 +37,18 @@ def test_a_check_that_fails_ends_the_run_before_anything_starts(tmp_path: Path) 
     assert not (folder / "train.txt").exists()
 
 
+def test_a_check_that_fails_leaves_the_outputs_of_a_stage_that_is_the_first_to_run(tmp_path: Path) -> None:
+    stage = "{cmd: cp in.txt out.txt, deps: [in.txt], outs: [out.txt], meta: {flow: {check: {command: test ! -s no}}}}"
+    folder = toy(tmp_path / "toy", f"stages: {{train: {stage}}}\n")
+    (folder / "in.txt").write_text("a\n")
+    assert run(folder).returncode == 0
+    (folder / "in.txt").write_text("b\n")
+    (folder / "no").write_text("no\n")
+
+    assert run(folder).returncode == 2
+    assert (folder / "out.txt").read_text() == "a\n"
+
+
 def test_a_secret_that_another_begins_with_or_that_has_several_lines_is_hidden_whole() -> None:
     key = "-----BEGIN KEY-----\nAAAAbbbbCCCC\r\nDDDDeeeeFFFF\nab==\n"
     secrets = {"USER_TOKEN": "abcdefgh", "ADMIN_TOKEN": "abcdefgh-and-more", "MY_SECRET": key, "SHORT_TOKEN": "abc"}
@@ -80,21 +92,25 @@ BEFORE = PlannedStage("tokenize", "run", (), (), Policy())
 @pytest.mark.parametrize(
     ("stage", "by_why", "by_run"),
     [
-        (planned("echo an hour"), ["train:", "  an hour"], []),
+        (planned("echo an hour"), ["train:", "  an hour"], ["train:", "  an hour"]),
         (planned("echo an hour", "maybe", ("tokenize",)), ["train:", "  an hour"], ["train:", "  an hour"]),
         (planned("echo an hour", "restore", ("tokenize",)), [], []),
         (planned("echo an hour", "clean", ("tokenize",)), [], []),
         (planned("echo never", when=None), [], []),
         (planned("echo made", upstream=("tokenize",), makes_changes=True), [], ["train:", "  made"]),
-        (planned("sh -c 'echo $PARROTFLOW_STAGES_TO_DO'"), ["train:", "  tokenize train"], []),
+        (
+            planned("sh -c 'echo $PARROTFLOW_STAGES_TO_DO'"),
+            ["train:", "  tokenize train"],
+            ["train:", "  tokenize train"],
+        ),
         (
             planned(f"sh -c 'echo error: no answer; exit {EXIT_UNAVAILABLE}'"),
             ["warning: no answer; train may fail when its turn comes"],
-            [],
+            ["warning: no answer; train may fail when its turn comes"],
         ),
     ],
 )
-def test_why_checks_what_may_run_and_a_run_only_stages_that_others_run_before(
+def test_a_run_starts_the_checks_that_why_starts_and_those_that_make_changes(
     stage: PlannedStage, by_why: list[str], by_run: list[str]
 ) -> None:
     plan = Plan((BEFORE, stage))

@@ -115,7 +115,7 @@ def trained(folder: Path, number: int, name: str, steps: int, on_cpu: bool) -> R
     project.mkdir()
     (project / "data").symlink_to(DATA)
     (project / "requirements.lock").symlink_to(ROOT / "requirements.lock")
-    (project / "params.yaml").write_text(yaml.safe_dump({"train": section(run, steps, on_cpu)}), encoding="utf-8")
+    (project / "params.yaml").write_text(yaml.safe_dump(sections(run, steps, on_cpu)), encoding="utf-8")
     (project / "own.yaml").write_text(yaml.safe_dump(launch_settings(run, number, on_cpu)), encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment |= {"PARROTFLOW_LAUNCH": "own.yaml", "PARROTFLOW_COMPILE": "on" if run.compiled else "off"}
@@ -134,17 +134,18 @@ def trained(folder: Path, number: int, name: str, steps: int, on_cpu: bool) -> R
     return result
 
 
-def section(run: Run, steps: int, on_cpu: bool) -> dict[str, Any]:
-    """The `train` section of a run."""
+def sections(run: Run, steps: int, on_cpu: bool) -> dict[str, Any]:
+    """The sections that a training reads."""
     length = TINY["n_positions"] if on_cpu else run.sequence_length
-    values: dict[str, Any] = read_params_file(ROOT / "params.yaml")["train"]
+    params = read_params_file(ROOT / "params.yaml")
+    values: dict[str, Any] = params["train"]
     values |= {"model": (TINY if on_cpu else GPT2) | {"n_positions": length}, "sequence_length": length}
     values |= {"global_batch_size": 8192 // run.sequence_length, "attention": run.attention, "precision": run.precision}
-    values |= {"max_steps": steps, "log_every_steps": 5, "evaluate_every_steps": steps, "evaluation_sequences": 1}
-    values["checkpoint_every_steps"] = steps
+    values |= {"max_steps": steps, "evaluation_sequences": 1}
+    every = {"log_every_steps": 5, "evaluate_every_steps": steps, "checkpoint_every_steps": steps}
     values["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 5e-5}
     values["schedule"] |= {"warmup_steps": min(5, steps)}
-    return values
+    return {"train": values, "monitoring": params["monitoring"] | every}
 
 
 def launch_settings(run: Run, number: int, on_cpu: bool) -> dict[str, Any]:

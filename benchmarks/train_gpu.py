@@ -27,12 +27,13 @@ from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest
 from stages.runtime.launch import LaunchConfig, environment
-from stages.runtime.section import read_params_file
+from stages.runtime.section import read_params_file, read_section
 from stages.tokenize.encode import write_token_shard
 from stages.train.data.batches import MicroBatch
 from stages.train.hardware import MICRO_BATCH
 from stages.train.loop import StopSignal, Trainer
 from stages.train.model.build import padded_vocabulary
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
 
@@ -121,7 +122,7 @@ def gpt2_params(model: dict[str, Any], deterministic_micro_batch_size: int | Non
     """The project's recipe with AdamW and GPT-2's shape; a global batch that no micro-batch exceeds."""
     section = read_params_file(Path("params.yaml"))["train"]
     section |= {"model": model, "sequence_length": model["n_positions"], "precision": "bf16"}
-    section |= {"global_batch_size": 256, "trackers": []}
+    section["global_batch_size"] = 256
     section["deterministic_micro_batch_size"] = deterministic_micro_batch_size
     section["optimizer"] |= {"name": "adamw", "adamw_learning_rate": 6e-4}
     return TrainParams.model_validate(section)
@@ -133,7 +134,7 @@ def product_trainer(params: TrainParams, device: torch.device, compiled: bool) -
     for name, value in environment(launch).items():
         os.environ.setdefault(name, value)
     write_random_tokens(TOKENS / TRAIN, 2 * params.global_batch_size * params.sequence_length)
-    return compile_and_spread(set_up(params, StopSignal()), compiled)
+    return compile_and_spread(set_up(params, read_section("monitoring", MonitoringParams), StopSignal()), compiled)
 
 
 def write_random_tokens(folder: Path, tokens: int) -> None:

@@ -74,13 +74,14 @@ train:
   max_gradient_norm: 1.0
   precision: fp32
   gradient_checkpointing: false
+  evaluation_sequences: 6
+  export_steps: []
+monitoring:
   log_every_steps: 1
   evaluate_every_steps: 4
-  evaluation_sequences: 6
   checkpoint_every_steps: 3
   checkpoints_kept: 2
   milestone_every_steps: null
-  export_steps: []
   trackers: []
 evaluate: {context_length: null, stride: null, sets: {}, baselines: [], bootstrap_resamples: 200, seed: 0}
 generate:

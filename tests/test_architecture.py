@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 
 from flows.reproduce.environment import groups
@@ -146,12 +147,20 @@ def test_dvc_keeps_the_results_of_every_stage_but_publish_to_restore_them_elsewh
 def test_every_parameter_is_a_field_with_a_description_and_its_default_is_in_params_yaml_alone() -> None:
     values, models = read_params_file(ROOT / "params.yaml"), section_models(ROOT)
 
-    assert set(values) == set(models) == set(WITH_PARAMS)
+    assert set(values) == set(models) == {*WITH_PARAMS, "monitoring"}
     for stage, model in models.items():
         assert set(values[stage]) == set(model.model_fields)
         for name, field in model.model_fields.items():
             assert field.is_required(), f"{stage}.{name}"
             assert field.description, f"{stage}.{name}"
+
+
+def test_no_stage_depends_on_how_a_training_is_followed() -> None:
+    with Repo() as repo:
+        deps = [dep for stage in repo.index.stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
+
+    assert "train" in {key for dep in deps for key in dep.params}
+    assert not [key for dep in deps for key in dep.params if key.startswith("monitoring")]
 
 
 def test_the_lock_pins_versions_and_carries_no_addresses() -> None:

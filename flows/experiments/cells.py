@@ -153,8 +153,9 @@ def joined(by_axis: Mapping[str, Overrides]) -> Overrides:
 
 
 def cell_id(overrides: Overrides) -> str:
-    """A cell's id, derived from what it changes."""
-    content = json.dumps(overrides, sort_keys=True, separators=(",", ":"))
+    """A cell's id, derived from what it changes of the computation: how a training is followed does not count."""
+    computed = {key: value for key, value in overrides.items() if not key.startswith("monitoring.")}
+    content = json.dumps(computed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()[:ID_DIGITS]
 
 

@@ -1,7 +1,7 @@
 """Content keys: for each stage one hash of all that its result follows from. A run is current iff its keys are.
 
-A stage's key covers its command, the values that it reads of params.yaml, the files that no stage makes, its code, and
-the keys of the stages before it. Stages with equal keys compute the same.
+A stage's key covers its command, the values that it reads of params.yaml, the files that no stage makes, the code that
+it computes with, and the keys of the stages before it. Stages with equal keys compute the same.
 """
 
 import hashlib
@@ -128,7 +128,7 @@ def stage_keys(targets: Sequence[str]) -> dict[str, str]:
         if name not in keys:
             before = sorted(key(other) for other in graph.successors(stage) if is_computed(other))
             values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
-            files = dict(sources.of(stage))
+            files = {path: computing_sha256_in(Path(path)) or digest for path, digest in sources.of(stage)}
             text = json.dumps([name, stage.cmd, values, files, before], sort_keys=True, default=str)
             keys[name] = hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
         return keys[name]
@@ -138,6 +138,12 @@ def stage_keys(targets: Sequence[str]) -> dict[str, str]:
         for stage in _wanted(repo, targets):
             key(stage)
     return keys
+
+
+def computing_sha256_in(path: Path) -> str:
+    """The hash by which shards and checkpoints count too, if a file is the record of a stage's code; else empty."""
+    code = code_in(path) if path.parent == FOLDER else None
+    return code.computing_sha256 if code else ""
 
 
 def source_hashes(targets: Sequence[str]) -> dict[str, str]:

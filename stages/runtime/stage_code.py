@@ -57,6 +57,12 @@ class StageCode:
         """As it is in the file."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
+    @property
+    def computing_sha256(self) -> str:
+        """The hash of what the stage computes with: without `stages/runtime`, which only runs it."""
+        files = {file: digest for file, digest in self.files.items() if not file.startswith(RUNTIME)}
+        return hashlib.sha256(StageCode(files, self.libraries).text.encode()).hexdigest()
+
     def changes_to(self, new: "StageCode") -> list[str]:
         """What differs, in words: files and libraries."""
         return [
@@ -124,8 +130,8 @@ def code_of(module: str, root: Path = Path()) -> StageCode:
 
 @cache
 def computing_sha256(module: str, root: Path = ROOT) -> str:
-    """The hash of what the stage that a module belongs to computes with, read once in a process: its code without
-    `stages/runtime`, and its libraries. Shards, checkpoints and stored answers of another one are not used.
+    """The hash of what the stage that a module belongs to computes with, read once in a process. Shards, checkpoints
+    and stored answers of another one are not used, and a recorded cell runs again.
 
     Modules outside of `stages` and `flows`, as tests have, have an empty one. Raises ValueError for a module there that
     belongs to no stage, whose edits would not count.
@@ -137,9 +143,7 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
         if parts[0] in PACKAGES:
             raise ValueError(f"{module}: belongs to no stage, so its code would not be in the key; move it into one")
         return ""
-    code = code_of(stage, root)
-    computing = {file: digest for file, digest in code.files.items() if not file.startswith(RUNTIME)}
-    return hashlib.sha256(StageCode(computing, code.libraries).text.encode()).hexdigest()
+    return code_of(stage, root).computing_sha256
 
 
 def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:

@@ -31,6 +31,7 @@ from stages.train.launcher import (
     note_idle_devices,
 )
 from stages.train.model.build import build_config, source_folder
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.params import TrainParams
 
@@ -43,7 +44,7 @@ def main() -> None:
     require_devices(config)
     precision = describe_precision(params, config.device_type)
     check_batch(params, config)
-    check_trackers(params)
+    check_trackers(read_section("monitoring", MonitoringParams))
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)
     for store in (training, validation):
         check_store(store, params, TOKENIZER)

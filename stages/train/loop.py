@@ -26,6 +26,7 @@ from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.data.order import RowOrder, origins
 from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import Reporter, Validation, ValidationResult
 from stages.train.monitoring.throughput import Throughput, profiled
 from stages.train.optim.optimizers import Optimizers
@@ -77,6 +78,7 @@ class Setup:
 
     params: TrainParams
     """With the precision that the hardware means."""
+    monitoring: MonitoringParams
     accelerator: Accelerator
     store: TokenStore
     order: RowOrder
@@ -158,7 +160,7 @@ def train(
 
     Raises StoppedError after SIGTERM, UserError if a loss or the weights are NaN.
     """
-    params, steps = trainer.params, reporter.steps
+    params, monitoring, steps = trainer.params, trainer.monitoring, reporter.steps
     trainer.stop.listen()
     votes, measured = HostCopy(torch.zeros(())), None
     batches_by_step = groupby(trainer.micro_batches(steps), key=attrgetter("step"))
@@ -167,18 +169,18 @@ def train(
         if trainer.compiled and step == steps.start and len(steps) > 1:
             trainer.throughput.restart()
         done, last = step + 1, step + 1 == steps.stop
-        if done % params.log_every_steps == 0 or last:
+        if done % monitoring.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             routers = result.router_loss if trainer.eager.router_loss else None
             reporter.step(done, result.loss.item(), result.gradient_norm, routers)
-        if done % params.evaluate_every_steps == 0 or done == params.max_steps:
+        if done % monitoring.evaluate_every_steps == 0 or done == params.max_steps:
             with trainer.throughput.aside("evaluation"):
                 measured = validation.measure()
             reporter.validation(done, measured)
         # The votes of the step before: those of this one would have to be waited for.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
-        every = params.checkpoint_every_steps, params.milestone_every_steps or params.max_steps
+        every = monitoring.checkpoint_every_steps, monitoring.milestone_every_steps or params.max_steps
         kept = any(done % steps == 0 for steps in every) or done in params.export_steps
         due = done in segment if segment else kept or last or stopping
         if due:

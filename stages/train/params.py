@@ -10,13 +10,12 @@ from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.runtime.hub import ModelName
 from stages.runtime.section import FixedFile, Section
 from stages.train.data.mixture import Mixture
+from stages.train.monitoring.params import Positive
 from stages.train.optim.muon import Muon
 from stages.train.optim.settings import AdamW, Fraction, Precision
 
 AnyOptimizer: TypeAlias = AdamW | Muon
 """They are in `optim/`."""
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class Schedule(Section):
@@ -93,22 +92,10 @@ class TrainParams(Section):
     it fast (GPUs with bf16, CPUs with AMX), else fp32."""
     gradient_checkpointing: bool
     """Recompute activations in the backward pass: less memory, about a third more compute."""
-    log_every_steps: Positive
-    """Steps between two points of the training curves."""
-    evaluate_every_steps: Positive
-    """Steps between two evaluations on held-out sequences."""
     evaluation_sequences: Positive
     """Held-out sequences of each evaluation during training."""
-    checkpoint_every_steps: Positive
-    """Steps between two checkpoints; a crash loses at most that many."""
-    checkpoints_kept: Positive
-    """How many of the newest checkpoints are kept."""
-    milestone_every_steps: Positive | None
-    """Steps between two checkpoints that are never deleted; null: only the newest are kept."""
     export_steps: list[Positive]
     """After these steps the model is also written as `model/step-N`, loadable."""
-    trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
-    """Where to follow the run besides reports/curves."""
 
     @property
     def tokens(self) -> int:

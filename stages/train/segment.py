@@ -46,6 +46,7 @@ from stages.train.checkpoint.mirror import MIRROR
 from stages.train.checkpoint.resume import LIBRARIES, changes_since, fingerprint, identity
 from stages.train.hardware import MICRO_BATCH
 from stages.train.launcher import launch
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 
 EXIT_DIFFERENT = 3
@@ -141,7 +142,7 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     if first and first not in kept:
         raise UserError(
             f"--from {first}: its checkpoint is no longer in {folder}, {usable} are "
-            "(train.milestone_every_steps and train.checkpoints_kept keep more)"
+            "(monitoring.milestone_every_steps and monitoring.checkpoints_kept keep more)"
         )
     for session in execution.sessions:
         if session.first_step <= first + 1 and last <= session.last_step:
@@ -166,11 +167,14 @@ def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
     require_locked(*LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update={"precision": segment.session.precision})
     check_run(segment, params)
-    kept: dict[str, Any] = {"checkpoints_kept": 1, "milestone_every_steps": None, "export_steps": []}
-    params = params.model_copy(update=kept | {"trackers": [], "evaluate_every_steps": params.max_steps})
+    params = params.model_copy(update={"export_steps": []})
+    kept: dict[str, Any] = {"checkpoints_kept": 1, "milestone_every_steps": None}
+    monitoring = read_section("monitoring", MonitoringParams).model_copy(
+        update=kept | {"trackers": [], "evaluate_every_steps": params.max_steps}
+    )
     STATE_DIR.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
-        link_inputs(segment, params, Path(scratch))
+        link_inputs(segment, params, monitoring, Path(scratch))
         execute_as_recorded(segment, Path(scratch))
         os.environ.update(settings)
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
@@ -203,12 +207,13 @@ def check_run(segment: Segment, params: TrainParams) -> None:
             raise UserError(f"{segment.start}: {problem}")
 
 
-def link_inputs(segment: Segment, params: TrainParams, scratch: Path) -> None:
-    """Give the temporary project the parameters, and link this one's inputs and the checkpoints that it starts from."""
+def link_inputs(segment: Segment, params: TrainParams, monitoring: MonitoringParams, scratch: Path) -> None:
+    """Write the parameters into the temporary project, and link its inputs and the checkpoint that it starts from."""
     for path in Path().absolute().iterdir():
         if path.name not in (*map(str, RESULTS), PARAMS_FILE.name):
             (scratch / path.name).symlink_to(path)
-    (scratch / PARAMS_FILE).write_text(yaml.safe_dump({"train": params.model_dump(mode="json")}), encoding="utf-8")
+    values = {"train": params.model_dump(mode="json"), "monitoring": monitoring.model_dump(mode="json")}
+    (scratch / PARAMS_FILE).write_text(yaml.safe_dump(values), encoding="utf-8")
     run = scratch / CHECKPOINTS / segment.record.fingerprint
     run.mkdir(parents=True)
     if segment.start:

@@ -34,6 +34,7 @@ from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
 from stages.train.model.attention import use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import TRACKERS, Reporter, Validation, start_trackers
 from stages.train.monitoring.results import describe_session, write_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
@@ -54,14 +55,14 @@ def main() -> None:
     """Train in one process."""
     follow_command()
     stop = StopSignal()
-    setup = set_up(read_section("train", TrainParams), stop)
+    setup = set_up(read_section("train", TrainParams), read_section("monitoring", MonitoringParams), stop)
     params, accelerator = setup.params, setup.accelerator
     compiled = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 
     held_out = TokenStore(TOKENS / VALIDATION)
     run = run_identity(params, accelerator, [setup.store, held_out])
     name = fingerprint(run)
-    checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params)
+    checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, setup.monitoring)
     progress = resume(checkpoints, setup.eager, setup.optimizers, run)
     trainer = compile_and_spread(setup, compiled)
     checkpoints.history.sessions.append(describe_session(trainer, progress.step + 1))
@@ -70,7 +71,7 @@ def main() -> None:
     steps = range(progress.step, segment[-1] if segment else params.max_steps)
     if segment and steps.start != segment[0]:
         raise UserError(f"the checkpoint of step {segment[0]} cannot be continued by these parameters")
-    start_trackers(params, accelerator, name, steps.start)
+    start_trackers(setup.monitoring, params, accelerator, name, steps.start)
     trainer.throughput.began = time.perf_counter()
     reporter = Reporter(params, steps, trainer.throughput, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
@@ -89,13 +90,13 @@ def main() -> None:
     raise SystemExit(0)
 
 
-def set_up(params: TrainParams, stop: StopSignal) -> Setup:
+def set_up(params: TrainParams, monitoring: MonitoringParams, stop: StopSignal) -> Setup:
     """Join the other processes, if there are any; then data, model and optimizers. Every process calls this."""
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
     accelerator = Accelerator(
         mixed_precision="no",
-        log_with=params.trackers or None,
+        log_with=monitoring.trackers or None,
         project_dir=TRACKERS,
         kwargs_handlers=[PROCESS_GROUP],
     )
@@ -118,7 +119,7 @@ def set_up(params: TrainParams, stop: StopSignal) -> Setup:
         use_flex_attention(eager.model)
     micro_batch = micro_batch_size(params, accelerator, eager)
     optimizers = build_optimizers(eager.model, params.optimizer, params.precision)
-    return Setup(params, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)
+    return Setup(params, monitoring, accelerator, store, order, eager, optimizers, micro_batch, throughput, stop)
 
 
 def build(params: TrainParams, accelerator: Accelerator, vocabulary: Manifest) -> CausalLoss:

@@ -114,7 +114,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "deploy", folder / "deploy")
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/bin/activate").write_text(f"export PATH={Path(sys.executable).parent}:$PATH\n")
-    lengths = {"train__max_steps": STEPS, "train__checkpoint_every_steps": 10, "train__evaluate_every_steps": STEPS}
+    lengths = {
+        "train__max_steps": STEPS,
+        "monitoring__checkpoint_every_steps": 10,
+        "monitoring__evaluate_every_steps": STEPS,
+    }
     write_params(folder, *SECTIONS, **lengths)
     repro(folder, "tokenize")
     return folder

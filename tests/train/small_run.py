@@ -29,6 +29,7 @@ from stages.tokenize.encode import smallest_dtype, write_token_shard
 from stages.tokenizer.train import save_trained
 from stages.train import worker
 from stages.train.loop import Trainer
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 from tests.small_project import ROOT, SECTIONS, changed
 
@@ -39,13 +40,20 @@ COMMAND = (sys.executable, "-m", "stages.train")
 
 
 def params(**changes: Any) -> dict[str, Any]:
-    """The section with some values changed: `optimizer__name="adamw"` sets optimizer.name."""
+    """The section `train` with some values changed: `optimizer__name="adamw"` sets optimizer.name."""
     return changed(SECTIONS["train"], **changes)
 
 
+def monitoring(**changes: Any) -> MonitoringParams:
+    """The section `monitoring` with some values changed."""
+    return MonitoringParams.model_validate(SECTIONS["monitoring"] | changes)
+
+
 def write_params(folder: Path, **changes: Any) -> None:
-    """Write params.yaml."""
-    (folder / "params.yaml").write_text(yaml.safe_dump({"train": params(**changes)}), encoding="utf-8")
+    """Write params.yaml: each change goes to the section that has such a parameter."""
+    own = {name: changes.pop(name) for name in SECTIONS["monitoring"] if name in changes}
+    sections = {"train": params(**changes), "monitoring": monitoring(**own).model_dump(mode="json")}
+    (folder / "params.yaml").write_text(yaml.safe_dump(sections), encoding="utf-8")
 
 
 def write_store(

@@ -25,7 +25,7 @@ from stages.train.parallel import PROCESS_GROUP, blocks, full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
 from tests.train.models import MODELS, vocabulary
-from tests.train.small_run import EPSILON, params, require_equal_to_rounding, run_workers, write_project
+from tests.train.small_run import EPSILON, monitoring, params, require_equal_to_rounding, run_workers, write_project
 
 STEPS = 3
 
@@ -94,7 +94,7 @@ def train_all(runs: list[Run]) -> None:
         torch.compile = without_code
         torch._dynamo.reset()
         counters.clear()
-        setup = set_up(run.values, StopSignal())
+        setup = set_up(run.values, monitoring(), StopSignal())
         trainer = compile_and_spread(setup, run.compiled)
         if run.processes > 1:
             assert timeouts() == {PROCESS_GROUP.timeout}

@@ -88,7 +88,7 @@ def message() -> str:
         ),
         (
             {"trackers": ["mlflow"]},
-            "params.yaml: train.trackers: `mlflow` is not installed; `pip install mlflow`, or take it off the list",
+            "params.yaml: monitoring.trackers: `mlflow` is not installed; `pip install mlflow`, or remove it",
         ),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_segment_that_cannot_be_checked_is_refused_with_the_steps_that_can(pro
     assert "3, 6, 9, 12" in check(project, 6, 11, CANNOT)
     assert "of those that it has 0, 6, 9, 12 are kept" in check(project, 5, 12, CANNOT)
     pruned = check(project, 3, 12, CANNOT)
-    assert "0, 6, 9, 12 are (train.milestone_every_steps and train.checkpoints_kept keep more)" in pruned
+    assert "0, 6, 9, 12 are (monitoring.milestone_every_steps and monitoring.checkpoints_kept keep more)" in pruned
     assert "a segment goes from a step to a later one" in check(project, 9, 9, CANNOT)
     (project / TRAIN_EXECUTION).unlink()
     assert "holds no record" in check(project, 9, 12, CANNOT)
@@ -207,15 +207,16 @@ def test_the_segments_that_the_documentation_names_are_there_after_the_default_j
 ) -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md")))
     named = re.findall(r"(?:--segment |segment --from )(\d+)(?:-| --to )(\d+)", pages)
-    train = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["train"]
-    steps = [*range(train["checkpoint_every_steps"], train["max_steps"], train["checkpoint_every_steps"])]
+    values = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    train, every = values["train"], values["monitoring"]["checkpoint_every_steps"]
+    steps = [*range(every, train["max_steps"], every)]
     steps.append(train["max_steps"])
     session = change_record(finished).sessions[0].model_copy(update={"last_step": train["max_steps"]})
     recorded = change_record(finished).model_copy(
         update={"checkpoints": dict.fromkeys(steps, ""), "sessions": [session]}
     )
     recorded.write(tmp_path / "execution.json")
-    for step in steps[-train["checkpoints_kept"] :]:
+    for step in steps[-values["monitoring"]["checkpoints_kept"] :]:
         (tmp_path / f"step-{step:08d}").mkdir()
 
     assert len(named) >= 3

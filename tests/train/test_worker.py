@@ -24,7 +24,7 @@ from stages.train.parallel import full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import set_up
 from tests.train.models import MODELS
-from tests.train.small_run import params, run_workers, write_project
+from tests.train.small_run import monitoring, params, run_workers, write_project
 
 
 def values_of(model: str) -> TrainParams:
@@ -35,7 +35,7 @@ def set_up_all() -> None:
     """In each process of a launch."""
     for name in ("gpt2", "llama", "qwen3_moe"):
         with patch.object(worker, "build_model", wraps=build_model) as built:
-            setup = set_up(values_of(name), StopSignal())
+            setup = set_up(values_of(name), monitoring(), StopSignal())
         assert built.call_count == (1 if setup.accelerator.is_main_process else 0)
         weights = full_weights(setup.eager.model)
         buffers = {key: value.clone() for key, value in setup.eager.model.named_buffers()}

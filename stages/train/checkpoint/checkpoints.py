@@ -51,6 +51,7 @@ from stages.train.checkpoint.manifest import (
     write_manifest,
 )
 from stages.train.checkpoint.mirror import Mirror
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import CurveFiles
 from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import PROCESS_GROUP, count, on_main, uses_fsdp
@@ -63,12 +64,15 @@ SHARED_WITHIN_SECONDS = 10.0
 class Checkpoints:
     """The checkpoints of one run, in a folder of its own."""
 
-    def __init__(self, folder: Path, accelerator: Accelerator, params: TrainParams) -> None:
+    def __init__(
+        self, folder: Path, accelerator: Accelerator, params: TrainParams, monitoring: MonitoringParams
+    ) -> None:
         """Raises UserError if another run writes to the folder, or not all processes see it."""
         self.folder = folder
         self.history = History()
         self.accelerator = accelerator
         self.params = params
+        self.monitoring = monitoring
         self.mirror = Mirror(folder.name)
         self._lock: IO[str] | None = None
         on_main(accelerator, self._prepare)
@@ -185,9 +189,9 @@ class Checkpoints:
         partial_path.rename(path)
         flush_to_disk(self.folder)
         self.history.contents.update(history.contents)
-        exported, every = set(map(self.path, self.params.export_steps)), self.params.milestone_every_steps
+        exported, every = set(map(self.path, self.params.export_steps)), self.monitoring.milestone_every_steps
         # A later one is damaged: it does not count among those kept, and is replaced when its step is reached.
-        for old in [done for done in self._all() if done <= path][: -self.params.checkpoints_kept]:
+        for old in [done for done in self._all() if done <= path][: -self.monitoring.checkpoints_kept]:
             if old not in exported and (every is None or step_of(old) % every):
                 shutil.rmtree(old, ignore_errors=True)
         self.mirror.push([*sorted(done for done in exported if done < path and done.is_dir()), path])

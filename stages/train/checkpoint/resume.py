@@ -38,10 +38,6 @@ from stages.train.params import TrainParams
 
 LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 
-KEPT_OR_SHOWN = {"checkpoint_every_steps", "checkpoints_kept", "milestone_every_steps", "export_steps", "trackers"}
-KEPT_OR_SHOWN |= {"log_every_steps", "evaluate_every_steps"}
-"""Parameters that change what is kept or shown, not what is computed. The curves hold what was logged."""
-
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     """Everything that the weights depend on, by name. Raises UserError if there is nothing at `start_from`."""
@@ -52,7 +48,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
     elif params.start_model:
         start = {"start_from": source_sha256(params.start_model)}
     return start | {
-        "train": params.model_dump(mode="json", exclude=KEPT_OR_SHOWN),
+        "train": params.model_dump(mode="json", exclude={"export_steps"}),
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "vocabulary": vocabulary_sha256(),
         "library": {name: pins[name][1] for name in LIBRARIES},

@@ -32,6 +32,7 @@ from stages.runtime.stage import run_stage
 from stages.train.data.order import describe, open_order
 from stages.train.hardware import resolve_precision, should_compile
 from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
 from stages.train.optim.settings import Precision, build_optimizers
@@ -61,7 +62,7 @@ def main() -> None:
     if forecast:
         print("\n".join(forecast.lines), flush=True)
     if arguments.check:
-        check_trackers(params)
+        check_trackers(check_section("monitoring", values.get("monitoring"), MonitoringParams))
         for line in mixture_lines(params):
             print(line)
     if forecast and arguments.check:

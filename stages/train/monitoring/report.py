@@ -29,6 +29,7 @@ from stages.runtime.section import flatten
 from stages.train.data.batches import Integers, pack, read_rows
 from stages.train.data.order import epoch_order
 from stages.train.model.loss import CausalLoss
+from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import Throughput
 from stages.train.params import TrainParams
 
@@ -201,19 +202,22 @@ PROJECT = "parrotflow"
 TRACKERS = Path(".parrotflow/trackers")
 
 
-def check_trackers(params: TrainParams) -> None:
+def check_trackers(monitoring: MonitoringParams) -> None:
     """Raise UserError if a tracker's package is not installed."""
-    for name in params.trackers:
+    for name in monitoring.trackers:
         packages = ("tensorboard", "tensorboardX") if name == "tensorboard" else (name,)
         if not any(map(find_spec, packages)):
             raise UserError(
-                f"params.yaml: train.trackers: `{name}` is not installed; `pip install {name}`, or take it off the list"
+                f"params.yaml: monitoring.trackers: `{name}` is not installed; `pip install {name}`, or remove it"
             )
 
 
-def start_trackers(params: TrainParams, accelerator: Accelerator, run: str, step: int) -> None:
-    """Start those that the parameters name for the run of that name, from `step` on; `accelerator.log` then records."""
-    if not params.trackers:
+def start_trackers(
+    monitoring: MonitoringParams, params: TrainParams, accelerator: Accelerator, run: str, step: int
+) -> None:
+    """Start the trackers for the run of that name, from `step` on; `accelerator.log` then sends them values."""
+    names = monitoring.trackers
+    if not names:
         return
     # A folder per run: TensorBoard would show the points of two runs in one folder as one curve.
     accelerator.project_configuration.logging_dir = str(TRACKERS / run)
@@ -233,4 +237,4 @@ def start_trackers(params: TrainParams, accelerator: Accelerator, run: str, step
         (TRACKERS / run).mkdir(parents=True, exist_ok=True)
         accelerator.init_trackers(PROJECT, config=config, init_kwargs=settings)
     except Exception as error:  # each tracker fails to log in in its own way
-        raise UserError(f"params.yaml: train.trackers = {params.trackers}: could not start: {error}") from error
+        raise UserError(f"params.yaml: monitoring.trackers = {names}: could not start: {error}") from error

@@ -40,6 +40,14 @@ def test_a_level_or_a_seed_that_is_added_leaves_the_ids_of_the_other_cells(tmp_p
     assert {cell.name for cell in before} < {cell.name for cell in after}
 
 
+def test_how_a_training_is_followed_leaves_the_ids_of_all_cells(tmp_path: Path) -> None:
+    _, before = small_experiment(tmp_path)
+    _, after = small_experiment(tmp_path, base={"monitoring.evaluate_every_steps": 5})
+
+    assert [cell.id for cell in after] == [cell.id for cell in before]
+    assert all(cell.overrides["monitoring.evaluate_every_steps"] == 5 for cell in after)
+
+
 def test_a_parameter_with_its_values_is_short_for_levels_which_may_be_called_by_numbers(tmp_path: Path) -> None:
     widths = {"caption": "", "axis": "width", "baseline": 1, "metrics": ["loss"]}
     experiment, cells = small_experiment(tmp_path, axes={"width": {"param": "model.width", "values": [1, 2]}},

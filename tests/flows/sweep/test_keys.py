@@ -22,7 +22,7 @@ TEMPLATED = DVC_YAML.replace("cat source.txt source.txt", "echo ${model.width} $
     "deps: [train.py,", "deps: [train.py, data/code/make.json,"
 )
 CODE = "  code: {cmd: python -m stages.code, deps: [requirements.lock, stages], outs: [data/code]}\n"
-OWN, OTHER = Path("stages/make/own.py"), Path("stages/other/__main__.py")
+OWN, OTHER, RUNS_IT = Path("stages/make/own.py"), Path("stages/other/__main__.py"), Path("stages/runtime/started.py")
 
 
 @pytest.fixture
@@ -30,9 +30,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One with values of params.yaml and of another file in a command, and a stage that depends on code."""
     folder = make_sweep(tmp_path / "toy", "vars: [machine.yaml]\n" + TEMPLATED + CODE)
     (folder / "machine.yaml").write_text("host: {name: h}\n")
-    for module in (OWN, OWN.with_name("__main__.py"), OTHER):
+    for module in (OWN, OWN.with_name("__main__.py"), OTHER, RUNS_IT):
         (folder / module).parent.mkdir(parents=True, exist_ok=True)
-        (folder / module).write_text("import stages.make.own\n" if module.stem == "__main__" else "import numpy\n")
+        (folder / module).write_text(
+            "import stages.make.own, stages.runtime.started\n" if module.stem == "__main__" else "import numpy\n"
+        )
     (folder / "requirements.lock").write_text("numpy==1.0\nrich==1.0\n")
     (folder / ".gitignore").write_text("/.parrotflow/\n/data/\n")
     commit(folder)
@@ -76,6 +78,7 @@ def test_a_key_changes_with_all_that_a_result_follows_from_and_with_nothing_else
     assert changed_by(project, "source.txt", "new\n") == every
     assert changed_by(project, OWN, "import numpy  # a comment\n") == set()
     assert changed_by(project, OTHER, "X = 1\n") == set()
+    assert changed_by(project, RUNS_IT, "import numpy\nX = 1\n") == set()
     assert changed_by(project, OWN, "import numpy\nX = 1\n") == {"train"}
     assert changed_by(project, "requirements.lock", "numpy==1.0\nrich==2.0\n") == set()
     assert changed_by(project, "requirements.lock", "numpy==2.0\nrich==2.0\n") == {"train"}

@@ -26,7 +26,7 @@ from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.models import vocabulary
-from tests.train.small_run import copy_of, params, run_workers, swap_two_tokens, write_params, write_project
+from tests.train.small_run import copy_of, monitoring, params, run_workers, swap_two_tokens, write_params, write_project
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "checkpoint_every_steps": 3, "evaluate_every_steps": 3}
 SIX: dict[str, Any] = CONSTANT | {"max_steps": 6}
@@ -59,12 +59,13 @@ def newest(project: Path) -> Path:
 
 def checkpoints_of(run: Path) -> Checkpoints:
     """The checkpoints of a run's folder, in this process."""
-    return Checkpoints(run, Accelerator(cpu=True), TrainParams.model_validate(params(**SIX)))
+    values = TrainParams.model_validate(params(schedule__name="constant", max_steps=6))
+    return Checkpoints(run, Accelerator(cpu=True), values, monitoring())
 
 
 def made(**changes: Any) -> tuple[CausalLoss, Optimizers]:
     """A model and its optimizers, for a checkpoint to be loaded into."""
-    values = TrainParams.model_validate(params(**SIX, **changes))
+    values = TrainParams.model_validate(params(schedule__name="constant", max_steps=6, **changes))
     model = CausalLoss(build_model(values, vocabulary()), values)
     return model, build_optimizers(model.model, values.optimizer, values.precision)
 

@@ -20,7 +20,7 @@ from stages.train.monitoring.report import (
     start_trackers,
 )
 from stages.train.params import TrainParams
-from tests.train.small_run import params, run_workers, stopped_at, write_project
+from tests.train.small_run import monitoring, params, run_workers, stopped_at, write_project
 
 
 def test_the_time_that_remains_follows_from_the_steps_of_this_start() -> None:
@@ -72,9 +72,10 @@ def test_a_run_that_starts_again_within_a_second_writes_a_file_of_its_own_and_an
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "time", lambda: 1.7e9)
-    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
+    own, section = monitoring(trackers=["tensorboard"]), TrainParams.model_validate(params())
     for run_name, step in (("run", 0), ("run", 4), ("other", 0)):
-        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), run_name, step)
+        accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS)
+        start_trackers(own, section, accelerator, run_name, step)
     folders = [path.parent for path in TRACKERS.glob(f"*/{PROJECT}/events.out.tfevents.*")]
     assert sorted(folder.parent.name for folder in folders) == ["other", "run", "run"]
 
@@ -92,6 +93,6 @@ def test_a_tracker_that_cannot_start_is_named_with_its_reason(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     TRACKERS.parent.mkdir()
     TRACKERS.write_text("a file stands where its folder should", encoding="utf-8")
-    section = TrainParams.model_validate(params(trackers=["tensorboard"]))
-    with pytest.raises(UserError, match=r"train\.trackers = \['tensorboard'\]: could not start: "):
-        start_trackers(section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", 0)
+    own, section = monitoring(trackers=["tensorboard"]), TrainParams.model_validate(params())
+    with pytest.raises(UserError, match=r"monitoring\.trackers = \['tensorboard'\]: could not start: "):
+        start_trackers(own, section, Accelerator(cpu=True, log_with="tensorboard", project_dir=TRACKERS), "run", 0)

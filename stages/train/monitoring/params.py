@@ -1,0 +1,30 @@
+"""The `monitoring` section of params.yaml: how a training is followed and saved, not what it computes.
+
+No stage lists it in dvc.yaml, so a change reruns nothing, and no model card or revision names it. The next training
+reads it, and one that continues takes the new values.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stages.runtime.section import Section
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class MonitoringParams(Section):
+    """HOW a training is followed and saved: the weights do not depend on it."""
+
+    log_every_steps: Positive
+    """Steps between two points of the training curves."""
+    evaluate_every_steps: Positive
+    """Steps between two evaluations on held-out sequences."""
+    checkpoint_every_steps: Positive
+    """Steps between two checkpoints; a crash loses at most that many."""
+    checkpoints_kept: Positive
+    """How many of the newest checkpoints are kept."""
+    milestone_every_steps: Positive | None
+    """Steps between two checkpoints that are never deleted; null: only the newest are kept."""
+    trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
+    """Services that show the run, besides reports/curves."""

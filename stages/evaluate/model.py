@@ -41,14 +41,14 @@ def open_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
-def open_model(folder: Path) -> PreTrainedModel:
-    """The model in float32 for inference, on a GPU if there is one.
+def open_model(folder: Path, device: str = "") -> PreTrainedModel:
+    """The model in float32 for inference, on a GPU if there is one; on the device `meta` its weights are not read.
 
     Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
     """
     weight_files(folder)
     # Not `cuda`, which transformers takes for the first GPU of the machine.
-    device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+    device = device or (f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -64,7 +64,8 @@ def open_model(folder: Path) -> PreTrainedModel:
     model: PreTrainedModel
     model, info = loaded
     require_weights(str(folder), info)
-    _require_causal(folder, model)
+    if device != "meta":
+        _require_causal(folder, model)
     return model
 
 

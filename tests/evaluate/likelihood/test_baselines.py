@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from stages.evaluate.__main__ import main
+from stages.evaluate.likelihood.check import main as check
 from stages.evaluate.likelihood.documents import WindowSizes, validation_split
 from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import ScoredModel, baseline_models, require_finite
@@ -119,6 +121,18 @@ def test_what_is_no_model_is_refused_by_its_own_parameter(project: Path, changes
     with pytest.raises(UserError) as caught:
         evaluated(project, **changes)
     assert str(caught.value) == f"params.yaml: {message}"
+
+
+def test_a_folder_that_lacks_a_weight_is_refused_before_the_run(project: Path) -> None:
+    write_byte_model(project / "bytes")
+    write_sections(project, evaluate__baselines=["bytes", "to/be/made"])
+    check()
+
+    weights = project / "bytes/model.safetensors"
+    save_file({name: value for name, value in load_file(weights).items() if "ln_f" not in name}, weights)
+
+    with pytest.raises(UserError, match=r"^bytes: weights are missing: transformer\.ln_f\.bias, "):
+        check()
 
 
 def test_a_model_that_does_not_know_an_id_of_its_tokenizer_is_refused(project: Path) -> None:

@@ -22,8 +22,6 @@ class ReproduceOptions:
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
     this_environment: bool = False
     """Compute with this interpreter although its versions are not the locked ones."""
-    set: list[str] = field(default_factory=list)
-    """An execution setting other than the recorded one, e.g. OMP_NUM_THREADS=4; may be given several times."""
     token: list[str] = field(default_factory=list)
     """A variable of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; no other with a secret reaches
     them. May be given several times."""
@@ -44,10 +42,3 @@ class ReproduceOptions:
         if not (first.isdecimal() and last.isdecimal()):
             raise UserError(f"--segment {self.segment}: expected FROM-TO in steps, e.g. 0-100")
         return int(first), int(last)
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Name -> value of each `set`. Raises UserError if one is not NAME=VALUE."""
-        if wrong := [setting for setting in self.set if "=" not in setting]:
-            raise UserError(f"--set {wrong[0]}: expected NAME=VALUE")
-        return dict(setting.partition("=")[::2] for setting in self.set)

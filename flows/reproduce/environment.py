@@ -190,24 +190,14 @@ def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, 
 
 
 def environment_of(
-    revision: RecordedRevision,
-    interpreter: Interpreter,
-    checkout: Path,
-    settings: Mapping[str, str],
-    granted: Collection[str],
+    revision: RecordedRevision, interpreter: Interpreter, checkout: Path, granted: Collection[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The variables for the stages, and a line for each recorded fact that this machine lacks or the user changes."""
+    """Return the variables for the stages, and a line for each recorded fact that this machine lacks."""
     values = neutral_environment(interpreter, checkout, granted)
-    sessions = revision.execution.sessions if revision.execution else []
-    if not sessions:
-        notes = ["the record does not say how the training was executed: this machine's defaults are used"]
-    else:
-        recorded, notes = settings_for(sessions[0], interpreter.machine, revision.work)
-        values |= recorded
-    for name, value in settings.items():
-        notes.append(f"as asked: {name}={value} (recorded: {values.get(name, 'not set')})")
-        values[name] = value
-    return values, notes
+    if revision.execution is None or not revision.execution.sessions:
+        return values, ["the record does not say how the training was executed: this machine's defaults are used"]
+    recorded, notes = settings_for(revision.execution.sessions[0], interpreter.machine, revision.work)
+    return values | recorded, notes
 
 
 def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str]) -> dict[str, str]:

@@ -41,7 +41,6 @@ class Prepared(BaseModel):
 
     index: str
     """sha256 of the revision's index."""
-    settings: dict[str, str]
     from_scratch: bool
     python: str
     """Its version."""
@@ -60,7 +59,7 @@ def reproduce(request: ReproduceOptions) -> int:
     """
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
-    settings, steps = request.settings, request.steps
+    steps = request.steps
     work = work_folder(request.revision, request.folder)
     with only_reproduction_in(work):
         revision = open_revision(request.revision, work)
@@ -71,14 +70,14 @@ def reproduce(request: ReproduceOptions) -> int:
         say("signature", signature)
         checkout = check_out(revision)
         interpreter, restored = prepare(request, revision, checkout, signature)
-        environment, notes = environment_of(revision, interpreter, checkout, settings, request.token)
+        environment, notes = environment_of(revision, interpreter, checkout, request.token)
         say("execution", describe_execution(revision, interpreter))
         for note in notes:
             say("", f"note: {note}")
 
         if steps is not None:
             run_stages(revision.data_stages, checkout, environment)
-            return check_segment(request, steps, revision, interpreter.python, checkout, environment)
+            return check_segment(steps, revision, interpreter.python, checkout, environment)
         run_stages(list(revision.stages), checkout, environment)
         verdict = judge(revision, checkout, restored, interpreter.different)
         print("\n".join(verdict_lines(verdict)), flush=True)
@@ -137,7 +136,6 @@ def prepare(
     say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
     now = Prepared(
         index=file_sha256(revision.folder / PROVENANCE),
-        settings=request.settings,
         from_scratch=request.from_scratch,
         python=interpreter.machine.python,
         different=interpreter.different,
@@ -146,8 +144,8 @@ def prepare(
     )
     if before is not None and before != now:
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with another revision or other options (--set, "
-            "--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
+            f"{revision.work}: the reproduction there was begun with another revision or other options "
+            "(--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
         )
     if not {*computed} <= {*now.computed}:  # an earlier segment needed less; data that was computed stays computed
         restored = bring_data(revision, checkout, computed, request.token, from_scratch=not restored)
@@ -190,21 +188,15 @@ def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None
 
 
 def check_segment(
-    request: ReproduceOptions,
-    steps: tuple[int, int],
-    revision: RecordedRevision,
-    python: Path,
-    checkout: Path,
-    environment: Mapping[str, str],
+    steps: tuple[int, int], revision: RecordedRevision, python: Path, checkout: Path, environment: Mapping[str, str]
 ) -> int:
     """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code."""
     assert revision.execution is not None  # `require_recorded` has looked
     checkpoints = (CHECKPOINTS / revision.execution.fingerprint).absolute()
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
-    asked = [part for name, value in request.settings.items() for part in ("--set", f"{name}={value}")]
     first, last = map(str, steps)
     trainer = str(revision.stages[str(revision.training)]["cmd"]).split()[-1]  # the checker is a module of its package
-    command = ["-m", f"{trainer}.segment", "--from", first, "--to", last, *files, *asked]
+    command = ["-m", f"{trainer}.segment", "--from", first, "--to", last, *files]
     return run_python(python, command, checkout, environment)
 
 

@@ -108,13 +108,10 @@ def main() -> None:
     parser.add_argument("--to", type=int, required=True, dest="stop", help="step of a later recorded checkpoint")
     parser.add_argument("--record", type=Path, default=TRAIN_EXECUTION, help="how the run was executed")
     parser.add_argument("--checkpoints", type=Path, help=f"the run's folder of checkpoints; default: {CHECKPOINTS}/RUN")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="another setting than recorded"
-    )
     arguments = parser.parse_args()
     began = time.monotonic()
     segment = plan(arguments.record, arguments.checkpoints, arguments.start, arguments.stop)
-    found = recompute(segment, dict(setting.partition("=")[::2] for setting in arguments.set))
+    found = recompute(segment)
     equal = print_comparison(segment, found)
     verdict = "equal" if equal else "different"
     outcome = "lead to the recorded state, bit for bit" if equal else "do not lead to the recorded state"
@@ -159,11 +156,8 @@ def listed(steps: list[int]) -> str:
     return ", ".join(map(str, steps)) or "none"
 
 
-def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
-    """Train the segment in a temporary project; `settings` are environment variables that override the recorded ones.
-
-    Raises UserError if the steps cannot be computed.
-    """
+def recompute(segment: Segment) -> SegmentResult:
+    """Train the segment in a temporary project. Raises UserError if the steps cannot be computed."""
     require_locked(*LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update={"precision": segment.session.precision})
     check_run(segment, params)
@@ -176,7 +170,6 @@ def recompute(segment: Segment, settings: dict[str, str]) -> SegmentResult:
     with tempfile.TemporaryDirectory(prefix="segment-", dir=STATE_DIR.absolute()) as scratch:
         link_inputs(segment, params, monitoring, Path(scratch))
         execute_as_recorded(segment, Path(scratch))
-        os.environ.update(settings)
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
         with chdir(scratch):
             code = launch(launch_config())

@@ -22,7 +22,7 @@ from tests.train.small_run import copy_of, run_workers, start, stopped_at, write
 EQUAL, DIFFERENT, CANNOT = 0, 3, 2
 
 Check = Callable[..., str]
-"""(project, first step, last step, expected exit code, options) -> what the command prints."""
+"""(project, first step, last step, expected exit code) -> what the command prints."""
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
         run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **recorded_launch(config))
         return int(given.read_text(encoding="utf-8"))
 
-    def run_check(folder: Path, first: int, last: int, code: int, *options: str) -> str:
+    def run_check(folder: Path, first: int, last: int, code: int) -> str:
         capfd.readouterr()
         with monkeypatch.context() as patched:
             patched.chdir(folder)
             patched.setattr(os, "environ", os.environ.copy())
             patched.setenv("PARROTFLOW_LAUNCH", "cpu")
-            patched.setattr(sys, "argv", ["segment", "--from", str(first), "--to", str(last), *options])
+            patched.setattr(sys, "argv", ["segment", "--from", str(first), "--to", str(last)])
             patched.setattr(segment, "launch", launch)
             with pytest.raises((SystemExit, UserError)) as ended:
                 segment.main()
@@ -151,15 +151,6 @@ def test_a_segment_lies_within_a_session_and_is_computed_as_that_was(tmp_path: P
     said = check(project, 3, 9, CANNOT)
 
     assert "--from 3 --to 9: no single session executed these steps; the run was executed as 0-6, 6-9: " in said
-
-
-def test_another_setting_than_recorded_is_listed(project: Path, check: Check) -> None:
-    said = check(project, 9, 12, DIFFERENT, "--set", "PARROTFLOW_MICRO_BATCH=3")
-
-    assert re.findall("^execution: (.*)", said, re.MULTILINE) == [
-        "gradient_accumulation_steps: recorded 1, here 3",
-        "micro_batch_size: recorded 8, here 3",
-    ]
 
 
 def test_a_segment_that_cannot_be_checked_is_refused_with_the_steps_that_can(project: Path, check: Check) -> None:

@@ -49,7 +49,7 @@ if hold := os.environ.get("HOLD"):
     while Path(hold).exists():
         time.sleep(0.05)
 numbers = np.loadtxt("data/numbers.txt", dtype=np.float32)
-threads = int(os.environ.get("OMP_NUM_THREADS", "2"))
+threads = int(os.environ.get("OTHER_MACHINE") or os.environ.get("OMP_NUM_THREADS", "2"))
 weights = np.zeros(8, np.float32)
 Path("model").mkdir()
 Path("reports/curves").mkdir(parents=True)

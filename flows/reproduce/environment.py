@@ -9,14 +9,14 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from pydantic import BaseModel, ConfigDict
 
-from flows.reproduce.commands import SHOWN_LINES, output, run_quietly, without_secrets
+from flows.reproduce.commands import SHOWN_LINES, output, without_secrets
 from flows.reproduce.probe import probe as probed
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.execution import Session, recorded_settings
@@ -43,6 +43,8 @@ VENV, READY = "venv", "ready"
 REQUIREMENTS = "requirements.txt"
 
 PROBE = Path(__file__).with_name("probe.py")
+
+INSTALL = Path(__file__).parents[2] / "deploy/install.py"
 
 NOT_INSTALLED = "not installed"
 
@@ -92,26 +94,10 @@ def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_envir
         more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         how = f"the running interpreter, as asked, although it differs: {shown}{more}"
         return Interpreter(Path(sys.executable), machine, different, how)
-    made = make_environment(revision, interpreter_for(revision, machine))
+    made = make_environment(revision, machine.python)
     machine = probe(made)
     how = f"{revision.work / VENV}, made from the lock"
     return Interpreter(made, machine, differing(locked, machine.versions), how)
-
-
-def interpreter_for(revision: RecordedRevision, here: Machine) -> Path:
-    """The interpreter to make an environment with: of the recorded minor version of Python.
-
-    Raises UserError if it is not on the PATH: the locked libraries were built for that version.
-    """
-    minor = re.match(r"\d+\.\d+", revision.python or "")
-    if minor is None or here.python.startswith(f"{minor[0]}."):
-        return Path(sys.executable)
-    if found := shutil.which(f"python{minor[0]}"):
-        return Path(found)
-    raise UserError(
-        f"{revision.asked}: was made with Python {revision.python}; this is {here.python}, and PATH has no "
-        f"python{minor[0]}: install it; --this-environment uses the libraries that are here"
-    )
 
 
 def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str]:
@@ -146,47 +132,44 @@ def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[s
     return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
 
 
-def make_environment(revision: RecordedRevision, base: Path) -> Path:
-    """A virtual environment with the locked versions; the same command completes one that was left half made."""
-    folder = revision.work / VENV
+def make_environment(revision: RecordedRevision, python_here: str) -> Path:
+    """Make a virtual environment with the locked versions and nothing else; complete one that was left half made.
+
+    It has the recorded minor version of Python, for which the libraries were built. Raises UserError if that is not on
+    the PATH, or with the last lines of an installation that fails.
+    """
+    recorded = re.match(r"\d+\.\d+", revision.python or python_here)
+    minor = recorded[0] if recorded else python_here
+    base = sys.executable if f"{python_here}.".startswith(f"{minor}.") else shutil.which(f"python{minor}")
+    if base is None:
+        raise UserError(
+            f"{revision.asked}: was made with Python {revision.python}; this is {python_here}, and PATH has no "
+            f"python{minor}: install it; --this-environment uses the libraries that are here"
+        )
+    folder, requirements = revision.work / VENV, revision.work / REQUIREMENTS
     python = folder / "bin" / "python"
     if not (folder / READY).exists():
         print(
-            "      installing the revision's requirements.lock into an environment of its own (minutes, once)",
-            flush=True,
+            "      installing the recorded requirements.lock into an environment of its own (minutes, once)", flush=True
         )
-        output([str(base), "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
-        install_locked(revision, python)
+        output([base, "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
+        write_pins(requirements, pinned(revision.folder / RECORDED_REQUIREMENTS, here=True).values())
+        install = [str(python), str(INSTALL), "--no-deps", str(requirements)]
+        output(install, revision.work, without_secrets(also="PIP_"), lines=SHOWN_LINES)
         (folder / READY).touch()
     return python
 
 
-def install_locked(revision: RecordedRevision, python: Path) -> None:
-    """Install the pins of the lock and nothing else, from the indexes of the user's own configuration of pip.
-
-    Wheels if every library has one: building a source distribution runs its code. Raises UserError with pip's last
-    lines.
-    """
-    pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True).values()
-    requirements = revision.work / REQUIREMENTS
-    # Written anew: pip might read the recorded file in another encoding than it was checked in.
-    atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
-    own = without_secrets(also="PIP_")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if run_quietly([*pip, "--only-binary", ":all:", "-r", str(requirements)], revision.work, own).returncode:
-        print("      not every library could be installed from a wheel: trying to build those from source", flush=True)
-        output([*pip, "-r", str(requirements)], revision.work, own, lines=SHOWN_LINES)
-
-
 def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:
     """Let the checkout's lock pin the versions that are here: the stages refuse to run with others."""
-    path = checkout / REQUIREMENTS_LOCK
-    text = path.read_text(encoding="utf-8")
-    spelt = {name: spelling for name, (spelling, _) in pinned(path).items()}
-    for name, (_, here) in different.items():
-        if name in spelt and here != NOT_INSTALLED:
-            text = re.sub(rf"(?m)^({re.escape(spelt[name])})==[^\s;]+", rf"\g<1>=={here}", text)
-    atomic_write(path, text)
+    lock = checkout / REQUIREMENTS_LOCK
+    here = {name: version for name, (_, version) in different.items() if version != NOT_INSTALLED}
+    write_pins(lock, [(spelt, here.get(name, version)) for name, (spelt, version) in pinned(lock).items()])
+
+
+def write_pins(lock: Path, pins: Iterable[tuple[str, str]]) -> None:
+    """Write a lock that has these versions and nothing that an installer could take for an option or an address."""
+    atomic_write(lock, "".join(f"{name}=={version}\n" for name, version in pins))
 
 
 def environment_of(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.environment import Machine, choose_interpreter, interpreter_for, needed_versions
+from flows.reproduce.environment import choose_interpreter, make_environment, needed_versions
 from flows.reproduce.reproduction import reproduce
 from flows.reproduce.revision import read_revision, require_intact
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_REQUIREMENTS, GitState
@@ -169,14 +169,15 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     (revision / EXECUTION).write_text((revision / EXECUTION).read_text().replace(there, '"python": "3.97.1"'))
     seal(revision)
     found = read_revision("main", revision, tmp_path)
-    here = Machine(python=recorded, versions={}, flags=[], accelerators=[], cpu_capability=None)
     with pytest.raises(UserError, match=r"made with Python 3\.97\.1; .*PATH has no python3\.97: install it"):
-        interpreter_for(found, here)
+        make_environment(found, recorded)
 
-    (tmp_path / "python3.97").touch(mode=0o755)
+    (tmp_path / "python3.97").write_text('#!/bin/sh\necho "this is 3.97: $*" >&2\nexit 1\n')
+    (tmp_path / "python3.97").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    assert interpreter_for(found, here) == tmp_path / "python3.97"
+    with pytest.raises(UserError, match=r"this is 3\.97: -m venv"):
+        make_environment(found, recorded)
 
 
 @pytest.mark.parametrize(

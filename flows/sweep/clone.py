@@ -1,7 +1,8 @@
 """The clone in which a cell runs: `.parrotflow/sweep/CELL_ID/`, HEAD with the cell's params.yaml.
 
 It shares DVC's cache with the project, so that a stage that ran in one clone is restored in the others, and the shard
-cache. A clone stays until its cell is recorded: with it stay its checkpoints, so that a killed sweep continues.
+cache. A clone stays until its cell is recorded: with it stay its checkpoints, so that a killed sweep continues. If a
+cell fails, its clone stays on one machine, where its user can look at it, and is removed on a pool's worker.
 """
 
 import os

@@ -285,14 +285,20 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
             if chain.stopped:
                 return Cancelled(message="stopped")
             outcome = chain.outcomes[cell.name]
-            if not outcome.good:
-                return (Crashed if outcome.may_pass else Failed)(message=outcome.message)
-            as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
-            discard(made)
+            if outcome.good:
+                as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
+            return end_of_cell(outcome, made)
     except (UserError, DvcException, OSError) as error:
         # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
         return Crashed(message=str(error))
-    return Completed()
+
+
+def end_of_cell(outcome: StageOutcome, made: Path) -> State[Any]:
+    """Return the state of a cell, and remove its clone unless the same command may succeed later and continue there."""
+    if outcome.may_pass:
+        return Crashed(message=outcome.message)
+    discard(made)
+    return Completed() if outcome.good else Failed(message=outcome.message)
 
 
 def push(made: Path, targets: list[str], name: str | None) -> None:

@@ -30,6 +30,7 @@ from flows.sweep.jobs import Job
 from flows.sweep.pool import (
     OnPool,
     deployment_of_cells,
+    end_of_cell,
     outcome_of_flow_run,
     require_reachable,
     sweep_cell,
@@ -321,3 +322,21 @@ def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
     (project / ".dvc/config").unlink()
     with pytest.raises(UserError, match="no default DVC remote"):
         require_reachable("HEAD")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "stays"),
+    [
+        (StageOutcome("a", "ran"), "COMPLETED", False),
+        (StageOutcome("a", "failed", message="no luck", exit_code=1), "FAILED", False),
+        (unavailable("a", "the network is away"), "CRASHED", True),
+    ],
+)
+def test_a_worker_keeps_only_the_clone_of_a_cell_that_may_continue_in_it(
+    tmp_path: Path, outcome: StageOutcome, state: str, stays: bool
+) -> None:
+    clone_of_cell = tmp_path / "a"
+    clone_of_cell.mkdir()
+
+    assert end_of_cell(outcome, clone_of_cell).type.value == state
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] * stays

@@ -19,12 +19,11 @@ from dvc.repo import Repo
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from ruamel.yaml import YAML
 
 from flows.dvc_repo import check_out, git, give_identity, has_commit
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import STATE_DIR, UnavailableError, UserError, private_state_dir
-from stages.runtime.section import PARAMS_FILE
+from stages.runtime.section import PARAMS_FILE, read_yaml
 
 WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
 
@@ -159,7 +158,7 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
             outs = [Path(out.fs_path).relative_to(repo.root_dir) for out in repo.index.outs if not out.use_cache]
     except (DvcException, ValueError) as error:
         raise UserError(f"{folder}: {error}") from None
-    top_level = YAML(typ="safe").load(folder / "dvc.yaml") or {}
+    top_level = read_yaml((folder / "dvc.yaml").read_bytes()) or {}
     declared = [entry for kind in ("metrics", "plots") for entry in top_level.get(kind) or ()]
     paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in declared]
     artifacts = [str(artifact["path"]) for artifact in (top_level.get("artifacts") or {}).values()]

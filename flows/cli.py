@@ -109,7 +109,7 @@ def params(*words: str, yes: bool = False) -> None:
     from flows.project import compose
     from stages.runtime.atomic import atomic_write
     from stages.runtime.preflight import check_before_run
-    from stages.runtime.section import PARAMS_FILE, as_dvc_reads
+    from stages.runtime.section import PARAMS_FILE, read_yaml
 
     console = Console(highlight=False, soft_wrap=True)
     if not words:
@@ -126,7 +126,7 @@ def params(*words: str, yes: bool = False) -> None:
         console.print("params.yaml says so already.")
         return
     try:
-        check_before_run(values=as_dvc_reads(after))
+        check_before_run(values=read_yaml(after))
     except UserError as error:
         console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
     if compose.changes_training(before, after):

@@ -35,12 +35,11 @@ from dvc.scm import SCMError
 from dvc.stage import PipelineStage, Stage
 from dvc.stage.cache import RunCacheNotSupported, _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
-from dvc.utils.serialize import load_yaml
 
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError, first_line
+from stages.runtime.preflight import LOCK_FILE, LOCK_REMEDY, recorded_stages
 
-LOCK_FILE = "dvc.lock"
 DVC_TMP = Path(".dvc/tmp")
 
 
@@ -205,22 +204,12 @@ def has_commit(commit: str, folder: Path = Path()) -> bool:
 
 def remedy(error: DvcException) -> str:
     """What to do if DVC cannot read a dvc.lock; empty for any other error."""
-    path = Path(getattr(error, "path", ""))
-    if path.name != LOCK_FILE:
-        return ""
-    return f"; `git checkout {path}` brings back the committed one; else delete it: DVC's cache has the results"
+    return f"; {LOCK_REMEDY}" if Path(getattr(error, "path", "")).name == LOCK_FILE.name else ""
 
 
 def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The entries that dvc.lock has for these stages, read as DVC reads them: 1e-08 is a number.
-
-    Raises UserError if dvc.lock cannot be read.
-    """
-    try:
-        entries = (load_yaml(LOCK_FILE) if Path(LOCK_FILE).exists() else {}) or {}
-    except DvcException as error:
-        raise UserError(f"dvc: {error}{remedy(error)}") from None
-    found = entries.get("stages") or {}
+    """Return the entries that dvc.lock has for these stages. Raises UserError if it is not YAML."""
+    found = recorded_stages()
     return {stage: found[stage] for stage in stages if stage in found}
 
 
@@ -228,7 +217,7 @@ def repair_after_kill(folder: Path = Path()) -> list[str]:
     """Remove an empty dvc.lock and a table that is not JSON; a line for each that was removed."""
     repaired = []
     # Under DVC's own locks: a living process may just be writing the file.
-    if _removed(folder, Path(LOCK_FILE), "lock", is_empty):
+    if _removed(folder, LOCK_FILE, "lock", is_empty):
         repaired.append("dvc.lock was emptied by a kill: removed; results that are in DVC's cache are restored")
     if _removed(folder, DVC_TMP / RWLOCK_FILE, RWLOCK_LOCK, is_torn):
         repaired.append("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost")

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect import flow, get_run_logger, serve
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, State
 from prefect.client.schemas.schedules import CronSchedule
@@ -40,7 +39,7 @@ from flows.run.outcome import RunOptions
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UnavailableError, UserError
 from stages.runtime.preflight import check_params
-from stages.runtime.section import PARAMS_FILE
+from stages.runtime.section import PARAMS_FILE, read_yaml
 
 PREFECT_YAML = Path("prefect.yaml")
 
@@ -127,7 +126,7 @@ def succeeds(work: Any, *arguments: Any) -> bool:
 def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
     """The deployments of prefect.yaml that run one at a time. Raises UserError on a key that would be passed over."""
     found = []
-    for entry in yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]:
+    for entry in read_yaml(file.read_bytes())["deployments"]:
         if entry["entrypoint"].endswith(":sweep_cell"):  # it needs a work pool
             continue
         if "concurrency_limit" not in entry:

@@ -11,7 +11,6 @@ count for what it chooses, those after it win over it.
 """
 
 import difflib
-import itertools
 import json
 import re
 import subprocess
@@ -19,23 +18,21 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from copy import deepcopy
-from io import StringIO
 from pathlib import Path
 from typing import Any, get_origin
 
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from flows.project.edit import apply, edited, open_yaml
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import check_params, require_texts_as_keys, section_models
-from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, value_at
+from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_yaml, value_at
 
 CONF = Path("conf")
 
@@ -105,30 +102,13 @@ def text_with(values: dict[str, Any], params_file: Path = PARAMS_FILE) -> str:
     text = params_file.read_text(encoding="utf-8")
     if values != read_params_file(params_file):
         try:
-            document = load_yaml(text)
+            document = open_yaml(text)
         except YAMLError as error:
             raise UserError(f"{params_file}: {' '.join(str(error).split())}") from None
-        as_written = dump_yaml(document)
-        _put(document, values)
-        text = merged(text, as_written, dump_yaml(document))
+        apply(document, values)
+        text = edited(text, document)
     _refuse_faults(text, params_file)
     return text
-
-
-def merged(text: str, old: str, new: str) -> str:
-    """The text with what changed from `old`, which is the text as our YAML writer has it, to `new`: no other line."""
-    texts, olds, news = (each.splitlines(keepends=True) for each in (text, old, new))
-    now = [[line] for line in olds]
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, news, autojunk=False).get_opcodes():
-        if tag == "insert":
-            now[max(i1 - 1, 0)] += news[j1:j2]
-        elif tag != "equal":
-            now[i1:i2] = [news[j1:j2], *([] for _ in range(i1 + 1, i2))]
-    result: list[str] = []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, texts, autojunk=False).get_opcodes():
-        is_kept = tag != "equal" and now[i1:i2] == [[line] for line in olds[i1:i2]]
-        result += texts[j1:j2] if is_kept else itertools.chain.from_iterable(now[i1:i2])
-    return "".join(result)
 
 
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
@@ -169,7 +149,7 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
 
 def changes_training(before: str, after: str) -> bool:
     """Whether two texts of params.yaml differ in a section that describes a model."""
-    old, new = yaml.safe_load(before), yaml.safe_load(after)
+    old, new = read_yaml(before), read_yaml(after)
     return any(
         isinstance(section, dict) and isinstance(section.get("model"), dict) and old.get(name) != section
         for name, section in new.items()
@@ -232,16 +212,6 @@ def _explained(said: str, override: str, base: dict[str, Any]) -> str:
     return f"{unknown[1]}: no such parameter{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def _put(document: Any, values: dict[str, Any]) -> None:
-    for name in [name for name in document if name not in values]:
-        del document[name]
-    for name, value in values.items():
-        if isinstance(value, dict) and isinstance(document.get(name), dict):
-            _put(document[name], value)
-        elif name not in document or document[name] != value:
-            document[name] = value
-
-
 def _refuse_faults(text: str, params_file: Path) -> None:
     trial = params_file.with_name(f".{params_file.name}.partial")
     trial.write_text(text, encoding="utf-8")
@@ -296,25 +266,3 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
     """Replace the value at a dotted key, or add it to the mapping there."""
     place, _, name = key.rpartition(".")
     value_at(values, place)[name] = value
-
-
-def load_yaml(text: str) -> Any:
-    """The document, with its comments."""
-    return _yaml().load(text)
-
-
-def dump_yaml(document: Any) -> str:
-    """The document's text; what was not changed is as it was."""
-    stream = StringIO()
-    _yaml().dump(document, stream)
-    return stream.getvalue()
-
-
-def _yaml() -> YAML:
-    yaml = YAML()
-    yaml.width, yaml.preserve_quotes = 10_000, True
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.representer.add_representer(
-        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    return yaml

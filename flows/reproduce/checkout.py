@@ -17,9 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
-from ruamel.yaml import YAML
 
-from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.provenance import (
@@ -35,6 +33,8 @@ from stages.formats.revision.provenance import (
 from stages.runtime.atomic import atomic_folder, file_md5
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import STATE_DIR, UserError, first_line
+from stages.runtime.preflight import LOCK_FILE
+from stages.runtime.section import write_yaml
 from stages.runtime.stage_code import FOLDER, code_in, stage_codes
 
 CHECKOUT = "checkout"
@@ -241,8 +241,8 @@ def keep_recorded(revision: RecordedRevision, checkout: Path, stages: list[str])
     if not stages:
         lock.unlink()
         return
-    with lock.open("w", encoding="utf-8") as file:
-        YAML(typ="safe").dump({"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in stages}}, file)
+    kept = {"schema": "2.0", "stages": {stage: revision.stages[stage] for stage in stages}}
+    lock.write_text(write_yaml(kept), encoding="utf-8")
 
 
 def pull(checkout: Path, targets: Collection[str], granted: Collection[str]) -> None:

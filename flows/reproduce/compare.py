@@ -14,14 +14,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from ruamel.yaml import YAML
 from safetensors import SafetensorError
 
-from flows.dvc_repo import LOCK_FILE
 from flows.reproduce.revision import RecordedRevision, changed_code
 from stages.formats.revision.provenance import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import first_line
+from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.stage_code import FOLDER
 
 ROUNDING = 1e-4
@@ -190,8 +189,7 @@ COMPARISONS: dict[str, Callable[[Path, Path], Difference | None]] = {
 
 def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
     """Compare all stages that led to the revision."""
-    lock = checkout / LOCK_FILE
-    found = (YAML(typ="safe", pure=True).load(lock).get("stages") or {}) if lock.exists() else {}
+    found = recorded_stages(checkout / LOCK_FILE, trusted=False)
     return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
 
 

@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import LOCK_FILE, check_out, experiment_ref, git, give_identity, open_repo, repair_after_kill
+from flows.dvc_repo import check_out, experiment_ref, git, give_identity, open_repo, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
-from flows.project.compose import dump_yaml, load_yaml, put
+from flows.project.edit import apply, edited, open_yaml
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
+from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import PARAMS_FILE
 
 if TYPE_CHECKING:
@@ -120,10 +121,9 @@ def _partial(clone: Path) -> Path:
 
 def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     """params.yaml's text with other values, its comments kept."""
-    document = load_yaml(text)
-    for key, value in overrides.items():
-        put(document, key, value)
-    return dump_yaml(document)
+    values = open_yaml(text)
+    apply(values, overrides)
+    return edited(text, values)
 
 
 def head_commit() -> str:
@@ -141,7 +141,7 @@ def head_commit() -> str:
         written = outs | ({out.parent for out in outs} - {Path.cwd()}) | {Path(EXPERIMENTS).absolute()}
     status = git(root, "status", "--porcelain", "--untracked-files=no", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
-    left = [path for path in changed if path.name != LOCK_FILE and not written & {path, *path.parents}]
+    left = [path for path in changed if path.name != LOCK_FILE.name and not written & {path, *path.parents}]
     if left:
         names = ", ".join(os.path.relpath(path) for path in left[:5])
         raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")

@@ -8,15 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from stages.formats.revision.provenance import Stages, ancestors, makers_of, overlaps, record_path
 from stages.runtime.errors import UserError, first_line
-from stages.runtime.preflight import DVC_FILE
-from stages.runtime.section import PARAMS_FILE, as_dvc_reads, differences, value_at
+from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded_stages, stage_templates
+from stages.runtime.section import PARAMS_FILE, differences, read_yaml, value_at, write_yaml
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_in, stage_codes
-
-LOCK = Path("dvc.lock")
 
 TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep", ".parrotflow/sweep-check")
 """Folders with the workspaces of DVC experiments, and with the clones of a sweep's cells."""
@@ -33,27 +29,15 @@ def published_stages() -> Stages:
 
     Raises UserError that names the first parameter, command, input, file of code or output that is not as recorded.
     """
-    everything, inputs = read_stages(LOCK), deps_of(read_stages(DVC_FILE).get("publish", {}))
+    everything, inputs = recorded_stages(), listed_paths(stage_templates().get("publish", {}), "deps")
     made = makers_of(everything)
     for path in inputs:
         if not any(overlaps(path, out) for out in made):
-            raise UserError(f"{LOCK}: no stage has made {path}: run `dvc repro`")
+            raise UserError(f"{LOCK_FILE}: no stage has made {path}: run `dvc repro`")
     stages = ancestors(everything, inputs)
     for change in (*changed_code(stages), *changes_since(stages)):
-        raise UserError(f"{change}; only what {LOCK} says is published: undo the edit, or run `dvc repro`")
+        raise UserError(f"{change}; only what {LOCK_FILE} says is published: undo the edit, or run `dvc repro`")
     return stages
-
-
-def read_stages(path: Path) -> Stages:
-    """The stages of dvc.lock or dvc.yaml; empty if there is no such file."""
-    # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
-    stages: Stages = YAML(typ="safe").load(path).get("stages", {}) if path.exists() else {}
-    return stages
-
-
-def deps_of(defined: Mapping[str, Any]) -> list[str]:
-    """The paths that a stage of dvc.yaml lists."""
-    return [dep if isinstance(dep, str) else next(iter(dep)) for dep in defined.get("deps") or []]
 
 
 def changed_code(stages: Stages) -> Iterator[str]:
@@ -76,7 +60,7 @@ def changes_since(stages: Stages) -> Iterator[str]:
         with Repo(_wait_for_lock=True) as repo:
             status = repo.status(targets=list(stages)) if stages else {}
     except DvcException as error:
-        raise UserError(f"dvc cannot say whether the project is as {LOCK} says: {first_line(error)}") from None
+        raise UserError(f"dvc cannot say whether the project is as {LOCK_FILE} says: {first_line(error)}") from None
     made = makers_of(stages)
     for stage, changes in status.items():
         for change in changes:
@@ -94,7 +78,7 @@ def changes_since(stages: Stages) -> Iterator[str]:
 
 def changed_parameters(entry: Mapping[str, Any], stage: str, file: str, keys: Iterable[str]) -> Iterator[str]:
     """The parameters in `keys` of a stage, each with the present and the recorded value."""
-    now = as_dvc_reads(Path(file).read_bytes()) if Path(file).is_file() else {}
+    now = read_yaml(Path(file).read_bytes()) if Path(file).is_file() else {}
     recorded = entry.get("params", {}).get(file, {})
     for key in keys:
         for name, before, after in differences(key, recorded.get(key), value_at(now, key)):
@@ -120,12 +104,10 @@ def settings(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the files that say what the stages ran with."""
     kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code_files(stages))
     return {record_path(path): path.read_bytes() for path in kept if path.is_file()} | {
-        record_path(LOCK): lock_of(stages)
+        record_path(LOCK_FILE): lock_of(stages)
     }
 
 
 def lock_of(stages: Stages) -> bytes:
     """dvc.lock with these stages alone, as DVC writes it."""
-    from dvc.utils.serialize import dumps_yaml  # slow
-
-    return str(dumps_yaml({"schema": "2.0", "stages": stages})).encode("utf-8")
+    return write_yaml({"schema": "2.0", "stages": stages}).encode("utf-8")

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
 from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
 from stages.formats.reports import REPORTS, read_json
@@ -49,6 +47,7 @@ from stages.publish.params import GateParams, PublishParams
 from stages.publish.source import archive_source, require_no_secret
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import RefusedError, UserError
+from stages.runtime.section import read_yaml
 
 
 def file_hash(path: Path) -> str:
@@ -96,7 +95,7 @@ def card_files() -> dict[str, Path]:
 def card_head() -> dict[str, Any]:
     """The values at the head of the card."""
     _, head, _ = (CARD_FOLDER / CARD).read_text(encoding="utf-8").split("---\n", 2)
-    values: dict[str, Any] = yaml.safe_load(head)
+    values: dict[str, Any] = read_yaml(head)
     return values
 
 

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.revision.provenance import GitState, Stages
-from stages.publish.lock import LOCK, outside_deps
+from stages.publish.lock import outside_deps
 from stages.runtime.code import PACKAGES
 from stages.runtime.credentials import SECRET_NAMES, credentials
 from stages.runtime.errors import UserError
-from stages.runtime.preflight import DVC_FILE
+from stages.runtime.preflight import DVC_FILE, LOCK_FILE
 from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
 CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")
 """The code folders, and the files that name the libraries, what DVC ignores, and DVC's remotes."""
 
-COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK))
+COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK_FILE))
 """Files that the record copies."""
 
 PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
@@ -50,7 +50,7 @@ def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitSt
     added = listed("--others", "--exclude-standard", "--", *CODE)
     files = added + listed("--cached", "--", *CODE, *inputs)
     edited = git("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs).splitlines()
-    dirty = bool(added or {*edited} - {str(LOCK)})  # which each run writes
+    dirty = bool(added or {*edited} - {str(LOCK_FILE)})  # which each run writes
     if include_data and inputs:
         files += listed("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
     pack(_checked(sorted({*files} - {*COPIED}), inputs), target)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.errors import UserError
+from stages.runtime.section import read_yaml
 
 SEGMENT = "PARROTFLOW_SEGMENT"
 """Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
@@ -73,16 +74,19 @@ def launch_config() -> LaunchConfig:
     """The configuration to launch with. Raises UserError if a named one does not exist or is not a configuration."""
     path = _config_path()
     try:
-        settings: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings: Any = read_yaml(path.read_bytes())
         processes, machines = int(settings.get("num_processes") or 1), int(settings.get("num_machines") or 1)
         replicas, shards = (
             int((settings.get("parallelism_config") or {}).get(name) or 1) for name in (REPLICAS, SHARDS)
         )
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError):
+    except (YAMLError, AttributeError, TypeError, ValueError):
         raise UserError(f"{path}: not an accelerate config; `accelerate config` writes one") from None
     kind = str(settings.get("distributed_type", "NO"))
     if kind not in KINDS:
         raise UserError(f"{path}: distributed_type = {kind} is not supported; use one of {', '.join(KINDS)}")
+    on_cpu = settings.get("use_cpu") or False
+    if not isinstance(on_cpu, bool):  # accelerate reads YAML 1.1, in which `no` is one
+        raise UserError(f"{path}: use_cpu = {on_cpu}: write true or false")
     sharded = kind == "FSDP"
     if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
         raise UserError(
@@ -94,7 +98,7 @@ def launch_config() -> LaunchConfig:
             f"{processes}, and the second above 1 (see deploy/launch/fsdp2_multi_node.yaml)"
         )
     unused = tuple(name for name in _names(settings) if name not in USED and name.split(".")[0] not in USED)
-    return LaunchConfig(path, processes, machines, bool(settings.get("use_cpu")), sharded, unused, replicas)
+    return LaunchConfig(path, processes, machines, on_cpu, sharded, unused, replicas)
 
 
 def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:

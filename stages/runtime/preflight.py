@@ -16,10 +16,13 @@ from typing import Any
 from ruamel.yaml.error import YAMLError
 
 from stages.runtime.credentials import refuse_credentials
-from stages.runtime.errors import STAGES_TO_DO, UserError
-from stages.runtime.section import PARAMS_FILE, Section, as_dvc_reads, check_section, named_files, read_params_file
+from stages.runtime.errors import STAGES_TO_DO, UserError, first_line
+from stages.runtime.section import PARAMS_FILE, Section, check_section, named_files, read_params_file, read_yaml
 
 DVC_FILE = Path("dvc.yaml")
+LOCK_FILE = Path("dvc.lock")
+
+LOCK_REMEDY = f"`git checkout {LOCK_FILE}` brings back the committed one; else delete it: DVC's cache has the results"
 
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""
@@ -132,10 +135,24 @@ def _files(name: str, section: Section) -> Iterator[str]:
 def stage_templates() -> dict[str, dict[str, Any]]:
     """The stages of dvc.yaml by name, a `foreach` or matrix as its template; none if DVC would refuse the file."""
     try:
-        stages = as_dvc_reads(DVC_FILE.read_bytes())["stages"].items()
+        stages = read_yaml(DVC_FILE.read_bytes())["stages"].items()
         return {name: stage.get("do", stage) for name, stage in stages if stage}
     except (OSError, YAMLError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def recorded_stages(path: Path = LOCK_FILE, *, trusted: bool = True) -> dict[str, dict[str, Any]]:
+    """Return the entries of a dvc.lock by stage; none if there is no such file.
+
+    Raises UserError if it is not YAML. `trusted` is as for `read_yaml`.
+    """
+    try:
+        content = read_yaml(path.read_bytes(), trusted=trusted)
+    except FileNotFoundError:
+        return {}
+    except YAMLError as error:
+        raise UserError(f"{path}: not valid YAML ({first_line(error)}); {LOCK_REMEDY}") from None
+    return (content or {}).get("stages") or {}
 
 
 def stages_running(module: str) -> dict[str, dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""A stage's section of params.yaml, read into its typed model; the models that modules add; values by dotted keys.
+"""YAML; a stage's section of params.yaml, read into its typed model; the models that modules add; dotted keys.
 
 `params.yaml` is the only place with values; a model has types, units and bounds, and no defaults.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -17,6 +18,23 @@ from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail, first_line
 
 PARAMS_FILE = Path("params.yaml")
+
+
+def read_yaml(text: str | bytes, *, trusted: bool = True) -> Any:
+    """Read YAML 1.2 as DVC does: `1e-3` and `010` are numbers, 0.001 and 10, and `yes` is text.
+
+    A deeply nested text overflows the stack of the parser in C, so a stranger's (not `trusted`) is parsed in Python.
+    Raises ruamel.yaml's YAMLError, also for a key that is there twice.
+    """
+    return YAML(typ="safe", pure=not trusted).load(text)
+
+
+def write_yaml(values: Any) -> str:
+    """Return the text of plain values as DVC writes dvc.lock: a line for each, in their order."""
+    yaml, stream = YAML(), StringIO()
+    yaml.default_flow_style = False
+    yaml.dump(values, stream)
+    return stream.getvalue()
 
 
 class Section(BaseModel):
@@ -93,7 +111,7 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     Raises UserError if it is missing or no mapping, has a key twice, or names a URL that holds a credential.
     """
     try:
-        values = as_dvc_reads(path.read_bytes())
+        values = read_yaml(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root") from None
     except MarkedYAMLError as error:
@@ -105,14 +123,6 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a section per stage, found {type(values).__name__}")
     return values
-
-
-def as_dvc_reads(text: str | bytes) -> Any:
-    """A YAML text as plain values, by YAML 1.2 as in DVC: `1e-3` and `010` are numbers, 0.001 and 10, `yes` is text.
-
-    Raises ruamel.yaml's YAMLError, for a key that is there twice too.
-    """
-    return YAML(typ="safe").load(text)
 
 
 def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:

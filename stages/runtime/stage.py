@@ -38,7 +38,7 @@ from stages.runtime.errors import (
     private_state_dir,
 )
 from stages.runtime.preflight import DVC_FILE, check_unless_checked, listed_paths, stages_running
-from stages.runtime.section import as_dvc_reads, differences, value_at
+from stages.runtime.section import differences, read_yaml, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
 STAGE_VARIABLE = "DVC_STAGE"
@@ -110,7 +110,7 @@ class Inputs:
             if old_text == new_text:
                 continue
             try:
-                old, new = (as_dvc_reads(text) for text in (old_text, new_text))
+                old, new = (read_yaml(text) for text in (old_text, new_text))
             except YAMLError:
                 yield file  # TOML or Python, or broken by now
                 continue

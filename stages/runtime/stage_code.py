@@ -21,7 +21,7 @@ from ruamel.yaml.error import YAMLError
 
 from stages.runtime.code import PACKAGES, ROOT, RUNTIME, Sources, computing, installed
 from stages.runtime.errors import UserError
-from stages.runtime.section import PARAMS_FILE, as_dvc_reads
+from stages.runtime.section import PARAMS_FILE, read_yaml
 
 FOLDER = Path("data/code")
 
@@ -177,7 +177,7 @@ def _library_of(module: str, pins: Mapping[str, tuple[str, str]], required: Coll
 
 def _params(path: Path) -> Any:
     try:
-        return as_dvc_reads(path.read_bytes())
+        return read_yaml(path.read_bytes())
     except (FileNotFoundError, YAMLError):
         return {}
 

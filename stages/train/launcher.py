@@ -4,6 +4,7 @@ A worker that dies ends the command; whoever started it, such as the flow, start
 last checkpoint.
 """
 
+import json
 import math
 import os
 import signal
@@ -16,7 +17,6 @@ from pathlib import Path
 from socket import gethostname
 from types import FrameType
 
-import yaml
 from transformers import PreTrainedConfig
 
 from stages.formats.model_folder import CHECKPOINTS
@@ -25,6 +25,7 @@ from stages.runtime import supervision
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, STATE_DIR, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
+from stages.runtime.section import read_yaml
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
@@ -102,9 +103,13 @@ def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, line: super
 
 
 def recorded_launch(config: LaunchConfig) -> dict[str, str]:
-    """The environment variable that tells the workers what of the launch goes on record (as YAML)."""
-    settings = yaml.safe_load(config.path.read_text(encoding="utf-8"))
-    return {LAUNCH_SETTINGS: yaml.safe_dump({name: value for name, value in settings.items() if name in RECORDED})}
+    """Return the environment variable that gives the workers the recorded part of the launch.
+
+    It is JSON, which every reader of YAML reads alike: accelerate would take an unquoted `NO` for false.
+    """
+    settings = read_yaml(config.path.read_bytes())
+    recorded = {name: value for name, value in settings.items() if name in RECORDED}
+    return {LAUNCH_SETTINGS: json.dumps(recorded, sort_keys=True)}
 
 
 def note_idle_devices(config: LaunchConfig) -> Iterator[str]:

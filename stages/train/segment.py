@@ -13,6 +13,7 @@ session; a session begins at a checkpoint.
 """
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -21,8 +22,6 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.formats.reports import REPORTS
@@ -38,7 +37,7 @@ from stages.formats.revision.execution import (
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
-from stages.runtime.section import PARAMS_FILE, read_section
+from stages.runtime.section import PARAMS_FILE, read_section, read_yaml, write_yaml
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
@@ -206,7 +205,7 @@ def link_inputs(segment: Segment, params: TrainParams, monitoring: MonitoringPar
         if path.name not in (*map(str, RESULTS), PARAMS_FILE.name):
             (scratch / path.name).symlink_to(path)
     values = {"train": params.model_dump(mode="json"), "monitoring": monitoring.model_dump(mode="json")}
-    (scratch / PARAMS_FILE).write_text(yaml.safe_dump(values), encoding="utf-8")
+    (scratch / PARAMS_FILE).write_text(write_yaml(values), encoding="utf-8")
     run = scratch / CHECKPOINTS / segment.record.fingerprint
     run.mkdir(parents=True)
     if segment.start:
@@ -233,7 +232,7 @@ def execute_as_recorded(segment: Segment, scratch: Path) -> None:
     }
     if session.launch is not None:
         file = scratch / "launch-recorded.yaml"
-        file.write_text(yaml.safe_dump(yaml.safe_load(session.launch) | {"num_machines": 1}), encoding="utf-8")
+        file.write_text(json.dumps(read_yaml(session.launch, trusted=False) | {"num_machines": 1}), encoding="utf-8")
         os.environ[LAUNCH] = str(file)
 
 

@@ -16,7 +16,6 @@ from dvc.lock import make_lock
 
 from flows.dvc_repo import (
     DVC_TMP,
-    LOCK_FILE,
     asking_remote,
     drop_damaged,
     fetch_run_cache,
@@ -31,6 +30,7 @@ from flows.run.dvc_process import run_repro
 from flows.run.outcome import StageOutcome, outcome_of
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError
+from stages.runtime.preflight import LOCK_FILE
 from tests.flows.test_pipeline import run, toy
 from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import PARROTFLOW, run_module

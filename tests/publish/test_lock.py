@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from stages.formats.revision.provenance import ancestors
-from stages.publish.lock import in_temporary_workspace, lock_of, published_stages, read_stages, settings
+from stages.publish.lock import in_temporary_workspace, lock_of, published_stages, settings
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import recorded_stages
 from stages.runtime.stage_code import code_of
 from tests.publish.publishing import record
 from tests.trained_project import write_sections
@@ -55,7 +56,7 @@ def test_a_command_that_was_edited_is_named_with_the_one_that_ran(project: Path)
 
 
 def test_a_stage_that_is_not_recorded_is_named(project: Path) -> None:
-    stages = read_stages(Path("dvc.lock"))
+    stages = recorded_stages(Path("dvc.lock"))
     del stages["card"]
     Path("dvc.lock").write_bytes(lock_of(stages))
 
@@ -104,8 +105,8 @@ def test_the_lock_of_a_run_reads_as_it_was(tmp_path: Path) -> None:
     stages = {"b": {"cmd": "b", "params": params}, "a": {"cmd": "a", "params": params}}
     (tmp_path / "dvc.lock").write_bytes(lock_of(stages))
 
-    assert read_stages(tmp_path / "dvc.lock") == stages
-    assert list(read_stages(tmp_path / "dvc.lock")) == ["b", "a"]
+    assert recorded_stages(tmp_path / "dvc.lock") == stages
+    assert list(recorded_stages(tmp_path / "dvc.lock")) == ["b", "a"]
 
 
 def test_every_stage_comes_after_those_it_depends_on_whatever_their_names() -> None:

@@ -10,9 +10,9 @@ from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import EXECUTION, INPUTS, SOURCE_ARCHIVE, SPEED, InputListing
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.formats.sources import read_sources
-from stages.publish.lock import read_stages
 from stages.publish.revision import reports_of
 from stages.runtime.errors import UserError
+from stages.runtime.preflight import recorded_stages
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
 from tests.publish.publishing import main
@@ -37,9 +37,9 @@ def test_a_revision_is_complete_in_itself(project: Path) -> None:
     }
     assert provenance["format"] == 1
     assert provenance["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False, "origin": None}
-    kept = read_stages(REVISION / "record/dvc.lock")
+    kept = recorded_stages(REVISION / "record/dvc.lock")
     assert list(kept) == ["clean", "tokenize", "train", "evaluate", "card"]
-    assert kept == {name: read_stages(Path("dvc.lock"))[name] for name in kept}
+    assert kept == {name: recorded_stages(Path("dvc.lock"))[name] for name in kept}
     with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
         assert {"deploy/launch/cpu.yaml", "evaluation/problems/python.jsonl"} <= {*archive.getnames()}
 

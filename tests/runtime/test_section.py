@@ -2,11 +2,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from dvc.utils.serialize import load_yaml
+from dvc.utils.serialize import dumps_yaml, load_yaml
 from pydantic import Field
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.errors import UserError
-from stages.runtime.section import Section, differences, flatten, read_params_file, read_section, value_at
+from stages.runtime.section import Section, differences, flatten, read_section, read_yaml, value_at, write_yaml
 
 
 class Optimizer(Section):
@@ -42,9 +43,25 @@ def test_a_section_is_read_into_its_model_and_1e_3_is_a_number(tmp_path: Path) -
     "value", ["010", "0o10", "0x1F", "1_000", "12:30", "1e3", ".5", "yes", "on", "~", "2026-11-27"]
 )
 def test_a_value_is_the_one_that_dvc_records(tmp_path: Path, value: str) -> None:
-    path = write(tmp_path, f"key: {value}\n")
+    path = tmp_path / "params.yaml"
+    path.write_text(f"key: {value}\n")
 
-    assert read_params_file(path) == load_yaml(path)
+    for trusted in (True, False):
+        assert read_yaml(path.read_bytes(), trusted=trusted) == load_yaml(path)
+
+
+def test_a_key_that_is_there_twice_is_refused_and_so_is_a_strangers_text_that_is_too_deep() -> None:
+    with pytest.raises(YAMLError, match="duplicate key"):
+        read_yaml("{a: 1, a: 2}")
+    with pytest.raises(RecursionError):
+        read_yaml("[" * 100_000, trusted=False)  # a crash of the process in C
+
+
+def test_values_are_written_as_dvc_writes_them_and_read_back() -> None:
+    values = {"b": [1e-05, "1.0", None, {"x": "yes"}], "a": {}}
+
+    assert read_yaml(write_yaml(values)) == values
+    assert write_yaml(values) == dumps_yaml(values)
 
 
 @pytest.mark.parametrize(

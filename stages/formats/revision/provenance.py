@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.reports import Report, write_json
 from stages.formats.sources import Source
 from stages.runtime.errors import UserError, first_line
+from stages.runtime.section import read_yaml
 from stages.runtime.stage_code import FOLDER
 
 CARD = "README.md"
@@ -216,8 +216,7 @@ def read_recorded_lock(folder: Path) -> Stages:
     if not (folder / RECORDED_LOCK).is_file():
         return {}
     try:
-        # YAML 1.2 as DVC writes it, in which 1e-05 is a number.
-        content = YAML(typ="safe", pure=True).load(folder / RECORDED_LOCK)
+        content = read_yaml((folder / RECORDED_LOCK).read_bytes(), trusted=False)
         _Lock.model_validate(content)
     except (YAMLError, ValueError, RecursionError, OSError) as error:
         raise UserError(f"damaged: {RECORDED_LOCK}: not a dvc.lock ({first_line(error)})") from None

@@ -27,6 +27,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, Token
 from stages.runtime.errors import STAGES_TO_DO, UserError
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.launch import LaunchConfig, launch_config
+from stages.runtime.preflight import recorded_stages
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
 from stages.train.data.order import describe, open_order
@@ -37,8 +38,6 @@ from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
 from stages.train.optim.settings import Precision, build_optimizers
 from stages.train.params import TrainParams
-
-LOCK = Path("dvc.lock")
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 """Sections of params.yaml that decide which tokens there are."""
@@ -182,10 +181,9 @@ def vocabulary(values: dict[str, Any]) -> Manifest:
 
 def is_made_of(values: dict[str, Any]) -> bool:
     """True if the tokens were made from these values, by dvc.lock: params.yaml may have changed since."""
-    lock = read_params_file(LOCK) if LOCK.is_file() else {}
     recorded = {
         key: value
-        for name, stage in (lock.get("stages") or {}).items()
+        for name, stage in recorded_stages().items()
         if name in DATA_SECTIONS  # others may not have run since
         for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
         if key.split(".")[0] in DATA_SECTIONS

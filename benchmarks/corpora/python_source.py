@@ -5,7 +5,6 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.collect.shards import write_documents
 from stages.formats.documents import Document, document_id
 
 
@@ -25,18 +24,3 @@ def python_documents(limit_bytes: int) -> Iterator[Document]:
                 return
             relative = path.relative_to(root)
             yield Document(document_id(text), relative.parts[0], "", relative.as_posix(), "", text)
-
-
-def write_python_corpus(folder: Path, limit_bytes: int, shard_bytes: int) -> int:
-    """Write such documents as shards; the bytes of text that there were."""
-    folder.mkdir(parents=True)
-    total = 0
-
-    def counted() -> Iterator[Document]:
-        nonlocal total
-        for document in python_documents(limit_bytes):
-            total += document.size
-            yield document
-
-    write_documents(folder, counted(), shard_bytes)
-    return total

@@ -192,13 +192,6 @@ def require_names(*names: str) -> None:
             raise UserError(f"`{name}`: not the name of a branch or a stage")
 
 
-def require_values(*overrides: str) -> None:
-    """Raise UserError for an override that would be filled in, e.g. with a secret of the worker's environment."""
-    for word in overrides:
-        if "${" in word:
-            raise UserError(f"overrides: {word}: `${{` is not taken from a deployment; write the value itself")
-
-
 def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
     """Make a function a Prefect task that is retried after each delay if a remote did not answer."""
     return Task(

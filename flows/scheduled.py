@@ -25,7 +25,6 @@ from flows.checkout import (
     checkout_folder,
     has_remote,
     require_names,
-    require_values,
     source_address,
 )
 from flows.dvc_repo import fetch_run_cache, push_results
@@ -71,7 +70,6 @@ async def scheduled(
     address, folder = source_address("."), checkout_folder()
     try:
         require_names(branch, kept, *wanted)
-        require_values(*(overrides or ()))
         with run_lock(name, wait=True, folder=folder, say=logger.info):
             as_task("checkout", checkout.bring_up_to_date, retry_delays_seconds)(folder, address, branch, kept)
             os.chdir(folder)

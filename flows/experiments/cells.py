@@ -19,9 +19,10 @@ from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, label_of, level
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
 from flows.experiments.runs import RECORD, last_runs, number_at
 from flows.project.compose import preset
+from flows.project.edit import apply
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import section_models
-from stages.runtime.section import PARAMS_FILE, check_section, value_at
+from stages.runtime.section import check_section
 
 ID_DIGITS = 8
 LONGEST_LABEL = 60
@@ -46,14 +47,9 @@ class Cell:
         return f"{', '.join(self.levels.values())}, seed {self.seed}"
 
     def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """params.yaml's values with the overrides. Raises UserError on a key that leads nowhere."""
+        """Return params.yaml's values with the overrides. Raises UserError at a key that leads nowhere."""
         changed = deepcopy(dict(values))
-        for key, value in self.overrides.items():
-            section, _, last = key.rpartition(".")
-            within = value_at(changed, section)
-            if not isinstance(within, dict):
-                raise UserError(f"{key}: {PARAMS_FILE} has no `{section}`")
-            within[last] = deepcopy(value)
+        apply(changed, self.overrides)
         return changed
 
 

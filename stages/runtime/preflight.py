@@ -50,9 +50,10 @@ def section_models(root: Path = Path()) -> dict[str, type[Section]]:
     return models
 
 
-def check_params(path: Path = PARAMS_FILE) -> None:
+def check_params(path: Path = PARAMS_FILE, values: dict[str, Any] | None = None) -> None:
     """Raise UserError that names every unknown section, unknown key and value out of range.
 
+    `values` replace those of the file.
     A URL with a credential is refused too, also in dvc.yaml and in the environment. A project without stages of ours
     has no models: nothing is checked there, and it needs no params.yaml.
     """
@@ -62,8 +63,8 @@ def check_params(path: Path = PARAMS_FILE) -> None:
     for variable in URLS:
         refuse_credentials(variable, os.environ.get(variable, ""))
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
-    values = read_params_file(path)
-    require_texts_as_keys(values, str(path))
+    values = read_params_file(path) if values is None else values
+    require_string_keys(values, str(path))
     others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
     faults = [f"{path}: {name}: no stage of {DVC_FILE.name} has such a section" for name in sorted(others)]
     for name, model in models.items():
@@ -80,14 +81,14 @@ def check_params(path: Path = PARAMS_FILE) -> None:
         raise UserError("\n".join(faults))
 
 
-def require_texts_as_keys(values: Mapping[Any, Any], place: str) -> None:
-    """Raise UserError at a key that YAML takes for a number, a date or nothing: values are named and sorted by keys."""
+def require_string_keys(values: Mapping[Any, Any], place: str) -> None:
+    """Raise UserError if a key is not a string, because values are named and sorted by keys."""
     for key, value in values.items():
         if not isinstance(key, str):
             shown = json.dumps(key, default=str)
-            raise UserError(f"{place}: the key {shown} is not text in YAML; write it in quotes")
+            raise UserError(f"{place}: the key {shown} is not a string; quote it")
         if isinstance(value, Mapping):
-            require_texts_as_keys(value, f"{place}: {key}")
+            require_string_keys(value, f"{place}: {key}")
 
 
 def check_before_run(to_do: Collection[str] | None = None, values: Mapping[str, Any] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.credentials import refuse_credentials, without_credentials
 from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail, first_line
@@ -27,6 +27,12 @@ def read_yaml(text: str | bytes, *, trusted: bool = True) -> Any:
     Raises ruamel.yaml's YAMLError, also for a key that is there twice.
     """
     return YAML(typ="safe", pure=not trusted).load(text)
+
+
+def yaml_fault(error: YAMLError) -> str:
+    """Say why a text is not valid YAML, and on which line."""
+    said, mark = getattr(error, "problem", None) or first_line(error), getattr(error, "problem_mark", None)
+    return f"{f'line {mark.line + 1}: ' if mark else ''}not valid YAML: {without_credentials(said)}"
 
 
 def write_yaml(values: Any) -> str:
@@ -114,11 +120,8 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
         values = read_yaml(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run this from the project's root") from None
-    except MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UserError(f"{path}: {line}not valid YAML: {without_credentials(str(error.problem))}") from None
     except YAMLError as error:
-        raise UserError(f"{path}: not valid YAML: {without_credentials(first_line(error))}") from None
+        raise UserError(f"{path}: {yaml_fault(error)}") from None
     refuse_credentials(str(path), values)
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a section per stage, found {type(values).__name__}")

@@ -11,7 +11,6 @@ from flows.checkout import (
     commit_results,
     push_commits,
     require_names,
-    require_values,
 )
 from stages.runtime.errors import UnavailableError, UserError
 from tests.flows.toy import add_submodule, git, make_toy
@@ -240,12 +239,6 @@ def test_no_message_has_the_token_of_an_address(source: Path, tmp_path: Path, mo
         bring_to_commit(tmp_path / "checkout", address, "0" * 40)
     with pytest.raises(UserError, match=r"^https://host/x\.git: no branch `other`"):
         bring_up_to_date(tmp_path / "checkout", address, "other", "results")
-
-
-def test_an_override_brings_no_variable_of_the_worker_into_a_result() -> None:
-    require_values("card.description=free", "train.seed=1")
-    with pytest.raises(UserError, match=r"overrides: card.description=\$\{oc.env:HF_TOKEN\}: .* write the value"):
-        require_values("train.seed=1", "card.description=${oc.env:HF_TOKEN}")
 
 
 def test_a_branch_that_git_does_not_take_or_would_take_for_an_option_is_refused() -> None:

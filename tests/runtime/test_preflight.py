@@ -36,7 +36,7 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "  sets: {}",
             "  sets: {2024: a, b: c}",
-            "evaluate: sets: the key 2024 is not text in YAML; write it in quotes",
+            "evaluate: sets: the key 2024 is not a string; quote it",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.experiments.cells import cells_of, read_experiment
-from flows.project.compose import put
+from flows.project.edit import apply
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
 from stages.train.dial import (
@@ -113,7 +113,7 @@ def test_the_experiment_of_the_presets_runs_what_the_dial_chooses(monkeypatch: p
         recipe = chosen(tflop * 1e12, CORPUS_TOKENS)
         written = {"train": deepcopy(today["train"])}
         for key, value in recipe.values.items():
-            put(written, f"train.{key}", value)
+            apply(written, {f"train.{key}": value})
         assert flatten(written["train"]) == values, tflop
 
 

@@ -3,11 +3,13 @@
 import difflib
 import itertools
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -49,8 +51,15 @@ def _replace(within: Any, name: str, value: Any) -> None:
 
 
 def edited(text: str, values: Any) -> str:
-    """Return the text with the values that were opened from it and have changed since."""
-    return merged(text, _dumped(open_yaml(text)), _dumped(values))
+    """Return the text with the values that were opened from it and have changed since.
+
+    If its lists are indented in another way, so that lines of both do not fit together, all of it is written anew.
+    """
+    with suppress(YAMLError):
+        result = merged(text, _dumped(open_yaml(text)), _dumped(values))
+        if open_yaml(result) == values:
+            return result
+    return _dumped(values)
 
 
 def merged(text: str, old: str, new: str) -> str:
@@ -72,7 +81,6 @@ def merged(text: str, old: str, new: str) -> str:
 def _editor() -> YAML:
     yaml = YAML()
     yaml.width, yaml.preserve_quotes = 10_000, True
-    yaml.indent(mapping=2, sequence=4, offset=2)
     yaml.representer.add_representer(
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )

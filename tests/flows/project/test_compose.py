@@ -2,6 +2,7 @@ import re
 import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import yaml
 from dvc.utils.hydra import apply_overrides
 
 from flows.project.compose import composed_text, composed_with_dial, difference, groups, option, value_of
+from flows.project.edit import apply, edited, open_yaml
 from stages.card.params import describes_another_corpus
 from stages.runtime.errors import UserError
-from stages.runtime.section import read_params_file
+from stages.runtime.section import flatten, read_params_file
 from tests.small_project import ROOT
 from tests.train.small_run import environment
 
@@ -132,7 +134,34 @@ def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
     apply_overrides(path, ["train.max_steps=70"])  # what `dvc exp run -S` calls
 
     assert re.search(r"max_steps: 70 +# optimizer steps", path.read_text())
+    before = (ROOT / "params.yaml").read_text().replace("max_steps: 1296", "max_steps: 70").splitlines()
+    after = path.read_text().splitlines()  # DVC writes nothing for null; other lines have the form that it keeps
+    changed = [old for old, new in zip(before, after, strict=True) if old.split() != new.split()]
+    assert all(": null" in line for line in changed)
     assert read_params_file(path) == composed(tmp_path, "train.max_steps=70")
+
+
+def test_lists_that_are_indented_in_another_way_are_written_anew() -> None:
+    text = "fit:\n  names:\n      - a: 1\n        b: 2  # two\n  rate: 1\n"
+    values = open_yaml(text)
+    apply(values, {"fit.names": [{"a": 1, "b": 3}]})
+
+    assert edited(text, values) == "fit:\n  names:\n  - a: 1\n    b: 3\n  rate: 1\n"
+
+
+def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path) -> None:
+    """ruamel.yaml loses a line's end if a comment stands behind the key of a list."""
+    text = (ROOT / "params.yaml").read_text()
+    values = read_params_file(ROOT / "params.yaml")
+    for key in [key for key, value in flatten(values).items() if isinstance(value, list)]:
+        expected, opened = deepcopy(values), open_yaml(text)
+        apply(expected, {key: []})
+        (tmp_path / "dvc.yaml").write_text(text)
+        apply_overrides(tmp_path / "dvc.yaml", [f"{key}=[]"])
+        apply(opened, {key: []})
+        (tmp_path / "ours.yaml").write_text(edited(text, opened))
+
+        assert read_params_file(tmp_path / "dvc.yaml") == expected == read_params_file(tmp_path / "ours.yaml")
 
 
 @pytest.mark.parametrize(

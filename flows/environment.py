@@ -72,18 +72,12 @@ def name_the_user() -> None:
 
 
 def enter_project() -> None:
-    """Go to the project's root, also from a folder inside it, and let its `.parrotflow/` ignore itself in git.
-
-    Outside a project nothing is made.
-    """
+    """Go to the project's root, also from a folder inside it, and make its `.parrotflow/`, if this is a project."""
     here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), None)
-    if root is None:
-        return
-    os.chdir(root)
-    ignore = private_state_dir() / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+    if root is not None:
+        os.chdir(root)
+        private_state_dir()
 
 
 PREFIX = "PARROTFLOW_"

@@ -26,6 +26,7 @@ from stages.formats.revision.provenance import (
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
+    code_files,
     hash_of,
     is_outside,
     record_path,
@@ -35,7 +36,7 @@ from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import STATE_DIR, UserError, first_line
 from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import write_yaml
-from stages.runtime.stage_code import FOLDER, code_in, stage_codes
+from stages.runtime.stage_code import FOLDER, code_changes, code_in
 
 CHECKOUT = "checkout"
 
@@ -112,13 +113,9 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
 
 def check_code(revision: RecordedRevision, checkout: Path) -> None:
     """Raise UserError that names the first file of code or library that is not as its stage ran with."""
-    paths = {Path(dep["path"]) for stage in revision.stages.values() for dep in stage.get("deps", [])}
-    recorded = {path: code_in(revision.folder / record_path(path)) for path in sorted(paths) if path.parent == FOLDER}
-    present = stage_codes(checkout, [f"stages.{path.stem}" for path in recorded])
-    for path, code in recorded.items():
-        if code is None or (changes := code.changes_to(present[path])):
-            what = f"the record has no {path}" if code is None else f"{path}: {changes[0]}"
-            raise UserError(f"{revision.asked}: {what}: the revision does not hold the code that made it")
+    recorded = {path: code_in(revision.folder / record_path(path)) for path in code_files(revision.stages)}
+    for change in code_changes(recorded, checkout):
+        raise UserError(f"{revision.asked}: {change}: the revision does not hold the code that made it")
 
 
 def configure_dvc(checkout: Path) -> None:

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from stages.runtime.errors import UserError
+from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 
-LOCK = Path(".parrotflow/run.lock")
+LOCK = STATE_DIR / "run.lock"
 
 print_at_once = partial(print, flush=True)
 
@@ -34,10 +34,7 @@ def run_lock(
     if path in _held:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ignored = path.with_name(".gitignore")
-    if not ignored.exists():
-        ignored.write_text("*\n", encoding="utf-8")
+    private_state_dir(folder)
     with path.open("a+", encoding="utf-8") as file:
         said = False
         while not _locked(file.fileno()):

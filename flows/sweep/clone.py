@@ -92,7 +92,7 @@ def _share(folder: Path, cache: str) -> None:
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
         # Data that no stage makes: `dvc add`, `dvc import`.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
-    (private_state_dir(folder) / ".gitignore").write_text("*\n", encoding="utf-8")
+    private_state_dir(folder)
     SHARDS.mkdir(parents=True, exist_ok=True)
     if not (folder / SHARDS).is_symlink():
         (folder / SHARDS).symlink_to(SHARDS.absolute())

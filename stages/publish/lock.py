@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.provenance import Stages, ancestors, makers_of, overlaps, record_path
+from stages.formats.revision.provenance import Stages, ancestors, code_files, makers_of, overlaps, record_path
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded_stages, stage_templates
 from stages.runtime.section import PARAMS_FILE, differences, read_yaml, value_at, write_yaml
-from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_in, stage_codes
+from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_changes, code_in
 
-TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep", ".parrotflow/sweep-check")
+TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep")
 """Folders with the workspaces of DVC experiments, and with the clones of a sweep's cells."""
 
 
@@ -35,20 +35,10 @@ def published_stages() -> Stages:
         if not any(overlaps(path, out) for out in made):
             raise UserError(f"{LOCK_FILE}: no stage has made {path}: run `dvc repro`")
     stages = ancestors(everything, inputs)
-    for change in (*changed_code(stages), *changes_since(stages)):
+    recorded = {path: code_in(path) for path in code_files(stages)}
+    for change in (*code_changes(recorded), *changes_since(stages)):
         raise UserError(f"{change}; only what {LOCK_FILE} says is published: undo the edit, or run `dvc repro`")
     return stages
-
-
-def changed_code(stages: Stages) -> Iterator[str]:
-    """The differences between the present code and the files of code that the stages depend on."""
-    recorded = {path: code_in(path) for path in code_files(stages)}
-    present = stage_codes(modules=[f"stages.{path.stem}" for path in recorded])
-    for path, code in recorded.items():
-        if code is None:
-            yield f"{path}: is missing"
-        else:
-            yield from (f"{path}: {change}" for change in code.changes_to(present[path]))
 
 
 def changes_since(stages: Stages) -> Iterator[str]:
@@ -92,12 +82,6 @@ def outside_deps(stages: Stages) -> list[str]:
     made = makers_of(stages)
     paths = {dep["path"]: None for stage in stages.values() for dep in stage.get("deps", [])}
     return [path for path in paths if Path(path).parent != FOLDER and not any(overlaps(path, out) for out in made)]
-
-
-def code_files(stages: Stages) -> list[Path]:
-    """The files of code that the stages depend on."""
-    deps = {Path(dep["path"]) for stage in stages.values() for dep in stage.get("deps", [])}
-    return sorted(path for path in deps if path.parent == FOLDER)
 
 
 def settings(stages: Stages) -> dict[str, bytes]:

@@ -78,7 +78,7 @@ def visible(text: str, kept: str = "") -> str:
 
 
 def private_state_dir(project: Path = Path()) -> Path:
-    """A project's `.parrotflow`, which only its owner can enter; made if it is missing.
+    """A project's `.parrotflow`, which only its owner can enter and git ignores; made if it is missing.
 
     DVC makes folders in it that all users may write (mode 0777), and decides by them which files have changed. A folder
     of another user is left as it is, and so is the target of a link, of which only DVC's part is closed.
@@ -89,6 +89,9 @@ def private_state_dir(project: Path = Path()) -> Path:
     status = private.stat()
     if status.st_uid == os.geteuid() and status.st_mode & 0o077:
         private.chmod(0o700)
+    ignore = home / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
     return home
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -121,6 +121,14 @@ def stage_codes(root: Path = Path(), modules: Iterable[str] | None = None) -> di
         code_path(module): _code_of(module, sources, pins, params)
         for module in (stage_modules(root) if modules is None else modules)
     }
+
+
+def code_changes(recorded: Mapping[Path, StageCode | None], root: Path = Path()) -> Iterator[str]:
+    """Yield how the code in `root` differs from recorded code, which is None if its file is missing or damaged."""
+    present = stage_codes(root, [f"stages.{path.stem}" for path in recorded])
+    for path, code in recorded.items():
+        changes = ["is missing"] if code is None else code.changes_to(present[path])
+        yield from (f"{path}: {change}" for change in changes)
 
 
 def code_of(module: str, root: Path = Path()) -> StageCode:

@@ -125,7 +125,6 @@ def test_every_stage_comes_after_those_it_depends_on_whatever_their_names() -> N
     [
         (".dvc/tmp/exps/abc", True),
         (".parrotflow/sweep/adamw-1", True),
-        (".parrotflow/sweep-check/adamw-1/project", True),
         ("sweep/adamw-1", False),
     ],
 )

@@ -263,6 +263,12 @@ def ancestors(stages: Stages, inputs: Iterable[str]) -> Stages:
     return ordered
 
 
+def code_files(stages: Stages) -> list[Path]:
+    """The files of code that the stages depend on."""
+    deps = {Path(dep["path"]) for stage in stages.values() for dep in stage.get("deps", [])}
+    return sorted(path for path in deps if path.parent == FOLDER)
+
+
 def is_within(path: str, folder: str) -> bool:
     """Whether the paths are equal, or the second contains the first."""
     return path == folder or path.startswith(f"{folder}/")

@@ -162,7 +162,7 @@ def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path)
         reproduce(ReproduceOptions(str(revision)))
     shutil.rmtree(code.parents[1])
     seal(revision)
-    with pytest.raises(UserError, match=r"the record has no data/code/train\.json: the revision"):
+    with pytest.raises(UserError, match=r"data/code/train\.json: is missing: the revision"):
         reproduce(ReproduceOptions(str(revision)))
 
 

@@ -1,21 +1,20 @@
-"""Programs that a reproduction starts, whose code they run, and the right to its folder, which they keep."""
+"""Short programs that a reproduction starts, whose code it runs, and the right to its folder."""
 
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flows.run.locks import held_locks, run_lock
+from flows.run.locks import run_lock
 from stages.formats.revision.execution import is_computing
 from stages.formats.revision.provenance import GitState
 from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
-from stages.runtime.errors import EXIT_TERMINATED, UserError, private_state_dir
+from stages.runtime.errors import UserError, private_state_dir
 
 if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision
@@ -36,38 +35,6 @@ HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
 SHOWN_LINES = 20
 """The last lines that are shown of a program that failed."""
-
-
-def run_python(python: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
-    """Run a program of Python to its end, with its output in this terminal; its exit code.
-
-    SIGTERM is passed on, and the program's end is waited for: it saves what it has.
-    """
-    process = subprocess.Popen(
-        [str(python), *arguments],
-        cwd=folder,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        pass_fds=held_locks(),
-    )
-    asked_to_end = False
-
-    def pass_on(number: int, frame: Any) -> None:
-        nonlocal asked_to_end
-        asked_to_end = True
-        process.send_signal(number)
-
-    before = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # the terminal has sent it to the program too
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if asked_to_end:
-        raise SystemExit(EXIT_TERMINATED)
-    return code
 
 
 def output(
@@ -111,7 +78,7 @@ def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, 
 
 @contextmanager
 def only_reproduction_in(work: Path) -> Iterator[None]:
-    """The right to work in a folder. Waits while another one, or what a killed one left running, has it.
+    """Hold the right to work in a folder; wait while another reproduction has it.
 
     Raises UserError if the folder holds something else.
     """

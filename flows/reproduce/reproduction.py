@@ -9,7 +9,9 @@ WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is k
 """
 
 import os
+import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -17,11 +19,11 @@ from pydantic import BaseModel, ConfigDict
 from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out
-from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent, run_python
+from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent
 from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import ReproductionVerdict, judge
-from flows.run.dvc_process import run_repro, run_to_end
+from flows.run.dvc_process import run_in_group, run_repro, run_to_end
 from flows.run.outcome import StoppedError, outcome_of
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
@@ -155,6 +157,11 @@ def prepare(
     return interpreter, restored
 
 
+def print_lines(lines: list[str]) -> None:
+    """Print what a program prints."""
+    print("\n".join(lines), flush=True)
+
+
 def run_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]) -> None:
     """Run stages, if there are any, by `dvc repro` in the checkout. Raises UserError if one fails."""
     if not stages:
@@ -162,13 +169,10 @@ def run_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]
     for repaired in repair_after_kill(checkout):
         print(repaired, flush=True)
 
-    def on_lines(lines: list[str]) -> None:
-        print("\n".join(lines), flush=True)
-
     def on_stage(stage: str) -> None:
         say("running", stage)
 
-    end = run_to_end(run_repro(stages, checkout, environment, on_lines, on_stage, options=["--allow-missing"]))
+    end = run_to_end(run_repro(stages, checkout, environment, print_lines, on_stage, options=["--allow-missing"]))
     if end.stopped:
         raise StoppedError("stopped; the same command continues")
     if end.code:
@@ -196,8 +200,12 @@ def check_segment(
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     first, last = map(str, steps)
     trainer = str(revision.stages[str(revision.training)]["cmd"]).split()[-1]  # the checker is a module of its package
-    command = ["-m", f"{trainer}.segment", "--from", first, "--to", last, *files]
-    return run_python(python, command, checkout, environment)
+    command = [str(python), "-m", f"{trainer}.segment", "--from", first, "--to", last, *files]
+    work = partial(subprocess.call, command, stdin=subprocess.DEVNULL)
+    end = run_to_end(run_in_group(work, checkout, environment, print_lines))
+    if end.stopped:
+        raise StoppedError("stopped; the same command checks the segment again")
+    return end.code
 
 
 def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:

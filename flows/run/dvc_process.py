@@ -50,10 +50,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ReproEnd:
-    """How a `dvc` command ended."""
+    """How a command ended."""
 
     code: int
-    """DVC's exit code; negative for a signal."""
+    """The exit code of DVC, or of another program; negative for a signal."""
     seconds: float = 0.0
     stage_code: int | None = None
     """The exit code of the stage's command that failed; None if the failure is DVC's own."""
@@ -87,11 +87,26 @@ async def run_repro(
     options: Sequence[str] = (),
     pull: bool = False,
 ) -> ReproEnd:
-    """Run `dvc repro` with these options in a project's folder to its end.
+    """Run `dvc repro` with these options in a project's folder to its end; as `run_in_group`.
 
-    `on_lines` gets the lines that programs print, `on_stage` the name of each stage whose command DVC starts. With
-    `pull`, results that the DVC remote has are restored. If the calling task is cancelled, the command is ended (TERM,
-    later KILL), and the result says `stopped`. Raises UserError if no process can be started.
+    With `pull`, results that the DVC remote has are restored.
+    """
+    work = partial(repro, list(targets), list(options), pull=pull)
+    return await run_in_group(work, folder, environment, on_lines, on_stage)
+
+
+async def run_in_group(
+    work: Callable[[], int],
+    folder: Path,
+    environment: Mapping[str, str],
+    on_lines: Callable[[list[str]], None],
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> ReproEnd:
+    """Do `work`, which returns an exit code, in a child in a project's folder.
+
+    `on_lines` gets the lines that programs print, `on_stage` the name of each stage whose command DVC starts. If the
+    calling task is cancelled, the command is ended (TERM, later KILL), and the result says `stopped`. Raises UserError
+    if no process can be started.
     """
     began, kills_before = time.perf_counter(), memory_kills()
     lines: list[str] = []
@@ -104,7 +119,6 @@ async def run_repro(
         del lines[:-KEPT_LINES]
         on_lines(more)
 
-    work = partial(repro, list(targets), list(options), pull=pull)
     output, report, process = _started(work, folder, {**environment, END_FILE: str(stage_end)})
     follower = _Follower(output, LineSplitter(take), report, on_stage)
     with follower:

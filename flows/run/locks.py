@@ -19,7 +19,7 @@ LOCK = STATE_DIR / "run.lock"
 
 print_at_once = partial(print, flush=True)
 
-_held: dict[Path, int] = {}
+_held: set[Path] = set()
 
 
 @contextmanager
@@ -49,18 +49,13 @@ def run_lock(
         file.truncate(0)
         file.write(f"the run {name} (process {os.getpid()}, since {datetime.now(UTC).isoformat('T', 'seconds')})")
         file.flush()
-        _held[path] = file.fileno()
+        _held.add(path)
         try:
             yield
         finally:
-            del _held[path]
+            _held.remove(path)
             file.truncate(0)
             fcntl.flock(file, fcntl.LOCK_UN)
-
-
-def held_locks() -> list[int]:
-    """The descriptors of the locks that this process holds."""
-    return list(_held.values())
 
 
 def _locked(descriptor: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 
 from flows.run import dvc_process
 from flows.run.dvc_child import SINGLE
-from flows.run.dvc_process import ReproEnd, run_repro
+from flows.run.dvc_process import ReproEnd, run_in_group, run_repro
 from flows.run.lines import CHUNK_BYTES, LineSplitter
 from flows.run.locks import run_lock
 from flows.run.outcome import KILLED, StageOutcome, outcome_of
@@ -147,6 +148,18 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
 
     assert asyncio.run(cancelled()).result == "stopped"
     wait_until_ended(started)
+
+
+def test_another_program_runs_in_a_group_too_and_its_lines_and_exit_code_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    work = partial(subprocess.call, ["sh", "-c", "echo $WORD; exit 3"], stdin=subprocess.DEVNULL)
+
+    end = asyncio.run(run_in_group(work, Path(), os.environ | {"WORD": "said"}, lines.extend))
+
+    assert (end.code, end.stopped, lines) == (3, False, ["said"])
 
 
 def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

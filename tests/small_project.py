@@ -83,7 +83,7 @@ monitoring:
   checkpoints_kept: 2
   milestone_every_steps: null
   trackers: []
-evaluate: {context_length: null, stride: null, sets: {}, baselines: [], bootstrap_resamples: 200, seed: 0}
+evaluate: {context_length: null, stride: null, sets: {}, baselines: []}
 generate:
   seed: 0
   width: 48
@@ -95,13 +95,11 @@ generate:
     temperature: 0.8
     top_p: 0.95
     max_new_tokens: 6
-harness: {tasks: [], exported_steps: false, num_fewshot: null, limit: null, bootstrap_resamples: 200, seed: 0}
+harness: {tasks: [], exported_steps: false, num_fewshot: null, limit: null, seed: 0}
 score:
   run_generated_code: false
   k: [1]
   limits: {cpu_seconds: 10, wall_seconds: 300.0, memory_megabytes: 256}
-  bootstrap_resamples: 200
-  seed: 0
 card:
   describes: [mine]
   license: apache-2.0

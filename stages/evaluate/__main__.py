@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from stages.evaluate.likelihood.documents import named_sets, validation_split
 from stages.evaluate.likelihood.report import (
-    Bootstrap,
     compress,
     evaluation,
     evaluation_receipt,
@@ -41,14 +40,13 @@ def main() -> None:
     models = [trained, *baseline_models(params.baselines, trained)]
 
     scored = score_sets(models, sets)
-    bootstrap = Bootstrap(params.bootstrap_resamples, params.seed)
-    measured = {held_out.name: measure(held_out.name, scored, bootstrap) for held_out in sets}
+    measured = {held_out.name: measure(held_out.name, scored) for held_out in sets}
 
     ours = scored[: len(sets)]
     notes = [*lost_text(scored), *trained_on(sets[1:])]
     for note in notes:
         print(f"note: {note}", flush=True)
-    report = evaluation(measured, evaluation_receipt(ours, models, bootstrap, notes))
+    report = evaluation(measured, evaluation_receipt(ours, models, notes))
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
     write_metrics("evaluate", held_out)
@@ -58,12 +56,12 @@ def main() -> None:
             write_loss_by_position(folder, one.held_out.name, one.by_position)
 
 
-def measure(set_name: str, scored: Sequence[ScoredSet], bootstrap: Bootstrap) -> HeldOutMetrics:
+def measure(set_name: str, scored: Sequence[ScoredSet]) -> HeldOutMetrics:
     """The metrics of the trained model on one set, compared with those of the baselines."""
     ours, *baselines = (one for one in scored if one.held_out.name == set_name)
     compressed = compress(ours.held_out.texts)
     theirs = {one.model.name: one.scores for one in baselines}
-    return held_out_metrics(ours.scores, ours.lost_share, compressed, theirs, bootstrap)
+    return held_out_metrics(ours.scores, ours.lost_share, compressed, theirs)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from stages.formats.reports import significant
 
 Floats = npt.NDArray[np.float64]
 
+RESAMPLES, SEED = 1000, 0
+"""Of every bootstrap."""
+
 FEW = 50
 """Documents, up to which the jackknife is used."""
 
@@ -19,28 +22,28 @@ CHUNK_ENTRIES = 2**22
 """Draws held in memory at once: 32 MB of counts."""
 
 
-def resampled_sums(columns: Floats, resamples: int, seed: int) -> Floats:
-    """Sums of each column over documents drawn with replacement; (documents, columns) -> (resamples, columns).
+def resampled_sums(columns: Floats) -> Floats:
+    """Sums of each column over documents drawn with replacement; (documents, columns) -> (RESAMPLES, columns).
 
     The columns of one resample are sums over the same draw.
     """
     documents = len(columns)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     rows_at_once = max(1, CHUNK_ENTRIES // documents)
     parts = []
-    for first in range(0, resamples, rows_at_once):
-        rows = min(rows_at_once, resamples - first)
+    for first in range(0, RESAMPLES, rows_at_once):
+        rows = min(rows_at_once, RESAMPLES - first)
         # Only how often each document is drawn matters: a matrix product with the counts gives the sums.
         draws = generator.multinomial(documents, np.full(documents, 1 / documents), size=rows)
         parts.append(draws.astype(np.float64) @ columns)
     return np.concatenate(parts)
 
 
-def ratio_interval(above: Floats, below: Floats, resamples: int, seed: int) -> Interval | None:
+def ratio_interval(above: Floats, below: Floats) -> Interval | None:
     """The interval of sum(above) / sum(below), each of shape (documents,); None for fewer than `FEWEST`."""
     count = len(above)
     if count > FEW:
-        sums = resampled_sums(np.stack([above, below], axis=1), resamples, seed)
+        sums = resampled_sums(np.stack([above, below], axis=1))
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5])
         return significant(float(low)), significant(float(high))
     without = (above.sum() - above) / np.maximum(below.sum() - below, np.finfo(float).tiny)

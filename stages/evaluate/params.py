@@ -32,10 +32,6 @@ class EvaluateParams(Section):
     baselines: list[ModelName]
     """Models that are scored on the same documents, each with its own tokenizer: folders, or commits on the Hub
     (owner/name@COMMIT)."""
-    bootstrap_resamples: Annotated[int, Field(ge=100)]
-    """Bootstrap resamples for the 95 % intervals."""
-    seed: Annotated[int, Field(ge=0)]
-    """Seed of the bootstrap."""
 
     def check(self, others: Mapping[str, Any]) -> Iterator[str]:
         """Names are not taken; windows are no longer than a new model's positions, and leave no text between them."""

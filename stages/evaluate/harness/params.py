@@ -23,8 +23,6 @@ class HarnessParams(Section):
     """Examples before each question; null: as many as each task says. A task whose file says 0 keeps 0."""
     limit: Annotated[int, Field(ge=1)] | None
     """Documents of each task, the first ones; null: all. Only without a limit are scores comparable with others."""
-    bootstrap_resamples: Annotated[int, Field(ge=100)]
-    """Bootstrap resamples for standard errors that have no formula."""
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     """Seed for few-shot examples, sampled answers and the bootstrap."""
 

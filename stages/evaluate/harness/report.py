@@ -13,6 +13,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import LIBRARIES, Scored
+from stages.evaluate.intervals import RESAMPLES
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetrics, TaskReceipt
 from stages.formats.reports import releases, significant
 
@@ -34,7 +35,7 @@ def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params:
             weights_sha256=scored.weights_sha256,
             context_length=scored.lm.max_length,
             seed=params.seed,
-            bootstrap_resamples=params.bootstrap_resamples,
+            bootstrap_resamples=RESAMPLES,
             versions=releases(LIBRARIES),
         ),
     )

@@ -17,6 +17,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks.manager import Kind, TaskDict
 
 from stages.evaluate.harness.params import TASK_FILES, HarnessParams
+from stages.evaluate.intervals import RESAMPLES
 from stages.evaluate.libraries import BARS
 from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL, weights_sha256
@@ -79,7 +80,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
                         task_manager=manager,
                         num_fewshot=params.num_fewshot,
                         limit=params.limit,
-                        bootstrap_iters=params.bootstrap_resamples,
+                        bootstrap_iters=RESAMPLES,
                         use_cache=str(cache_folder(ANSWERS, key) / "answers"),
                         random_seed=params.seed,
                         numpy_random_seed=params.seed,

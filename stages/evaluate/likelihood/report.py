@@ -5,14 +5,13 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stages.evaluate.intervals import FEW, Floats, ratio_interval
+from stages.evaluate.intervals import FEW, RESAMPLES, SEED, Floats, ratio_interval
 from stages.evaluate.likelihood.documents import HeldOutSet
 from stages.evaluate.likelihood.score import ScoredModel, ScoredSet, Scores
 from stages.formats.documents import CLEAN, read_shard, shard_paths, write_table
@@ -53,22 +52,16 @@ DOCUMENT_LOSS = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
-    """How the intervals of many documents are drawn."""
+def intervals(columns: Floats) -> dict[str, Interval | None]:
+    """Return the intervals of loss, perplexity and bits per byte, given the documents' nats, tokens and bytes."""
+    loss = ratio_interval(columns[:, 0], columns[:, 1])
+    perplexity = loss and (significant(math.exp(loss[0])), significant(math.exp(loss[1])))
+    return {"loss": loss, "perplexity": perplexity, "bits_per_byte": interval(columns)}
 
-    resamples: int
-    seed: int
 
-    def intervals(self, columns: Floats) -> dict[str, Interval | None]:
-        """The intervals of loss, perplexity and bits per byte, given these documents' nats, tokens and bytes."""
-        loss = ratio_interval(columns[:, 0], columns[:, 1], self.resamples, self.seed)
-        perplexity = loss and (significant(math.exp(loss[0])), significant(math.exp(loss[1])))
-        return {"loss": loss, "perplexity": perplexity, "bits_per_byte": self.interval(columns)}
-
-    def interval(self, columns: Floats) -> Interval | None:
-        """The interval of bits per byte."""
-        return ratio_interval(columns[:, 0], math.log(2) * columns[:, 2], self.resamples, self.seed)
+def interval(columns: Floats) -> Interval | None:
+    """Return the interval of bits per byte."""
+    return ratio_interval(columns[:, 0], math.log(2) * columns[:, 2])
 
 
 def write_document_losses(scored: Iterable[ScoredSet]) -> None:
@@ -93,7 +86,6 @@ def held_out_metrics(
     lost_share: float,
     compressed: Mapping[str, float],
     baselines: Mapping[str, Scores],
-    bootstrap: Bootstrap,
 ) -> HeldOutMetrics:
     """Sum up a set's losses, with intervals over its documents."""
     columns = scores.columns
@@ -107,22 +99,22 @@ def held_out_metrics(
         bits_per_byte_per_source={name: bits_per_byte(part) for name, part in by_source.items()},
         bits_per_byte_per_length={name: bits_per_byte(part) for name, part in by_length.items()},
         interval_95=Intervals(
-            **bootstrap.intervals(columns),
-            bits_per_byte_per_source={name: bootstrap.interval(part) for name, part in by_source.items()},
-            bits_per_byte_per_length={name: bootstrap.interval(part) for name, part in by_length.items()},
+            **intervals(columns),
+            bits_per_byte_per_source={name: interval(part) for name, part in by_source.items()},
+            bits_per_byte_per_length={name: interval(part) for name, part in by_length.items()},
         ),
         compressors_bits_per_byte={name: significant(value) for name, value in compressed.items()},
-        compared={name: compare(scores, baseline, bootstrap) for name, baseline in baselines.items()},
+        compared={name: compare(scores, baseline) for name, baseline in baselines.items()},
     )
 
 
-def compare(ours: Scores, theirs: Scores, bootstrap: Bootstrap) -> BaselineComparison:
+def compare(ours: Scores, theirs: Scores) -> BaselineComparison:
     """The difference in bits per byte over the same documents, with the interval of the paired differences."""
     nats, bits = ours.nats - theirs.nats, np.asarray(math.log(2) * ours.bytes, np.float64)
     return BaselineComparison(
         bits_per_byte=bits_per_byte(theirs.columns),
         difference=significant(float(nats.sum() / bits.sum())),
-        difference_interval_95=ratio_interval(nats, bits, bootstrap.resamples, bootstrap.seed),
+        difference_interval_95=ratio_interval(nats, bits),
     )
 
 
@@ -192,7 +184,7 @@ def trained_on(further: Sequence[HeldOutSet]) -> list[str]:
 
 
 def evaluation_receipt(
-    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], bootstrap: Bootstrap, notes: Sequence[str]
+    scored: Sequence[ScoredSet], models: Sequence[ScoredModel], notes: Sequence[str]
 ) -> EvaluationReceipt:
     """The receipt of each set as the trained model scored it, and of all models, the trained one first.
 
@@ -217,16 +209,16 @@ def evaluation_receipt(
         for model in models
     }
     return EvaluationReceipt(
-        convention=" ".join([convention(models[0], bootstrap.resamples), *notes]),
+        convention=" ".join([convention(models[0]), *notes]),
         sets=sets,
         models=receipts,
         versions=releases(),
-        bootstrap_resamples=bootstrap.resamples,
-        bootstrap_seed=bootstrap.seed,
+        bootstrap_resamples=RESAMPLES,
+        bootstrap_seed=SEED,
     )
 
 
-def convention(model: ScoredModel, resamples: int) -> str:
+def convention(model: ScoredModel) -> str:
     """How the metrics were computed, in prose."""
     return (
         "Every token of a held-out set is scored once. Each document is scored on its own, after an "
@@ -235,7 +227,7 @@ def convention(model: ScoredModel, resamples: int) -> str:
         f"Windows of {model.sizes.context_length} tokens advance by {model.sizes.stride}. "
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
         f"bytes of the text; float32. "
-        f"Intervals: 95 % over documents, by percentile bootstrap ({resamples} draws), up to {FEW} documents by "
+        f"Intervals: 95 % over documents, by percentile bootstrap ({RESAMPLES} draws), up to {FEW} documents by "
         f"Student's t and the jackknife, of fewer than {FEWEST} none. "
         "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "

@@ -28,10 +28,6 @@ class ScoreParams(Section):
     """pass@k is reported for these k. Each needs at least k samples of every problem."""
     limits: Limits
     """Limits on one candidate."""
-    bootstrap_resamples: Annotated[int, Field(ge=100)]
-    """Bootstrap resamples of the problems, for the 95 % intervals."""
-    seed: Annotated[int, Field(ge=0)]
-    """Seed of the bootstrap."""
 
     def check(self, others: Mapping[str, Any]) -> Iterator[str]:
         """Each problem has as many samples as the largest k."""

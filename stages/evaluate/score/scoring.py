@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import numpy as np
 from rich.progress import track
 
-from stages.evaluate.intervals import FEW, ratio_interval
+from stages.evaluate.intervals import FEW, RESAMPLES, SEED, ratio_interval
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, end_all, judge, require_isolation
 from stages.formats.evaluation.generation import Completion, completions_text
@@ -127,11 +127,11 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / np.arange(samples - passed + 1, samples + 1)))
 
 
-def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int, resamples: int, seed: int) -> PassAtK:
+def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> PassAtK:
     """The mean over problems, given as (samples, passed), and its interval over problems."""
     values = np.array([pass_at_k(samples, passed, k) for samples, passed in counts])
     value = significant(float(values.mean()))
-    ends = ratio_interval(values, np.ones(len(values)), resamples, seed)
+    ends = ratio_interval(values, np.ones(len(values)))
     if ends and value in (0, 1):  # all or none pass
         ends = score_interval(value, 0.0, len(values))
     return PassAtK(value=value, interval_95=ends and (max(ends[0], 0.0), min(ends[1], 1.0)))
@@ -157,7 +157,7 @@ def score_report(
         problems_sha256=problems_sha256(problems),
         completions_sha256=hashlib.sha256(completions_text(completions).encode()).hexdigest(),
         python=platform.python_version(),
-        settings={"seed": params.seed, "bootstrap_resamples": params.bootstrap_resamples, **params.limits.model_dump()},
+        settings={"seed": SEED, "bootstrap_resamples": RESAMPLES, **params.limits.model_dump()},
         convention=_convention(params) if ran else "score.run_generated_code is false: the samples were only counted.",
     )
 
@@ -182,9 +182,7 @@ def _set_score(
         samples=len(of_set),
         results=dict(sum(counts.values(), Counter())),
         left_out={task_id: why for task_id, why in left_out.items() if set_name(task_id) == name},
-        pass_at_k={str(k): mean_pass_at_k(per_problem, k, params.bootstrap_resamples, params.seed) for k in params.k}
-        if per_problem
-        else {},
+        pass_at_k={str(k): mean_pass_at_k(per_problem, k) for k in params.k} if per_problem else {},
     )
 
 
@@ -192,7 +190,7 @@ def _convention(params: ScoreParams) -> str:
     limits = params.limits
     return (
         "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % over problems, "
-        f"by percentile bootstrap ({params.bootstrap_resamples} draws, seed {params.seed}), up to {FEW} problems by "
+        f"by percentile bootstrap ({RESAMPLES} draws, seed {SEED}), up to {FEW} problems by "
         f"Student's t, of fewer than {FEWEST} none, exact (Clopper-Pearson) if all or none pass. A program is the "
         f"completion and its tests in one, as in the benchmark's own executor; each has {limits.cpu_seconds} s of "
         f"processor time, {limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal "

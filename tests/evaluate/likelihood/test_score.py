@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, PhiConfig, PhiForCausalLM, PreTrainedModel
 
 from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, WindowSizes, scored_per_bucket
-from stages.evaluate.likelihood.report import Bootstrap, compare, compress, held_out_metrics
+from stages.evaluate.likelihood.report import compare, compress, held_out_metrics
 from stages.evaluate.likelihood.score import Scores, score_batches
 from stages.formats.tokens import TokenStore
 
@@ -86,7 +86,6 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     np.testing.assert_array_equal(scored_per_bucket(plan), at_position[1])
 
 
-BOOTSTRAP = Bootstrap(resamples=500, seed=0)
 COMPRESSED = {"gzip_9": 2.0, "xz_9": 1.5}
 
 
@@ -113,7 +112,7 @@ def test_lengths_are_grouped_by_powers_of_two_under_names_that_sort_as_numbers(t
 def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> None:
     found = scores()
 
-    metrics = held_out_metrics(found, 0.0, COMPRESSED, {}, BOOTSTRAP)
+    metrics = held_out_metrics(found, 0.0, COMPRESSED, {})
 
     for values, intervals, names in (
         (metrics.bits_per_byte_per_source, metrics.interval_95.bits_per_byte_per_source, found.sources),
@@ -134,11 +133,11 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
     theirs = scores()
     ours = Scores(theirs.nats - 0.01 * math.log(2) * theirs.bytes, theirs.tokens, theirs.bytes, theirs.sources)
 
-    compared = compare(ours, theirs, BOOTSTRAP)
+    compared = compare(ours, theirs)
 
     assert compared.difference == pytest.approx(-0.01)
     assert compared.difference_interval_95 == pytest.approx((-0.01, -0.01))
-    alone = held_out_metrics(theirs, 0.0, COMPRESSED, {}, BOOTSTRAP)
+    alone = held_out_metrics(theirs, 0.0, COMPRESSED, {})
     assert compared.bits_per_byte == alone.bits_per_byte
     low, high = alone.interval_95.bits_per_byte
     assert high - low > 0.05
@@ -148,7 +147,7 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
 def test_fewer_than_ten_documents_have_no_interval(documents: int) -> None:
     few = scores(documents=documents)
 
-    metrics = held_out_metrics(few, 0.0, COMPRESSED, {"base": few}, BOOTSTRAP)
+    metrics = held_out_metrics(few, 0.0, COMPRESSED, {"base": few})
 
     assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
     assert metrics.compared["base"].difference_interval_95 is None

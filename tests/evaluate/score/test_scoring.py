@@ -40,23 +40,23 @@ def test_it_grows_with_k_and_with_what_passes_and_stays_a_probability(samples: i
 def test_the_mean_is_over_problems_and_its_interval_holds_it() -> None:
     counts = [(10, 0), (10, 10), (10, 5), (10, 1)] * 4
 
-    score = mean_pass_at_k(counts, 1, resamples=500, seed=0)
+    score = mean_pass_at_k(counts, 1)
 
     assert score.value == pytest.approx(0.4)
     assert score.interval_95 is not None
     assert 0 <= score.interval_95[0] < 0.4 < score.interval_95[1] <= 1
-    assert mean_pass_at_k(counts, 1, resamples=500, seed=0) == score
+    assert mean_pass_at_k(counts, 1) == score
 
 
 def test_fewer_than_ten_problems_have_no_interval() -> None:
-    assert mean_pass_at_k([(4, 1)] * 9, 1, resamples=100, seed=0) == PassAtK(value=0.25, interval_95=None)
+    assert mean_pass_at_k([(4, 1)] * 9, 1) == PassAtK(value=0.25, interval_95=None)
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_interval_of_all_or_none_is_the_exact_one(k: int) -> None:
     """R: binom.test(0, 12) and binom.test(12, 12)."""
     for passed, ends in ((0, (0.0, 0.264648)), (4, (0.735352, 1.0))):
-        score = mean_pass_at_k([(4, passed)] * 12, k, resamples=100, seed=0)
+        score = mean_pass_at_k([(4, passed)] * 12, k)
 
         assert score.interval_95 == pytest.approx(ends, abs=1e-6)
 
@@ -84,25 +84,25 @@ def test_runs_are_compared_by_the_smallest_k_and_by_sets_only_where_there_are_se
 def test_the_columns_of_a_resample_are_sums_over_the_same_draw() -> None:
     columns = np.array([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]])
 
-    sums = resampled_sums(columns, 500, seed=0)
+    sums = resampled_sums(columns)
 
-    assert sums.shape == (500, 2)
+    assert sums.shape == (intervals.RESAMPLES, 2)
     np.testing.assert_array_equal(sums[:, 1], 10 * sums[:, 0])
     assert len(np.unique(sums[:, 0])) > 5
 
 
 def test_a_draw_in_chunks_is_the_draw_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = np.arange(20.0).reshape(10, 2)
-    at_once = resampled_sums(columns, 100, seed=3)
+    at_once = resampled_sums(columns)
     monkeypatch.setattr(intervals, "CHUNK_ENTRIES", 70)
 
-    np.testing.assert_array_equal(resampled_sums(columns, 100, seed=3), at_once)
+    np.testing.assert_array_equal(resampled_sums(columns), at_once)
 
 
 def test_the_interval_has_the_width_that_theory_says() -> None:
     values = np.random.default_rng(0).normal(5.0, 2.0, size=400)
 
-    ends = ratio_interval(values, np.ones(400), 4000, seed=1)
+    ends = ratio_interval(values, np.ones(400))
 
     half = 1.96 * values.std() / 20
     assert ends == pytest.approx((values.mean() - half, values.mean() + half), abs=0.03)
@@ -117,12 +117,12 @@ def test_the_interval_of_few_documents_of_very_different_sizes_covers_the_ratio(
     covered = 0
     for _ in range(1000):
         drawn = generator.integers(0, 100_000, documents)
-        low, high = ratio_interval(nats[drawn], sizes[drawn], 100, seed=0) or (0, 0)
+        low, high = ratio_interval(nats[drawn], sizes[drawn]) or (0, 0)
         covered += low <= nats.sum() / sizes.sum() <= high
 
     assert covered / 1000 >= least
 
 
 def test_the_difference_of_equal_models_is_zero_and_fewer_than_ten_documents_have_no_interval() -> None:
-    assert ratio_interval(np.zeros(12), np.ones(12), 100, seed=0) == (0.0, 0.0)
-    assert ratio_interval(np.arange(9.0), np.ones(9), 100, seed=0) is None
+    assert ratio_interval(np.zeros(12), np.ones(12)) == (0.0, 0.0)
+    assert ratio_interval(np.arange(9.0), np.ones(9)) is None

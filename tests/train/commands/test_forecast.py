@@ -144,10 +144,10 @@ def test_parrotflow_params_accepts_nothing_that_cannot_be_built(project: Path) -
 
 
 def test_a_value_of_another_stage_asks_nothing_of_the_model(project: Path) -> None:
-    said = parrotflow_params(project, "evaluate.bootstrap_resamples=900")
+    said = parrotflow_params(project, "evaluate.stride=90")
 
     assert "model: " not in said.stdout
-    assert yaml.safe_load((project / "params.yaml").read_text())["evaluate"]["bootstrap_resamples"] == 900
+    assert yaml.safe_load((project / "params.yaml").read_text())["evaluate"]["stride"] == 90
 
 
 @pytest.fixture

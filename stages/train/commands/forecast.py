@@ -138,14 +138,15 @@ class Forecast:
 def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
     """The forecast, or None (with a printed note) if `start_from` names a model that is not here yet.
 
-    That may be a commit of the Hub, which is downloaded when training starts; and, if so allowed, a folder, which
-    another stage may make. Raises UserError if the model cannot be built.
+    That may be a commit of the Hub, which is downloaded when training starts; and, with `may_lack_source`, a missing
+    folder, which another stage may make. Raises UserError if the model cannot be built.
     """
     try:
         if params.start_model:
             source_folder(params.start_model)
     except UserError as error:
-        if not may_lack_source and not HUB_COMMIT.fullmatch(params.start_model or ""):
+        is_missing = may_lack_source and not Path(params.start_model or "").is_dir()
+        if not is_missing and not HUB_COMMIT.fullmatch(params.start_model or ""):
             raise
         print(f"no forecast before the model is here: {error}")
         return None

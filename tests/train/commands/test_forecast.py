@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from stages.runtime.atomic import LFS_POINTER
 from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
@@ -185,6 +186,16 @@ def test_of_a_model_that_another_stage_may_still_make_nothing_is_known(
 
     with pytest.raises(UserError, match="no such folder"):
         asked(small, monkeypatch, start_from="pretrained")
+
+
+def test_a_folder_of_weights_that_are_not_here_is_refused_before_the_run(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small / "pretrained").mkdir()
+    (small / "pretrained/model.safetensors").write_bytes(LFS_POINTER + b"oid sha256:4d7a\nsize 12345\n")
+
+    with pytest.raises(UserError, match="Git LFS pointer"):
+        asked(small, monkeypatch, "--check", start_from="pretrained")
 
 
 @pytest.mark.parametrize("to_do", ["code tokenize train", None])

@@ -59,6 +59,17 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
     assert list((tmp_path / "file" / "store").rglob("*"))
 
 
+def test_a_refusal_stays_one_if_the_remote_is_down_too(shared_server: Operated, tmp_path: Path) -> None:
+    """An automation waits for its name."""
+    (tmp_path / "file").write_text("no folder")
+    refusing = "  refuse: {cmd: exit 77, deps: [slow.txt], outs: [never.txt]}\n"
+    folder = operated_toy(tmp_path / "toy", STAGE + refusing, str(tmp_path / "file" / "store"))
+
+    said, _ = scheduled(shared_server, folder, retry_delays_seconds=[]).communicate()
+
+    assert "END Refused" in said
+
+
 def test_overrides_are_checked_before_anything_runs_and_go_to_a_branch_of_their_own(
     shared_server: Operated, tmp_path: Path
 ) -> None:

@@ -136,8 +136,9 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
     before = inputs()
     change(project)
 
-    with pytest.raises(InputsChangedError, match=f"^toy: inputs changed while it ran: {re.escape(named)};"):
+    with pytest.raises(InputsChangedError, match=f"^toy: inputs changed while it ran: {re.escape(named)};") as caught:
         before.require_unchanged()
+    assert str(caught.value).endswith("; put the old ones back first to keep what is computed")
 
 
 @pytest.mark.parametrize(

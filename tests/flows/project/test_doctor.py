@@ -1,8 +1,12 @@
+import fcntl
 from pathlib import Path
 
 import pytest
 
+from flows import cli
 from flows.project import doctor
+from flows.run.locks import LOCK
+from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 
@@ -75,3 +79,13 @@ def test_a_variable_that_is_set_is_shown_with_its_meaning_and_a_misspelt_one_wit
     finding = doctor.variables()
     assert (finding.level, finding.found) == ("note", "PARROTFLOW_WORKER is not a variable that parrotflow reads")
     assert finding.remedy == "set PARROTFLOW_WORKERS instead"
+
+
+def test_the_cache_is_not_read_while_a_run_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    LOCK.parent.mkdir()
+    with LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        with pytest.raises(UserError, match="is using this folder"):
+            cli.doctor(cache=True)

@@ -37,6 +37,19 @@ def test_a_mistake_is_not_tried_again_and_retries_end(tmp_path: Path, exit_code:
     assert result.stdout.count("no answer") == tries + 1  # the summary
 
 
+def test_data_of_dvc_add_that_is_not_here_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    folder = toy(tmp_path / "toy", "stages:\n  copy: {cmd: cp in.txt out.txt, deps: [in.txt], outs: [out.txt]}\n")
+    (folder / "in.txt").write_text("a\n")
+    dvc(folder, "add", "in.txt")
+    (folder / "in.txt").unlink()
+    shutil.rmtree(folder / ".dvc/cache")
+
+    result = run(folder)
+
+    assert result.returncode == 2
+    assert "error: in.txt.dvc: its data is not here: `parrotflow run --pull` or `dvc checkout` brings" in result.stderr
+
+
 REFUSING = """\
 stages:
   publish: {cmd: "sh publish.sh && cp value.txt receipt.txt", deps: [value.txt], outs: [receipt.txt]}

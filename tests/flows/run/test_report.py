@@ -29,11 +29,14 @@ def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: 
     assert "Curves" not in outcome_page(plan, {"train": StageOutcome("train", "failed")})
 
 
-def test_a_report_that_is_no_json_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text("{")
-    Path("good.json").write_text('{"loss": 1.5}')
-    policy = Policy.model_validate({"show": {"metrics": {"bad": "bad.json:loss", "loss": "good.json:loss"}}})
+    Path("good.json").write_text('{"loss": 1.5, "name": "a"}')
+    metrics = {"bad": "bad.json:loss", "loss": "good.json:loss", "name": "good.json:name"}
+    policy = Policy.model_validate({"show": {"metrics": metrics}})
 
     assert shown_metrics([PlannedStage("train", "clean", (), (), policy)]) == {"loss": 1.5}
     assert filled_in("{good.json:loss} {bad.json:loss}") == ""

@@ -111,6 +111,13 @@ def test_the_corpus_is_what_the_mixture_reads_of_the_tokens_and_only_if_they_are
     values["collect"]["max_bytes"] = 2
     assert tokens() == every
 
+    # The card is of an earlier corpus: it has not run since.
+    of_card = {"params.yaml": {"collect.max_bytes": 3}}
+    Path("dvc.lock").write_text(
+        yaml.safe_dump({"stages": {"collect": {"params": made_of}, "card": {"params": of_card}}})
+    )
+    assert tokens() == every
+
 
 def test_the_law_promises_no_loss_for_a_corpus_of_another_kind() -> None:
     other = Dial(dial().params, VOCABULARY, None, is_python=of_packages({"collect": {"sources": [{"kind": "files"}]}}))

@@ -6,17 +6,20 @@ result is lost because a network fails: what could not be pushed is pushed by th
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger, serve
+from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, State
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
+from pydantic import ValidationError
 
 from flows import checkout
 from flows.checkout import (
@@ -41,8 +44,6 @@ from stages.runtime.preflight import check_params
 from stages.runtime.section import PARAMS_FILE, read_yaml
 
 PREFECT_YAML = Path("prefect.yaml")
-
-SERVED_KEYS = {"name", "entrypoint", "description", "parameters", "schedules", "concurrency_limit", "work_pool"}
 
 
 @flow(name="scheduled", persist_result=False)
@@ -122,30 +123,33 @@ def succeeds(work: Any, *arguments: Any) -> bool:
 
 
 def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
-    """The deployments of prefect.yaml that run one at a time. Raises UserError on a key that would be passed over."""
+    """Return the deployments of prefect.yaml that need no work pool, as Prefect takes them.
+
+    Raises UserError if it does not take a key, or if several runs could share the checkout.
+    """
     found = []
     for entry in read_yaml(file.read_bytes())["deployments"]:
         if entry["entrypoint"].endswith(":sweep_cell"):  # it needs a work pool
             continue
         if "concurrency_limit" not in entry:
             raise UserError(f"{file}: {entry['name']}: no concurrency_limit: its runs share a checkout; add `limit: 1`")
-        schedules = [dict(schedule) for schedule in entry.get("schedules", ())]
-        unknown = {*entry} - SERVED_KEYS | {key for one in schedules for key in {*one} - {"cron", "timezone", "active"}}
-        if unknown:
-            raise UserError(
-                f"{file}: {entry['name']}: {', '.join(sorted(unknown))}: `parrotflow serve` does not take this key; "
-                "remove it, or use `prefect deploy` and a worker"
-            )
-        one = RunnerDeployment.from_entrypoint(
-            entry["entrypoint"],
-            entry["name"],
-            parameters=entry.get("parameters"),
-            description=entry.get("description"),
-            schedules=[{"active": one.pop("active", True), "schedule": CronSchedule(**one)} for one in schedules],
-            concurrency_limit=ConcurrencyLimitConfig(**entry["concurrency_limit"]),
-        )
-        found.append(one)
+        given = {key: value for key, value in entry.items() if key != "work_pool"}
+        try:
+            given["concurrency_limit"] = ConcurrencyLimitConfig(**given["concurrency_limit"])
+            given["schedules"] = [schedule_of(schedule) for schedule in given.get("schedules", ())]
+            signature(RunnerDeployment.from_entrypoint).bind(**given)
+        except (TypeError, ValidationError) as error:
+            said = " ".join(str(error).split())
+            raise UserError(f"{file}: {entry['name']}: `parrotflow serve` cannot take this: {said}") from None
+        found.append(RunnerDeployment.from_entrypoint(**given))
     return found
+
+
+def schedule_of(written: Mapping[str, Any]) -> DeploymentScheduleCreate:
+    """Return a schedule of prefect.yaml, where its own keys (`cron`, ...) and the deployment's (`active`) are mixed."""
+    own = {key: value for key, value in written.items() if key not in DeploymentScheduleCreate.model_fields}
+    outer = {key: value for key, value in written.items() if key not in own}
+    return DeploymentScheduleCreate(schedule=own, **outer)
 
 
 def serve_deployments() -> None:

@@ -61,9 +61,15 @@ def test_what_is_served_is_what_prefect_yaml_has_for_work_pools(
         ]
         assert schedules == expected.get("schedules", [])
 
+    for wrong, said in (
+        ({"pausd": True}, "pausd"),
+        ({"schedules": [{"cron": "0 2 * * *", "timezon": "UTC"}]}, "timezon"),
+    ):
+        (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [on_demand | wrong]}))
+        with pytest.raises(UserError, match=f"on-demand: `parrotflow serve` cannot take this: .*{said}"):
+            served(tmp_path / "prefect.yaml")
     (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [on_demand | {"paused": True}]}))
-    with pytest.raises(UserError, match="on-demand: paused: `parrotflow serve` does not take this key"):
-        served(tmp_path / "prefect.yaml")
+    assert served(tmp_path / "prefect.yaml")[0].paused
     del on_demand["concurrency_limit"]
     (tmp_path / "prefect.yaml").write_text(yaml.safe_dump({"deployments": [on_demand]}))
     with pytest.raises(UserError, match="on-demand: no concurrency_limit"):

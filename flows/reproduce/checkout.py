@@ -29,7 +29,7 @@ from stages.formats.revision.provenance import (
     code_files,
     hash_of,
     is_outside,
-    record_path,
+    revision_path,
 )
 from stages.runtime.atomic import atomic_folder, file_md5
 from stages.runtime.credentials import without_credentials
@@ -113,7 +113,7 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
 
 def check_code(revision: RecordedRevision, checkout: Path) -> None:
     """Raise UserError that names the first file of code or library that is not as its stage ran with."""
-    recorded = {path: code_in(revision.folder / record_path(path)) for path in code_files(revision.stages)}
+    recorded = {path: code_in(revision.folder / revision_path(path)) for path in code_files(revision.stages)}
     for change in code_changes(recorded, checkout):
         raise UserError(f"{revision.asked}: {change}: the revision does not hold the code that made it")
 
@@ -204,7 +204,7 @@ def pulled_outputs(
     # Reports are in no cache of DVC, but in the revision.
     for stage in data_stages:
         for out in revision.stages[stage].get("outs", []):
-            recorded, target = revision.folder / record_path(out["path"]), checkout / out["path"]
+            recorded, target = revision.folder / revision_path(out["path"]), checkout / out["path"]
             if recorded.is_file() and file_md5(recorded) == hash_of(out):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(recorded, target)

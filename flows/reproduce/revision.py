@@ -9,13 +9,9 @@ from stages.formats.model_folder import MODEL
 from stages.formats.reports import REPORTS
 from stages.formats.revision.execution import Execution
 from stages.formats.revision.provenance import (
-    CARD,
-    CARD_FOLDER,
-    CURVES,
     EXECUTION,
     MAIN,
     PROVENANCE,
-    RECORD,
     RECORDED_LOCK,
     RECORDED_PARAMS,
     RECORDED_PIPELINE,
@@ -24,13 +20,15 @@ from stages.formats.revision.provenance import (
     LockEntry,
     Provenance,
     ancestors,
-    is_shipped,
+    is_observed,
+    is_within,
     maker_of,
     makers_of,
     outs_of,
     overlaps,
+    project_path,
     read_recorded_lock,
-    record_path,
+    revision_path,
 )
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.errors import STATE_DIR, UserError
@@ -90,22 +88,15 @@ class RecordedRevision:
     def published(self) -> dict[str, str]:
         """Each file of the revision that the pipeline made -> the same file in the project."""
         files = {path: project_path(path) for path in self.provenance.files}
-        return {path: file for path, file in files.items() if file is not None and self.maker_of(file) is not None}
-
-
-def project_path(path: str) -> str | None:
-    """The file of the project that a file of a revision is a copy of, if a stage makes it; None for all others."""
-    if path.startswith(f"{record_path(REPORTS)}/"):
-        return path.removeprefix(f"{RECORD}/")
-    if path in (CARD, CURVES):
-        return f"{CARD_FOLDER}/{path}"
-    return f"{MODEL}/{path}" if is_shipped(path) else None
+        return {path: file for path, file in files.items() if file and self.maker_of(file) is not None}
 
 
 def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
-    """The files of the model and its evaluation that no recorded stage makes."""
+    """The files of the model, its card and its reports that no recorded stage makes."""
     made = makers_of(stages)
-    return [path for path in provenance.files if (file := project_path(path)) and maker_of(made, file) is None]
+    files = {path: project_path(path) or "" for path in provenance.files}
+    results = {path: file for path, file in files.items() if not is_observed(path) or is_within(file, f"{REPORTS}")}
+    return [path for path, file in results.items() if maker_of(made, file) is None]
 
 
 def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
@@ -124,7 +115,7 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
 
 def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
     """The changes of a stage's code in the checkout; only the file of code if one of the two cannot be read."""
-    recorded, found = code_in(revision.folder / record_path(path)), code_in(checkout / path)
+    recorded, found = code_in(revision.folder / revision_path(path)), code_in(checkout / path)
     return [f"{path}: modified"] if recorded is None or found is None else recorded.changes_to(found)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.model_folder import MODEL
 from stages.formats.revision.provenance import Receipt, publication_receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.lock import in_temporary_workspace
@@ -18,12 +17,11 @@ from stages.publish.params import PublishParams
 from stages.publish.revision import (
     Gate,
     Revision,
-    card_files,
     card_head,
     gather_record,
-    model_files,
     name_revision,
     prompt_of,
+    published_files,
 )
 from stages.runtime.errors import RefusedError
 from stages.runtime.section import read_section
@@ -39,7 +37,7 @@ def main() -> None:
         return
     gate = Gate(params.gate, Evaluation.read())
     gate.check_limit()
-    named = name_revision(model_files(MODEL) | card_files())
+    named = name_revision(published_files())
     with TemporaryDirectory() as folder:
         revision = gather_record(named, params, Path(folder))
         with without_receipt_of_another(receipt_file, revision):

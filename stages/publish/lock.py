@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.provenance import Stages, ancestors, code_files, makers_of, overlaps, record_path
+from stages.formats.revision.provenance import Stages, ancestors, code_files, makers_of, overlaps, revision_path
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded_stages, stage_templates
 from stages.runtime.section import PARAMS_FILE, differences, read_yaml, value_at, write_yaml
@@ -87,8 +87,8 @@ def outside_deps(stages: Stages) -> list[str]:
 def settings(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the files that say what the stages ran with."""
     kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code_files(stages))
-    return {record_path(path): path.read_bytes() for path in kept if path.is_file()} | {
-        record_path(LOCK_FILE): lock_of(stages)
+    return {revision_path(path): path.read_bytes() for path in kept if path.is_file()} | {
+        revision_path(LOCK_FILE): lock_of(stages)
     }
 
 

@@ -19,14 +19,12 @@ from stages.formats.revision.execution import TRAIN_REPORT, TRAIN_SPEED, Executi
 from stages.formats.revision.provenance import (
     CARD,
     CARD_FOLDER,
-    CURVES,
     EVALUATION,
     EXECUTION,
     FORMAT,
     INPUTS,
     PROVENANCE,
     RECORD,
-    SHIPPED,
     SIGNATURE,
     SOURCE_ARCHIVE,
     SPEED,
@@ -34,8 +32,9 @@ from stages.formats.revision.provenance import (
     Provenance,
     Stages,
     is_shipped,
-    record_path,
+    project_path,
     revision_name,
+    revision_path,
     run_name,
     step_name,
 )
@@ -79,17 +78,13 @@ def name_revision(files: dict[str, Path]) -> Revision:
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
-def model_files(model: Path) -> dict[str, Path]:
-    """The files of a model folder that are published. Raises UserError if there are no weights among them."""
-    weight_files(model)
-    return {path.name: path for path in sorted(model.iterdir()) if path.is_file() and is_shipped(path.name)}
-
-
-def card_files() -> dict[str, Path]:
-    """The card and its picture. Raises UserError if there is no card."""
+def published_files() -> dict[str, Path]:
+    """Path in the revision -> file, of the model and its card. Raises UserError if there are no weights or no card."""
+    weight_files(MODEL)
     if not (CARD_FOLDER / CARD).is_file():
         raise UserError(f"{CARD_FOLDER / CARD}: not found; run `dvc repro card`, which makes it")
-    return {name: CARD_FOLDER / name for name in (CARD, CURVES) if (CARD_FOLDER / name).is_file()}
+    files = {file: revision_path(file) for file in (*MODEL.iterdir(), *CARD_FOLDER.iterdir()) if file.is_file()}
+    return {path: file for file, path in files.items() if project_path(path) == file.as_posix()}
 
 
 def card_head() -> dict[str, Any]:
@@ -119,11 +114,13 @@ class ExportedStep:
 
 def exported_steps() -> list[ExportedStep]:
     """The steps in the model folder, in order."""
-    # Steps have no tokenizer of their own.
-    tokenizer = {file.name: MODEL / file.name for pattern in SHIPPED for file in TOKENIZER.glob(pattern)}
-    return [
-        ExportedStep(step, name_revision(model_files(folder) | tokenizer)) for step, folder in exported_models().items()
-    ]
+    tokenizer = [MODEL / file.name for file in TOKENIZER.glob("*")]  # a step has none of its own
+    found = []
+    for step, folder in exported_models().items():
+        weight_files(folder)
+        files = {file.name: file for file in (*folder.iterdir(), *tokenizer) if is_shipped(file.name)}
+        found.append(ExportedStep(step, name_revision(files)))
+    return found
 
 
 def training_execution() -> Execution | None:
@@ -192,7 +189,7 @@ def reports_of(stages: Stages) -> dict[str, bytes]:
         if path.is_relative_to(REPORTS)
         for file in ([path] if path.is_file() else sorted(path.rglob("*.tsv")))
     )
-    return {record_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
+    return {revision_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
 
 
 def attested(index: Path) -> dict[str, Path]:

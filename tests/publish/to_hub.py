@@ -9,11 +9,10 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _http
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.model_folder import MODEL
 from stages.formats.revision.provenance import EVALUATION, PROVENANCE, Provenance, Receipt
 from stages.publish.hub import publish_to_hub
 from stages.publish.params import PublishParams
-from stages.publish.revision import Gate, Revision, card_files, model_files, name_revision
+from stages.publish.revision import Gate, Revision, name_revision, published_files
 from stages.runtime.section import read_section
 from tests.fake_hub import WRITER, Hub
 from tests.formats.revision.records import GITSTATE
@@ -45,7 +44,7 @@ def publish(bits_per_byte: float = 2.0, record: str = "", **changes: Any) -> Rec
 
 
 def with_record(evaluation: Evaluation, note: str) -> Revision:
-    named = name_revision(model_files(MODEL) | card_files())
+    named = name_revision(published_files())
     folder = Path(tempfile.mkdtemp(dir=".."))
     (folder / EVALUATION).parent.mkdir(parents=True)
     evaluation.write(folder / EVALUATION)

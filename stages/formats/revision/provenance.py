@@ -1,8 +1,8 @@
 """A published revision: where everything is, every path once, and what its index and its dvc.lock say.
 
-    model.safetensors, config.json, tokenizer.json, ...   as in the model folder
-    README.md, curves.png                          the model card and its picture
-    record/                                        what made the revision: `record_path` of a file of the project, and
+    model.safetensors, config.json, tokenizer.json, ...   from model/
+    README.md, curves.png                          the model card and its picture, from data/card/
+    record/                                        what made the revision: files of the project by their paths, and
         params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, reports/...
         execution.json                             `Execution`: how the training was executed
         train_speed.json                           how fast it was
@@ -34,6 +34,7 @@ from pydantic import BaseModel, Field
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.evaluation.report import EVALUATE_REPORT
+from stages.formats.model_folder import MODEL
 from stages.formats.reports import Report, write_json
 from stages.formats.sources import Source
 from stages.runtime.errors import UserError, first_line
@@ -56,6 +57,9 @@ EXECUTION = "record/execution.json"
 SPEED = "record/train_speed.json"
 INPUTS = "record/inputs.json"
 SOURCE_ARCHIVE = "record/source.tar.gz"
+
+WRITTEN_BY_PUBLISH = frozenset({EXECUTION, SPEED, INPUTS, SOURCE_ARCHIVE})
+"""Files of the record that are no copies of files at those paths of the project."""
 
 NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE})
 """Files that the provenance does not hash: itself, and files that are made from it."""
@@ -86,12 +90,29 @@ def is_shipped(path: str) -> bool:
     return "/" not in path and not is_observed(path) and any(fnmatchcase(path, pattern) for pattern in SHIPPED)
 
 
-def record_path(path: Path | str) -> str:
-    """Where a revision keeps a file of the project: `reports/train.json` -> `record/reports/train.json`."""
-    return f"{RECORD}/{Path(path).as_posix()}"
+def revision_path(file: Path | str) -> str:
+    """Where a revision keeps a file of the project: `model/config.json` -> `config.json`.
+
+    Files of the model and the card are at its top, all others in its record, by their path in the project.
+    """
+    path = Path(file)
+    return path.name if path.parent in (MODEL, CARD_FOLDER) else f"{RECORD}/{path.as_posix()}"
 
 
-EVALUATION = record_path(EVALUATE_REPORT)
+def project_path(path: str) -> str | None:
+    """The file of the project of which a revision keeps a copy at `path`; None if it keeps none there.
+
+    The inverse of `revision_path`.
+    """
+    if path in (CARD, CURVES):
+        return f"{CARD_FOLDER}/{path}"
+    if is_shipped(path):
+        return f"{MODEL}/{path}"
+    is_copy = path.startswith(f"{RECORD}/") and path not in WRITTEN_BY_PUBLISH
+    return path.removeprefix(f"{RECORD}/") if is_copy else None
+
+
+EVALUATION = revision_path(EVALUATE_REPORT)
 
 
 def run_name(fingerprint: str) -> str:

@@ -19,15 +19,13 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from stages.formats.revision.provenance import (
-    CARD,
-    CURVES,
     NOT_INDEXED,
     PROVENANCE,
     RECORD,
     SIGNATURE,
     Provenance,
     is_outside,
-    is_shipped,
+    project_path,
     revision_name,
 )
 from stages.runtime.atomic import atomic_write, file_sha256
@@ -80,8 +78,7 @@ def may_hold(path: str) -> bool:
 
     Code and pickles it cannot hold, since loading the model would run them.
     """
-    of_record = path.startswith(f"{RECORD}/") and not is_outside(path)
-    return of_record or path in (CARD, CURVES) or is_shipped(path)
+    return not is_outside(path) and (path.startswith(f"{RECORD}/") or project_path(path) is not None)
 
 
 def links_in(folder: Path) -> Iterator[str]:

@@ -12,9 +12,10 @@ from stages.formats.revision.provenance import (
     RECORDED_LOCK,
     Provenance,
     is_observed,
+    project_path,
     read_recorded_lock,
-    record_path,
     revision_name,
+    revision_path,
 )
 from stages.formats.revision.verify import verify_files
 from stages.runtime.errors import UserError
@@ -114,7 +115,7 @@ def test_a_name_follows_from_content_and_not_from_order_nor_from_what_is_observe
     name = revision_name(named)
 
     assert revision_name(dict(reversed(named.items()))) == name
-    assert revision_name(named | {PROVENANCE: SHA256, record_path("dvc.lock"): SHA256}) == name
+    assert revision_name(named | {PROVENANCE: SHA256, revision_path("dvc.lock"): SHA256}) == name
     assert revision_name(named | {"another file": "0" * 64}) != name
 
 
@@ -133,3 +134,24 @@ def test_what_is_no_dvc_lock_is_damaged_and_says_why(revision: Path, text: str) 
     with pytest.raises(UserError, match=rf"^damaged: {RECORDED_LOCK}: (not a dvc\.lock \(|has the output)"):
         read_recorded_lock(revision)
     assert not Path("harm").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("model/config.json", "config.json"),
+        ("data/card/README.md", "README.md"),
+        ("data/card/curves.png", "curves.png"),
+        ("reports/train.json", "record/reports/train.json"),
+        ("dvc.lock", "record/dvc.lock"),
+    ],
+)
+def test_a_file_of_the_project_and_its_copy_in_a_revision_name_each_other(file: str, path: str) -> None:
+    assert (revision_path(Path(file)), project_path(path)) == (path, file)
+
+
+def test_a_revision_keeps_no_copy_of_other_files_of_the_model_and_the_card() -> None:
+    for file in ("model/pytorch_model.bin", "model/README.md", "data/card/config.json"):
+        assert project_path(revision_path(file)) != file
+    assert project_path("record/source.tar.gz") is None
+    assert project_path("provenance.json") is None

@@ -16,8 +16,8 @@ from stages.clean.params import Decontamination
 from stages.clean.words import word_list
 from stages.formats.documents import read_shard
 from stages.formats.rows import MISSING, field_of, json_object, read_lines
-from stages.runtime.atomic import file_sha256
-from stages.runtime.cache import cache_key, map_cached, shard_sha256
+from stages.runtime.atomic import file_sha256, known_sha256
+from stages.runtime.cache import cache_key, map_cached
 from stages.runtime.errors import UserError
 
 HITS = "hits.json"
@@ -55,7 +55,7 @@ def find_contaminated(shards: Sequence[Path], sets: Decontamination, masks: Sequ
     because: dict[int, str] = {}
     first_row = 0
     find = partial(_find, passages)
-    for entry in map_cached("contamination", shards, lambda shard: cache_key(key, shard_sha256(shard)), find):
+    for entry in map_cached("contamination", shards, lambda shard: cache_key(key, known_sha256(shard)), find):
         found = json.loads((entry / HITS).read_text(encoding="utf-8"))
         because |= {first_row + row: f"{item}: {words}" for row, item, words in found["hits"]}
         first_row += found["documents"]

@@ -19,7 +19,8 @@ from pyarrow import feather
 from stages.clean.filtering import DocumentText, Feature, Measure
 from stages.formats.documents import KEPT, Document, containing_file, documents_of, order_of, read_shard, write_table
 from stages.formats.tokens import SPLITS
-from stages.runtime.cache import cache_key, map_cached, shard_sha256
+from stages.runtime.atomic import known_sha256
+from stages.runtime.cache import cache_key, map_cached
 from stages.runtime.errors import UserError, first_line
 
 FEATURES = "features.arrow"
@@ -57,7 +58,7 @@ def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> p
     `shard` with the shard's name. Raises UserError that names a column that documents do not have alike."""
     key = cache_key(*measures)
     entries = map_cached(
-        "features", shards, lambda shard: cache_key(key, shard_sha256(shard)), partial(_measure_shard, measures)
+        "features", shards, lambda shard: cache_key(key, known_sha256(shard)), partial(_measure_shard, measures)
     )
     tables = [feather.read_table(entry / FEATURES) for entry in entries]
     _require_alike(table.column_names for table in tables)
@@ -149,7 +150,7 @@ def write_splits(shards: Sequence[Path], ledger: pd.DataFrame, folders: Mapping[
 
 def _splits_key(item: ShardSplits) -> str:
     shard, splits = item
-    return cache_key(shard_sha256(shard), *splits)
+    return cache_key(known_sha256(shard), *splits)
 
 
 def _write_shard_splits(item: ShardSplits, folder: Path) -> None:

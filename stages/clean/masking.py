@@ -23,7 +23,8 @@ import pandas as pd
 import regex
 
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
-from stages.runtime.cache import cache_key, map_cached, shard_sha256
+from stages.runtime.atomic import known_sha256
+from stages.runtime.cache import cache_key, map_cached
 
 COUNTS = "counts.json"
 
@@ -117,7 +118,7 @@ def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
 
 
 def _key(kinds: Sequence[str], shard: Path) -> str:
-    return cache_key(json.dumps(kinds), shard.name, shard_sha256(shard))
+    return cache_key(json.dumps(kinds), shard.name, known_sha256(shard))
 
 
 def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:

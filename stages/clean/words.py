@@ -23,7 +23,8 @@ import regex
 from rensa import RMinHash
 
 from stages.formats.documents import read_shard
-from stages.runtime.cache import map_cached, shard_sha256
+from stages.runtime.atomic import known_sha256
+from stages.runtime.cache import map_cached
 
 PERMUTATIONS = 256
 """Length of the MinHash signatures that propose pairs. More: fewer comparisons, more time and disk."""
@@ -157,7 +158,7 @@ class ShardWords(NamedTuple):
 
 def cached_words(shards: Sequence[Path]) -> list[Path]:
     """The folder of each shard's words, in the order of the shards. Only new shards are computed."""
-    return map_cached("words", shards, shard_sha256, _compute)
+    return map_cached("words", shards, known_sha256, _compute)
 
 
 @lru_cache(40)  # each takes four file descriptors, and shells limit those of a process to 1,024 (macOS: 256)

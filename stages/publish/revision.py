@@ -8,7 +8,6 @@ timestamps, no paths of this machine, no credentials; the order of everything is
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +43,9 @@ from stages.formats.tokens import SPLITS, TOKENS, VALIDATION
 from stages.publish import lock
 from stages.publish.params import GateParams, PublishParams
 from stages.publish.source import archive_source, require_no_secret
-from stages.runtime.atomic import file_sha256
+from stages.runtime.atomic import known_sha256
 from stages.runtime.errors import RefusedError, UserError
 from stages.runtime.section import read_yaml
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, which is read unless this process has read it and it has not changed since."""
-    state = path.stat()
-    return _hash(path.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
-
-
-@cache
-def _hash(path: Path, *_: int) -> str:
-    return file_sha256(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ class Revision:
 
 def name_revision(files: dict[str, Path]) -> Revision:
     """The revision that consists of these files; its record is gathered afterwards."""
-    sha256 = {path: file_hash(files[path]) for path in sorted(files)}
+    sha256 = {path: known_sha256(files[path]) for path in sorted(files)}
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
@@ -131,7 +119,7 @@ def training_execution() -> Execution | None:
 
 def weights_hash() -> str:
     """`model_folder.weights_sha256` of the model, without reading it again."""
-    return combined_sha256([file_hash(file) for file in weight_files(MODEL)])
+    return combined_sha256([known_sha256(file) for file in weight_files(MODEL)])
 
 
 def require_trained_weights() -> None:
@@ -171,7 +159,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     if execution := training_execution():
         execution.write(folder / EXECUTION)
     files = {path: folder / path for path in (*contents, SOURCE_ARCHIVE, INPUTS, *([EXECUTION] if execution else []))}
-    hashes = revision.sha256 | {path: file_hash(files[path]) for path in sorted(files)}
+    hashes = revision.sha256 | {path: known_sha256(files[path]) for path in sorted(files)}
     Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
     for path in (INPUTS, EXECUTION, PROVENANCE):
         if (folder / path).exists():

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from stages.runtime.errors import UserError
@@ -77,6 +78,17 @@ def file_sha256(path: Path) -> str:
     """The sha256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_sha256(file: Path) -> str:
+    """The sha256 of a file, which this process reads once as long as the file does not change."""
+    state = file.stat()
+    return _sha256_in_state(file.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _sha256_in_state(file: Path, *_: int) -> str:
+    return file_sha256(file)
 
 
 def file_md5(path: Path) -> str:

@@ -101,17 +101,6 @@ def _fill(compute: Callable[[Path], None], entry: Path) -> None:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def shard_sha256(shard: Path) -> str:
-    """The sha256 of a shard's file, read once in a process as long as it does not change."""
-    state = shard.stat()
-    return _sha256_in_state(shard, state.st_mtime_ns, state.st_size)
-
-
-@cache
-def _sha256_in_state(shard: Path, _modified_ns: int, _size: int) -> str:
-    return file_sha256(shard)
-
-
 def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
     while isinstance(compute, partial):
         compute = compute.func

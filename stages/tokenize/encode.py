@@ -22,8 +22,8 @@ from stages.formats.documents import read_shard, text_size
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, Dtype, Manifest, Positions, ShardEntry
-from stages.runtime.atomic import file_sha256
-from stages.runtime.cache import cache_key, map_cached, shard_sha256
+from stages.runtime.atomic import file_sha256, known_sha256
+from stages.runtime.cache import cache_key, map_cached
 from stages.runtime.errors import UserError
 
 FlatIds = npt.NDArray[np.uint32]
@@ -170,7 +170,7 @@ def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, fol
 
 def shard_key(vocabulary: Vocabulary, engine: str, shard: Path) -> str:
     """Changes with anything that one shard's files depend on."""
-    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), engine, shard.stem, shard_sha256(shard))
+    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), engine, shard.stem, known_sha256(shard))
 
 
 def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path) -> None:

@@ -17,8 +17,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from stages.formats.documents import read_shard
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
-from stages.runtime.atomic import require_here
-from stages.runtime.cache import cache_key, cached, drop_unused, shard_sha256
+from stages.runtime.atomic import known_sha256, require_here
+from stages.runtime.cache import cache_key, cached, drop_unused
 from stages.runtime.errors import UserError, first_line
 
 END_OF_TEXT = "<|endoftext|>"
@@ -71,7 +71,7 @@ def train_on_documents(shards: Sequence[Path], limit: int, vocabulary_size: int,
     It has fewer tokens than `vocabulary_size` if no pair is left to merge. Raises UserError if no document fits.
     """
     counted = list(sample(shards, limit))
-    key = cache_key(pattern, str(vocabulary_size), *(f"{shard_sha256(shard)} {count}" for shard, count in counted))
+    key = cache_key(pattern, str(vocabulary_size), *(f"{known_sha256(shard)} {count}" for shard, count in counted))
     entry = cached(TRAINED, key, partial(_train_on_sample, counted, vocabulary_size, pattern))
     tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
     drop_unused(TRAINED)

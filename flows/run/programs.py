@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from stages.runtime.credentials import SECRET_NAMES
+from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES
 from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ CHECK_SECONDS = 180.0
 
 MAX_LINE_LETTERS = 10_000
 
-HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SHORTEST_SECRET = 8
 """A shorter value would be found inside words and numbers, and the marks of it would give it away."""
 

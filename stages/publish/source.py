@@ -20,7 +20,7 @@ from typing import Any
 from stages.formats.revision.provenance import GitState, Stages
 from stages.publish.lock import outside_deps
 from stages.runtime.code import PACKAGES
-from stages.runtime.credentials import SECRET_NAMES, credentials
+from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES, credentials
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE
 from stages.runtime.section import PARAMS_FILE
@@ -171,9 +171,6 @@ BY_ENTROPY_OR_NAME = {
 ALLOWED = "pragma: allowlist secret"
 """A line with this comment is not looked at: detect-secrets' own mark."""
 
-HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
-"""A token of the Hugging Face Hub, for which detect-secrets has no detector."""
-
 OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S")
 """In DVC's configuration: a credential by its name."""
 
@@ -212,4 +209,4 @@ def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
     detectors: list[Any] = list(get_mapping_from_secret_type_to_class().values())
     detectors = [detector for detector in detectors if detector.__name__ not in BY_ENTROPY_OR_NAME]
     found = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
-    return (("Hugging Face token", HUB_TOKEN), *found)
+    return (("Hugging Face token", HUB_TOKEN), *found)  # for which detect-secrets has no detector

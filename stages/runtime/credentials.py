@@ -30,6 +30,9 @@ SECRET_NAMES = re.compile(
 )
 """Parts of the names of environment variables whose values are credentials."""
 
+HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
+"""A token of the Hugging Face Hub."""
+
 REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
     "(docs/how-to/data.md, Sources that need a login)"

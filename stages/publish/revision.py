@@ -7,7 +7,7 @@ timestamps, no paths of this machine, no credentials; the order of everything is
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +187,15 @@ def attested(index: Path) -> dict[str, Path]:
     return {PROVENANCE: index, SIGNATURE: sign(index, Path(key).expanduser())}
 
 
+ADVICE = "main was not moved; publish.gate.allow_worse = true moves it, as does `published promote --allow-worse`"
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """The conditions, and the evaluation of the model that is to become `main`."""
 
     params: GateParams
     evaluation: Evaluation
-    advice: str = "nothing was published; to replace it, set publish.gate.allow_worse to true"
-    """The end of a refusal's message."""
-    compared: set[float] = field(default_factory=set)
-    """Values it was compared with already, so that a repeated check prints nothing."""
 
     def check_limit(self) -> None:
         """Raise RefusedError if the model exceeds the fixed limit."""
@@ -207,43 +206,32 @@ class Gate:
             )
 
     def check_not_worse(self, published: Evaluation | None, location: str) -> None:
-        """Raise RefusedError if the model is worse than `published`, the evaluation of what `main` leads to now, or
-        cannot be compared with it.
-
-        None means that `main` holds a model without a readable evaluation: that is refused too.
+        """Raise RefusedError if the model is worse than `published`, the evaluation of the model that `main` leads to,
+        or cannot be compared with it: None means that this model has no readable evaluation.
         """
-        allowed, ours, theirs = self.params.allow_worse, self.evaluation, published
+        ours, theirs, fault = self.evaluation, published, ""
         if theirs is None:
-            if not allowed:
-                raise RefusedError(
-                    f"{location}: main holds a model without an evaluation to compare with; {self.advice}"
+            fault = "main holds a model without an evaluation to compare with"
+        else:
+            on_other_data = _documents(ours) != _documents(theirs)
+            values = f"{ours.bits_per_byte:g}, main has {theirs.bits_per_byte:g}"
+            of_others = " (on other held-out documents)" if on_other_data else ""
+            print(f"bits per byte {values}{of_others}: {ours.bits_per_byte - theirs.bits_per_byte:+.6g}", flush=True)
+            if (ours.lost_share > 0) != (theirs.lost_share > 0):
+                loser = "the model" if ours.lost_share else "main"
+                fault = (
+                    f"the tokenizer of {loser} loses text (lost_share in {EVALUATE_REPORT}), so its bits per byte are "
+                    "too few to be compared"
                 )
-            return
-        on_other_data = _documents(ours) != _documents(theirs)
-        if not allowed and (ours.lost_share > 0) != (theirs.lost_share > 0):
-            loser = "the model" if ours.lost_share else "main"
-            raise RefusedError(
-                f"{location}: the tokenizer of {loser} loses text (lost_share in {EVALUATE_REPORT}), so its bits per "
-                f"byte are too few to be compared; {self.advice}"
-            )
-        if not allowed and on_other_data:
-            raise RefusedError(
-                f"{location}: main was evaluated on other held-out documents, so its bits per byte cannot be compared; "
-                f"{self.advice}; a model of another corpus takes a publish.name of its own"
-            )
-        self.say(theirs.bits_per_byte, " (on other held-out documents)" if on_other_data else "")
-        if not allowed and not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
-            raise RefusedError(
-                f"{location}: the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}; "
-                f"{self.advice}"
-            )
-
-    def say(self, theirs: float, other_data: str) -> None:
-        """Print both values with their difference, once."""
-        if theirs not in self.compared:
-            self.compared.add(theirs)
-            ours = self.evaluation.bits_per_byte
-            print(f"bits per byte {ours:g}, main has {theirs:g}{other_data}: {ours - theirs:+.6g}", flush=True)
+            elif on_other_data:
+                fault = (
+                    "main was evaluated on other held-out documents, so its bits per byte cannot be compared; a model "
+                    "of another corpus takes a publish.name of its own"
+                )
+            elif not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
+                fault = f"the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
+        if fault and not self.params.allow_worse:
+            raise RefusedError(f"{location}: {fault}; {ADVICE}")
 
 
 def _documents(evaluation: Evaluation) -> str:

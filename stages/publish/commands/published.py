@@ -147,10 +147,8 @@ def promote(revision: str, /, *, allow_worse: bool = False, folder: Path | None 
 def gate_of(revision: Path, allow_worse: bool) -> Gate:
     """The gate of params.yaml for a published revision. Raises RefusedError if it exceeds the limit."""
     params = read_section("publish", PublishParams).gate
-    gate = Gate(
-        params.model_copy(update={"allow_worse": True, "bits_per_byte_at_most": None}) if allow_worse else params,
-        Evaluation.read(revision / EVALUATION),
-        advice="main was not moved; --allow-worse moves it nevertheless",
-    )
+    if allow_worse:
+        params = params.model_copy(update={"allow_worse": True, "bits_per_byte_at_most": None})
+    gate = Gate(params, Evaluation.read(revision / EVALUATION))
     gate.check_limit()
     return gate

@@ -15,7 +15,9 @@ import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, lacking
 from flows.experiments.statistics import PowerLaw
+from stages.formats.pages import Markdown
 from stages.formats.pages import escape as escape_markdown
+from stages.formats.pages import table as markdown_table
 from stages.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -62,11 +64,11 @@ def printed(entry: "Entry") -> str:
 
 def markdown(table: "Table") -> str:
     """A Markdown table with its caption above and its footnotes below."""
-    titles = [*map(escape_markdown, table.row_headings), *map(escape_markdown, table.columns)]
-    lines = [titles, ["---"] * len(table.row_headings) + ["--:"] * len(table.columns)]
-    for levels, entries in zip(table.rows, table.entries, strict=True):
-        lines.append([*map(escape_markdown, levels), *(printed(entry).replace("|", "\\|") for entry in entries)])
-    body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows = [
+        (*levels, *(Markdown(printed(entry).replace("|", "\\|")) for entry in entries))
+        for levels, entries in zip(table.rows, table.entries, strict=True)
+    ]
+    body = markdown_table((*table.row_headings, *table.columns), rows, left=len(table.row_headings))
     notes = "".join(f"\n{escape_markdown(note)}\n" for note in table.footnotes)
     return f"{escape_markdown(table.caption)}\n\n{body}{notes}"
 

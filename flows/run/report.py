@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.formats.curves import Panel, Points, draw_curves, read_curves
+from stages.formats.pages import code_block, table
 from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ def filled_in(template: str, form: Callable[[str], str] = str) -> str:
 
 
 def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str, str, str]]:
-    """Each stage of the plan: its name, what became of it, the seconds it took, and why it was begun."""
+    """The name of each stage of the plan, its result, why it was started, and the seconds that it took."""
     for stage in plan:
         if outcome := outcomes.get(stage.name):
-            yield stage.name, outcome.result, f"{outcome.seconds:.1f}", stage.why
+            yield stage.name, outcome.result, stage.why, f"{outcome.seconds:.1f}"
         else:
             yield stage.name, "cached" if stage.state == "clean" else "not started", "", ""
 
@@ -76,23 +77,15 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
     """The Markdown page of a run: what ran, what was cached and why; metrics; what failed; curves that it changed."""
-    lines = ["| stage | result | seconds | why |", "|---|---|--:|---|"]
-    for row in outcome_rows(plan, outcomes):
-        lines.append(f"| {' | '.join(map(_cell, row))} |")
+    parts: list[str] = [table(("stage", "result", "why", "seconds"), outcome_rows(plan, outcomes), left=3)]
     if metrics := shown_metrics(up_to_date(plan, outcomes)):
-        lines += ["", "| metric | value |", "|---|--:|"]
-        lines += [f"| {_cell(name)} | {value} |" for name, value in metrics.items()]
+        parts.append(table(("metric", "value"), ((name, str(value)) for name, value in metrics.items())))
     for outcome in outcomes.values():
         if outcome.message:
-            lines += ["", f"**{outcome.name} {outcome.result}**", ""]
-            lines += ["```", outcome.message.replace("```", "'''"), "```"]
+            parts += [f"**{outcome.name} {outcome.result}**\n", code_block(outcome.message, "text")]
     for name, picture in changed_curves(plan, outcomes):
-        lines += ["", f"**Curves of {name}**", "", f"![Curves of {name}]({picture})"]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+        parts += [f"**Curves of {name}**\n", f"![Curves of {name}]({picture})\n"]
+    return "\n".join(parts)
 
 
 def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str]]:

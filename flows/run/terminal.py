@@ -153,7 +153,7 @@ class Terminal:
             done = "Everything is up to date."
         else:
             table = columns("stage", "result", "seconds")
-            for name, result, seconds, _ in outcome_rows(plan, outcomes):
+            for name, result, _, seconds in outcome_rows(plan, outcomes):
                 table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
             self.console.print("", table)
             done = f"{time.perf_counter() - self.began:.0f} s in total."

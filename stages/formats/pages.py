@@ -54,10 +54,10 @@ def escape(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Markdown:
-    """A table whose first column is aligned left and the others right; all cells are escaped."""
-    alignment = ["---", *["--:"] * (len(heading) - 1)]
-    lines = [map(escape, heading), alignment, *(map(escape, row) for row in rows)]
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Markdown:
+    """A table whose first `left` columns are aligned left and the others right; cells are escaped, except Markdown."""
+    alignment = ["---"] * left + ["--:"] * (len(heading) - left)
+    lines = [map(_in_markdown, heading), alignment, *(map(_in_markdown, row) for row in rows)]
     return Markdown("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 

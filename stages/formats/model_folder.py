@@ -14,7 +14,7 @@ a folder of its own, `data/tokenizer`, as transformers saves it.
 import hashlib
 from pathlib import Path
 
-from stages.runtime.atomic import file_sha256, require_here
+from stages.runtime.atomic import known_sha256, require_here
 from stages.runtime.errors import UserError
 
 MODEL = Path("model")
@@ -49,11 +49,7 @@ def weight_files(folder: Path = MODEL) -> list[Path]:
 
 def weights_sha256(folder: Path = MODEL) -> str:
     """The sha256 of the weights, in hex: of the one file's bytes, or of the concatenated sha256 of the shards."""
-    return combined_sha256([file_sha256(file) for file in weight_files(folder)])
-
-
-def combined_sha256(hashes: list[str]) -> str:
-    """One hash for the weights, from those of their files in order."""
+    hashes = [known_sha256(file) for file in weight_files(folder)]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 

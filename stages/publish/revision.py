@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
-from stages.formats.model_folder import MODEL, TOKENIZER, combined_sha256, exported_models, weight_files
+from stages.formats.model_folder import MODEL, TOKENIZER, exported_models, weight_files, weights_sha256
 from stages.formats.reports import REPORTS, read_json
 from stages.formats.revision.execution import TRAIN_REPORT, TRAIN_SPEED, Execution
 from stages.formats.revision.provenance import (
@@ -114,17 +114,12 @@ def exported_steps() -> list[ExportedStep]:
 def training_execution() -> Execution | None:
     """How the training was executed; None if the record is of other weights than those in model/."""
     execution = Execution.find()
-    return execution if execution and execution.weights_sha256 == weights_hash() else None
-
-
-def weights_hash() -> str:
-    """`model_folder.weights_sha256` of the model, without reading it again."""
-    return combined_sha256([known_sha256(file) for file in weight_files(MODEL)])
+    return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 
 def require_trained_weights() -> None:
     """Raise UserError if the weights are not those that training recorded: DVC restores by name and reads nothing."""
-    if read_json(TRAIN_REPORT).get("weights_sha256") != weights_hash():
+    if read_json(TRAIN_REPORT).get("weights_sha256") != weights_sha256():
         raise UserError(
             f"{MODEL}: its weights are not those that training made ({TRAIN_REPORT}), so DVC's cache or remote has a "
             f"damaged copy: `parrotflow doctor --cache` removes it from the cache; then delete {MODEL}/ and run again"
@@ -148,7 +143,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     state = archive_source(stages, folder / SOURCE_ARCHIVE, include_data=params.include_data)
     measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
     contents = lock.settings(stages) | measured | reports_of(stages)
-    if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_hash():
+    if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_sha256():
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     for path, content in contents.items():
         require_no_secret(path.removeprefix(f"{RECORD}/"), content, in_urls=True)

@@ -31,7 +31,7 @@ import yaml
 
 from benchmarks.corpora.python_source import python_documents
 from benchmarks.measurements import compare, interleave, record
-from stages.tokenizer.train import save_trained, train
+from stages.tokenizer.train import save_trained, train_bpe
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / "benchmarks/runs/datatrove_chain.py"
@@ -91,7 +91,7 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
         (project / f"rows/{part}.jsonl").write_text("".join(rows), encoding="utf-8")
     (project / "data/tokenizer").mkdir(parents=True)
     texts = [document.text for document in documents[:1000]]
-    save_trained(train([texts], 32_768, "gpt2"), project / "data/tokenizer")
+    save_trained(train_bpe([texts], 32_768, "gpt2"), project / "data/tokenizer")
     shutil.copyfile(project / "data/tokenizer/tokenizer.json", project / "tokenizer.json")
     params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}

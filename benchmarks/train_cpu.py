@@ -35,7 +35,7 @@ from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
-from stages.train.data.batches import Rows, pack, read_rows
+from stages.train.data.batches import Rows, pack_rows, read_rows
 from stages.train.data.order import rows_of_step
 from stages.train.hardware import repeat_bits, resolve_precision, should_compile
 from stages.train.model.build import build_model, flops_per_token
@@ -149,7 +149,7 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     params = TrainParams.model_validate(section)
     params = resolve_precision(params, "cpu")
     store = TokenStore(TOKENS)
-    index = pack(store, params.sequence_length)
+    index = pack_rows(store, params.sequence_length)
     rows = rows_of_step(0, 0, params, index.rows)
     batch = read_rows(store, index, rows, params.sequence_length)
     with redirect_stdout(sys.stderr):

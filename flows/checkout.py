@@ -31,15 +31,15 @@ SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
 """The git repository, address or path, that deployments run."""
 
 CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
-"""Where deployments keep their checkout from run to run."""
+"""The variable that names the folder in which deployments keep their checkout between runs."""
 
-CHECKOUT = "checkout"
+DEPLOYMENT_CHECKOUT = "checkout"
 """The checkout's folder in `.parrotflow`, unless the variable names another one."""
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
 """Before each new attempt to reach git's or DVC's remote."""
 
-MARK = ".git/parrotflow-checkout"
+CHECKOUT_MARK = ".git/parrotflow-checkout"
 """Marks a checkout that a deployment made; a user's clone does not have it."""
 
 PRESENT_BEFORE = {STATE_DIR.name, "lost+found"}
@@ -90,7 +90,7 @@ def bring_to_commit(folder: Path, source: str, commit: str) -> None:
 def _fetch(folder: Path, source: str) -> None:
     if not (folder / ".git").exists():
         _begin(folder, source)
-    if not (folder / MARK).exists():
+    if not (folder / CHECKOUT_MARK).exists():
         raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
     # A killed git leaves its locks; no other process uses the checkout.
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
@@ -112,7 +112,7 @@ def _begin(folder: Path, source: str) -> None:
     made.mkdir()
     git(made, "init", "--quiet")
     git(made, "remote", "add", "origin", source)
-    (made / MARK).touch()
+    (made / CHECKOUT_MARK).touch()
     (made / ".git").rename(folder / ".git")
 
 
@@ -166,7 +166,7 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
 
 
 def is_result(path: str, results: Sequence[str]) -> bool:
-    """Whether a run may have written a tracked file."""
+    """True if a run may change this tracked file."""
     written = path.endswith(WRITTEN_BY_DVC)
     return written or any(path == result or path.startswith(f"{result}/") for result in results)
 
@@ -181,7 +181,7 @@ def checkout_folder() -> Path:
     """This worker's checkout."""
     if own := os.environ.get(CHECKOUT_VARIABLE):
         return Path(own).absolute()
-    return (private_state_dir() / CHECKOUT).absolute()
+    return (private_state_dir() / DEPLOYMENT_CHECKOUT).absolute()
 
 
 def require_names(*names: str) -> None:

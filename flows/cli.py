@@ -113,7 +113,7 @@ def params(*words: str, yes: bool = False) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     if not words:
-        console.print(compose.describe(compose.groups()).replace("; ", "\n"))
+        console.print(compose.describe_groups(compose.preset_groups()).replace("; ", "\n"))
         return
     after, of_dial = compose.composed_with_dial(words)
     before = PARAMS_FILE.read_text(encoding="utf-8")
@@ -151,7 +151,7 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
     damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
     Ctrl-C or a kill.
     """
-    from flows.reproduce.reproduction import reproduce as rebuild
+    from flows.reproduce.reproduction import run_reproduction as rebuild
 
     raise SystemExit(rebuild(request))
 
@@ -175,8 +175,8 @@ def table(name: str, /, *, check: bool = False) -> None:
         lines, same = made.check(name, results)
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
-    written = made.write_results(name, results)
-    print("\n".join([*map(markdown, results.tables), *made.summary(results), *map(str, written)]))
+    written = made.write_experiment_results(name, results)
+    print("\n".join([*map(markdown, results.tables), *made.summary_lines(results), *map(str, written)]))
 
 
 def sweep(
@@ -238,7 +238,7 @@ def sweep(
 
         return run_cells_here(batch, head, keys, environment, server, at_once)
 
-    missing = sweeps.sweep(name, run_cells=run_cells, retry=retry, wait=wait)
+    missing = sweeps.run_sweep(name, run_cells=run_cells, retry=retry, wait=wait)
     table(name)
     if missing:
         print("\n".join(missing))
@@ -288,13 +288,13 @@ def doctor(*, cache: bool = False) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from flows.project.doctor import examine
+    from flows.project.doctor import examine_machine
     from flows.run.locks import run_lock
 
     console, faults = Console(highlight=False, soft_wrap=True), 0
     style = {"ok": "green", "note": "yellow", "fault": "red"}
     with run_lock("`parrotflow doctor --cache`") if cache else nullcontext():
-        for finding in examine(whole_cache=cache):
+        for finding in examine_machine(whole_cache=cache):
             faults += finding.level == "fault"
             console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
             if finding.remedy:
@@ -362,10 +362,10 @@ app = make_app()
 def main() -> None:
     """The console script."""
     gc.set_threshold(100_000)  # from 700: what a command imports stays, and is not worth looking through so often
-    run_stage(command)
+    run_stage(run_command_line)
 
 
-def command() -> None:
+def run_command_line() -> None:
     """Run the command of the command line in the project's root."""
     enter_project()
     prepare_environment()

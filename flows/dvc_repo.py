@@ -108,7 +108,7 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 
 @contextmanager
 def asking_remote(command: str) -> Iterator[None]:
-    """Raise UserError if the DVC remote is not set up or lets nobody in, UnavailableError if it does not answer."""
+    """Raise UserError if the DVC remote is not set up or refuses access, UnavailableError if it does not answer."""
     try:
         yield
     except UserError:
@@ -203,7 +203,7 @@ def has_commit(commit: str, folder: Path = Path()) -> bool:
 
 
 def remedy(error: DvcException) -> str:
-    """What to do if DVC cannot read a dvc.lock; empty for any other error."""
+    """The remedy if DVC cannot read a dvc.lock; empty for any other error."""
     return f"; {LOCK_REMEDY}" if Path(getattr(error, "path", "")).name == LOCK_FILE.name else ""
 
 

@@ -34,7 +34,7 @@ from flows.dvc_repo import fetch_run_cache, push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages
 from flows.project.compose import composed_text
-from flows.run.flow_run import state_of
+from flows.run.flow_run import result_state
 from flows.run.locks import run_lock
 from flows.run.one_run import locked_folder, planned_run
 from flows.run.outcome import RunOptions
@@ -65,7 +65,7 @@ async def scheduled(
     """
 
     prepare_environment()
-    logging.getLogger("prefect.engine").addFilter(is_no_end_of_a_run)
+    logging.getLogger("prefect.engine").addFilter(keeps_record)
     logger, name, wanted = get_run_logger(), flow_run.name or "run", tuple(targets or ())
     kept = results_branch or (f"runs/{name}" if overrides else "results")
     address, folder = source_address("."), checkout_folder()
@@ -109,11 +109,11 @@ async def stages_up_to_date(options: RunOptions) -> State[Any]:
         run = planned_run(options)
         if not run.plan.to_do:
             return Completed(message="every stage was up to date")
-        return state_of(await run_stages(run))
+        return result_state(await run_stages(run))
 
 
-def is_no_end_of_a_run(record: logging.LogRecord) -> bool:
-    """False for Prefect's traceback of a run that ended as failed or cancelled, which has said so clearly before."""
+def keeps_record(record: logging.LogRecord) -> bool:
+    """False for Prefect's traceback of a failed or cancelled run, which was already reported."""
     return not (record.exc_info and isinstance(record.exc_info[1], FailedRun | CancelledRun))
 
 

@@ -16,8 +16,8 @@ import yaml
 from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 
-from flows.reproduce.environment import groups
-from stages.runtime.code import RUNTIME, Sources
+from flows.reproduce.environment import dependency_groups
+from stages.runtime.code import RUNTIME, CodeFiles
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import normalised, pinned, stage_codes
@@ -118,7 +118,7 @@ def test_flows_know_of_a_stage_only_its_params() -> None:
 
 def test_a_training_node_needs_only_the_light_libraries() -> None:
     allowed = TRAINING_NODE | {"stages"} | set(sys.stdlib_module_names)
-    for name in Sources().closure_of("stages.train"):
+    for name in CodeFiles().closure_of("stages.train"):
         path = ROOT / name
         assert {found.split(".")[0] for found in imports(path, top_level_only=True)} <= allowed, path
         assert {found.split(".")[0] for found in imports(path)} <= allowed | TRACKERS, path
@@ -173,7 +173,7 @@ def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
 
 
 def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_groups() -> None:
-    named = groups()
+    named = dependency_groups()
     run, development = pinned(), pinned(Path("requirements-dev.lock"))
 
     assert named["run"] <= set(run)
@@ -187,6 +187,30 @@ def test_every_module_has_a_name_that_says_what_is_in_it() -> None:
 
     for package in ("flows", "stages", "tests", "benchmarks"):
         assert not nameless & {path.stem for path in (ROOT / package).rglob("*") if "__pycache__" not in path.parts}
+
+
+SHARED_NAMES = {"main"}
+"""Names that every program has."""
+
+
+def test_each_public_name_has_one_meaning() -> None:
+    owners: dict[str, list[str]] = {}
+    for path in sorted(path for package in ("flows", "stages") for path in (ROOT / package).rglob("*.py")):
+        for name in set(public_names(ast.parse(path.read_text(encoding="utf-8")))) - SHARED_NAMES:
+            owners.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
+
+    assert {name: paths for name, paths in owners.items() if len(paths) > 1} == {}
+
+
+def public_names(module: ast.Module) -> Iterator[str]:
+    """The functions, classes and constants that a module defines."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [node.name]
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        yield from (name for name in names if not name.startswith("_"))
 
 
 LONGEST_CHAIN = 6
@@ -384,7 +408,7 @@ def test_no_package_of_flows_hides_a_library() -> None:
 def test_every_command_that_runs_a_model_lets_its_threads_sleep_while_they_wait() -> None:
     """Training's launcher sets it for the workers; here the first import does, before torch reads it."""
     commands = [*(ROOT / "stages/evaluate").rglob("__main__.py"), *(ROOT / "stages/evaluate/commands").glob("[!_]*.py")]
-    running = [path for path in commands if "stages/evaluate/model.py" in Sources(ROOT).closure_of(module_of(path))]
+    running = [path for path in commands if "stages/evaluate/model.py" in CodeFiles(ROOT).closure_of(module_of(path))]
     assert {path.parent.name for path in running} >= {"evaluate", "generate", "commands"}
     for path in running:
         imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flows.experiments.drawn import NOT_ALL_ENDED, Draw, Result, label_of, levels_of
+from flows.experiments.drawn import NOT_ALL_ENDED, Draw, LevelResult, label_of, levels_of
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
-from flows.experiments.runs import RECORD, last_runs, number_at
+from flows.experiments.runs import RUNS_FILE, last_runs, number_at
 from flows.project.compose import preset
 from flows.project.edit import apply
 from stages.runtime.errors import UserError
@@ -78,7 +78,7 @@ def read_experiment(name: str) -> Experiment:
 def _recorded_levels(name: str, values: Overrides, drawn: Mapping[str, Draw]) -> dict[str, dict[str, Overrides]]:
     """The levels of drawn axes whose cells are recorded, by axis and label."""
     path, found = experiment_path(name), {axis: dict[str, Overrides]() for axis in drawn}
-    for run in last_runs(results_folder(name) / RECORD).values() if drawn else ():
+    for run in last_runs(results_folder(name) / RUNS_FILE).values() if drawn else ():
         for levels in itertools.product(*(draw.levels_in(run.params) for draw in drawn.values())):
             labelled = {axis: {label_of(level): level} for axis, level in zip(drawn, levels, strict=True)}
             if all(labelled[axis].keys() <= found[axis].keys() for axis in drawn):
@@ -89,11 +89,11 @@ def _recorded_levels(name: str, values: Overrides, drawn: Mapping[str, Draw]) ->
     return found
 
 
-def _result_of_level(name: str, values: Overrides, axis: str, draw: Draw, label: str, level: Overrides) -> Result:
-    """What TPE minimizes, from the runs of one level of an axis that are recorded."""
+def _result_of_level(name: str, values: Overrides, axis: str, draw: Draw, label: str, level: Overrides) -> LevelResult:
+    """The value that TPE minimizes, from the recorded runs of one level of an axis."""
     path = experiment_path(name)
     one = check_section("", values | {"axes": values["axes"] | {axis: {label: level}}}, Experiment, path)
-    metric, recorded = one.metrics.get(draw.metric or ""), last_runs(results_folder(name) / RECORD)
+    metric, recorded = one.metrics.get(draw.metric or ""), last_runs(results_folder(name) / RUNS_FILE)
     if metric is None:
         raise UserError(f"{path}: axes.{axis}.metric: no `{draw.metric}`; there are {', '.join(one.metrics)}")
     runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
@@ -113,12 +113,12 @@ def cells_of(name: str, experiment: Experiment) -> list[Cell]:
         cells = []
         for names in itertools.product(*axes.values()):  # the last axis fastest
             levels = dict(zip(axes, names, strict=True))
-            overrides = over(base, joined({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
+            overrides = over(base, joined_axes({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
             for seed in experiment.seeds.values:
                 cells.append(_cell(name, levels, seed, overrides | dict.fromkeys(experiment.seeds.keys, seed)))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    require_distinct(path, cells)
+    require_distinct_cells(path, cells)
     return cells
 
 
@@ -135,7 +135,7 @@ def over(earlier: Overrides, later: Overrides) -> Overrides:
     return {key: value for key, value in earlier.items() if key not in later} | later
 
 
-def joined(by_axis: Mapping[str, Overrides]) -> Overrides:
+def joined_axes(by_axis: Mapping[str, Overrides]) -> Overrides:
     """The overrides of all axes. Raises UserError where two set the same key."""
     together: Overrides = {}
     owner: dict[str, str] = {}
@@ -184,7 +184,7 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
                     raise UserError(f"{error} (cell {cell.label})") from None
 
 
-def require_distinct(path: Path, cells: Iterable[Cell]) -> None:
+def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:
     """Raise UserError if two cells are the same run or read the same, or if one overrides a key twice."""
     names: dict[str, str] = {}
     labels: dict[str, str] = {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Value = str | int | float
 
-SIGNIFICANT_DIGITS = 3
+DRAWN_DIGITS = 3
 """Drawn numbers are rounded to these: enough for their effect, and equal on machines whose last bits differ."""
 
 STARTUP_LEVELS = 5
@@ -83,7 +83,7 @@ class Dimension(Section):
         """The value written into params.yaml, within the bounds."""
         if self.low is None or self.high is None or self.integer:
             return value  # type: ignore[no-any-return]
-        return min(max(float(f"{value:.{SIGNIFICANT_DIGITS}g}"), self.low), self.high)
+        return min(max(float(f"{value:.{DRAWN_DIGITS}g}"), self.low), self.high)
 
 
 class Draw(Section):
@@ -122,8 +122,8 @@ class Draw(Section):
 
 NOT_ALL_ENDED: Literal["not all ended"] = "not all ended"
 
-Result = float | Literal["not all ended"] | None
-"""What TPE minimizes at a level; None if one of its runs failed."""
+LevelResult = float | Literal["not all ended"] | None
+"""The value that TPE minimizes at a level; None if one of its runs failed."""
 
 
 def label_of(level: Overrides) -> str:
@@ -132,7 +132,7 @@ def label_of(level: Overrides) -> str:
 
 
 def levels_of(
-    draw: Draw, recorded: Mapping[str, Overrides], result_of: Callable[[str, Overrides], Result]
+    draw: Draw, recorded: Mapping[str, Overrides], result_of: Callable[[str, Overrides], LevelResult]
 ) -> dict[str, Overrides]:
     """The levels of a drawn axis; with TPE those whose runs have ended, and the next one.
 

@@ -12,9 +12,9 @@ from stages.runtime.section import Section, read_params_file
 EXPERIMENTS = Path("experiments")
 
 Overrides = dict[str, Any]
-"""What a run changes: a dotted key of params.yaml with its value, or a group of conf/ with its choice."""
+"""The changes of a run: dotted keys of params.yaml with their values, or groups of conf/ with their choices."""
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Level = Annotated[str, BeforeValidator(lambda name: str(name) if type(name) in (int, float) else name)]
 """The name of a level, which may be written as a number."""
 ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
@@ -49,7 +49,7 @@ class Seeds(Section):
 
 
 class Measured(Section):
-    """What has a label and mostly a unit in tables and figures."""
+    """A column with a label and usually a unit in tables and figures."""
 
     label: str
     unit: str = ""
@@ -83,8 +83,8 @@ class Curve(Measured):
 class Fit(Section):
     """A power law through the runs: y = a x^-b."""
 
-    x: Name
-    y: Name
+    x: Identifier
+    y: Identifier
     """Metrics, such as compute and the loss."""
 
 
@@ -92,11 +92,11 @@ class Comparison(Section):
     """Paired differences per seed: each level of an axis against one of them, Holm-corrected together."""
 
     caption: str
-    axis: Name
+    axis: Identifier
     """Whose levels are compared, at equal levels of all other axes."""
     baseline: Level
     """The level against which the others are compared."""
-    metrics: Annotated[list[Name], Field(min_length=1)]
+    metrics: Annotated[list[Identifier], Field(min_length=1)]
 
 
 class TableSpec(Section):
@@ -106,14 +106,14 @@ class TableSpec(Section):
     """
 
     caption: str
-    rows: Annotated[list[Name], Field(min_length=1)]
+    rows: Annotated[list[Identifier], Field(min_length=1)]
     """Axes whose levels are the rows."""
-    metrics: Annotated[list[Name], Field(min_length=1)]
+    metrics: Annotated[list[Identifier], Field(min_length=1)]
     """The columns."""
 
 
 class FigureSpec(Section):
-    """What both kinds of figures have."""
+    """Keys that both kinds of figures share."""
 
     caption: str
     log: list[Literal["x", "y"]] = Field(default_factory=list)
@@ -124,7 +124,7 @@ class CurvesFigure(FigureSpec):
     """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
 
     kind: Literal["curves"]
-    curve: Name
+    curve: Identifier
     """One of `curves`."""
 
 
@@ -135,18 +135,18 @@ class PointsFigure(FigureSpec):
     """
 
     kind: Literal["points"]
-    x: Name
-    y: Name
-    by: Name
+    x: Identifier
+    y: Identifier
+    by: Identifier
     """An axis: a marker for each of its levels."""
-    lines: list[Name] = Field(default_factory=list)
+    lines: list[Identifier] = Field(default_factory=list)
     """Metrics that are to be beaten, such as a compressor's bits per byte: a horizontal line for each."""
 
 
 Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
 
 
-Limit = float | Name
+Limit = float | Identifier
 """A number; or a metric, of whose mean at the same levels."""
 
 Relation = Literal["below", "at_most", "above", "at_least"]
@@ -161,13 +161,15 @@ class Condition(Section):
     {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
     """
 
-    mean: Name | None = None
+    mean: Identifier | None = None
     """A metric: its mean over the seeds."""
-    difference: Name | None = None
+    difference: Identifier | None = None
     """A metric: its mean difference between two levels of an axis, paired by seed."""
-    exponent: Name | None = None
+    exponent: Identifier | None = None
     """One of `fits`: the exponent b of y = a x^-b."""
-    levels: dict[Name, Level | Annotated[list[Level], Field(min_length=2, max_length=2)]] = Field(default_factory=dict)
+    levels: dict[Identifier, Level | Annotated[list[Level], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=dict
+    )
     """A level for each axis that has several; of a difference one axis has two, the baseline last."""
     value: Bounds | None = None
     low: Bounds | None = None
@@ -176,7 +178,7 @@ class Condition(Section):
 
     @property
     def bounds(self) -> dict[str, Bounds]:
-        """Those that are given, by `value`, `low` and `high`."""
+        """The given bounds, by `value`, `low` and `high`."""
         return {name: found for name in ("value", "low", "high") if (found := getattr(self, name))}
 
     @property
@@ -207,7 +209,7 @@ class Condition(Section):
 
     @property
     def metrics(self) -> set[str]:
-        """Those that it names."""
+        """The metrics that the condition names."""
         named = {limit for limit in self._limits() if isinstance(limit, str)}
         return named | {name for name in (self.mean, self.difference) if name}
 
@@ -227,16 +229,16 @@ class Experiment(Section):
     """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""
-    axes: Annotated[dict[Name, Axis], Field(min_length=1)]
+    axes: Annotated[dict[Identifier, Axis], Field(min_length=1)]
     """What differs between runs. `{param: KEY, values: [...]}` is short for a level a value, and `{draw: N, ...}`
     draws levels (`drawn.py`)."""
     seeds: Seeds = Field(default_factory=Seeds)
-    metrics: Annotated[dict[Name, RunMetric], Field(min_length=1)]
-    curves: dict[Name, Curve] = Field(default_factory=dict)
-    fits: dict[Name, Fit] = Field(default_factory=dict)
-    comparisons: dict[Name, Comparison] = Field(default_factory=dict)
-    tables: dict[Name, TableSpec] = Field(default_factory=dict)
-    figures: dict[Name, Figure] = Field(default_factory=dict)
+    metrics: Annotated[dict[Identifier, RunMetric], Field(min_length=1)]
+    curves: dict[Identifier, Curve] = Field(default_factory=dict)
+    fits: dict[Identifier, Fit] = Field(default_factory=dict)
+    comparisons: dict[Identifier, Comparison] = Field(default_factory=dict)
+    tables: dict[Identifier, TableSpec] = Field(default_factory=dict)
+    figures: dict[Identifier, Figure] = Field(default_factory=dict)
     claims: list[Claim] = Field(default_factory=list)
 
     @property
@@ -305,5 +307,5 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def results_folder(name: str) -> Path:
-    """Where the results of an experiment are stored."""
+    """The folder of an experiment's results."""
     return EXPERIMENTS / bare_name(name)

@@ -15,9 +15,8 @@ import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, lacking
 from flows.experiments.statistics import PowerLaw
-from stages.formats.pages import Markdown
+from stages.formats.pages import Markdown, markdown_table
 from stages.formats.pages import escape as escape_markdown
-from stages.formats.pages import table as markdown_table
 from stages.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ LATEX = {
     "≥": "$\\geq$",
     "≈": "$\\approx$",
 }
-"""What pdfLaTeX would not print as it is. Other alphabets, Greek among them, need XeLaTeX or LuaLaTeX."""
+"""Characters that pdfLaTeX needs escaped. Other alphabets, such as Greek, need XeLaTeX or LuaLaTeX."""
 
 
 def write_forms(folder: Path, table: "Table") -> list[Path]:
@@ -124,7 +123,7 @@ STYLE: Mapping[str, Any] = {
     "savefig.dpi": 300,
 }
 
-LOOKS = (
+LINE_STYLES = (
     ("#000000", "-", "o"),
     ("#0072b2", "--", "s"),
     ("#d55e00", "-.", "^"),
@@ -138,12 +137,12 @@ LOOKS = (
 
 def _looks() -> "Iterator[tuple[str, Any, str]]":
     """One for each level. After the last colour they begin anew, each with another line and marker than before."""
-    for number, (colour, *_) in enumerate(cycle(LOOKS)):
-        _, line, marker = LOOKS[(number + number // len(LOOKS)) % len(LOOKS)]
+    for number, (colour, *_) in enumerate(cycle(LINE_STYLES)):
+        _, line, marker = LINE_STYLES[(number + number // len(LINE_STYLES)) % len(LINE_STYLES)]
         yield colour, line, marker
 
 
-METADATA: Mapping[str, dict[str, Any]] = {
+FIGURE_METADATA: Mapping[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
 }
@@ -166,7 +165,7 @@ def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLa
             metrics = (figure.x, figure.y)
             laws = (fits.get(name) for name, fit in data.experiment.fits.items() if (fit.x, fit.y) == metrics)
             drawn = _draw_points(axes, data, figure, next(laws, None))
-        paths = {form: folder / f"{name}.{form}" for form in METADATA}
+        paths = {form: folder / f"{name}.{form}" for form in FIGURE_METADATA}
         if not drawn:
             return []
         for axis in figure.log:
@@ -192,7 +191,7 @@ def _legend_above(canvas: "Canvas", axes: Any) -> None:
 
 def _save(canvas: "Canvas", path: Path, form: str) -> Path:
     content = BytesIO()
-    canvas.savefig(content, format=form, metadata=METADATA[form])
+    canvas.savefig(content, format=form, metadata=FIGURE_METADATA[form])
     atomic_write(path, content.getvalue())
     return path
 
@@ -242,7 +241,7 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
         own = _shown(rows, figure)
         label = _counted(level, own, rows)
         axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
-    for name, (_, line, _) in zip(figure.lines, cycle(LOOKS[1:]), strict=False):
+    for name, (_, line, _) in zip(figure.lines, cycle(LINE_STYLES[1:]), strict=False):
         for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
             axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))
     known = _shown(data.frame, figure)

@@ -20,7 +20,7 @@ from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import Condition, bare_name, experiment_path, results_folder
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.runs import (
-    RECORD,
+    RUNS_FILE,
     SIDES,
     Run,
     Tidy,
@@ -55,12 +55,12 @@ class CheckedClaim:
     holds_if: list[dict[str, Any]]
     answer: Answer
     because: str
-    """What is missing, or the values that were compared."""
+    """The missing runs, or the values that were compared."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the runs give, computed but not written."""
+    """Everything computed from the runs, before it is written."""
 
     data: Tidy
     tables: list[Table]
@@ -75,7 +75,7 @@ def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
     experiment = read_experiment(name)
     cells = cells_of(name, experiment)
     if runs is None:
-        runs = last_runs(results_folder(name) / RECORD).values()
+        runs = last_runs(results_folder(name) / RUNS_FILE).values()
     fits: dict[str, PowerLaw] = {}
     unfitted: dict[str, str] = {}
     try:
@@ -92,7 +92,7 @@ def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
         raise UserError(f"{experiment_path(name)}: {error}") from None
 
 
-def write_results(name: str, results: Results) -> list[Path]:
+def write_experiment_results(name: str, results: Results) -> list[Path]:
     """Write everything, each file whole, and remove tables, figures and fits that the file no longer defines."""
     folder = results_folder(name)
     atomic_write(folder / RUNS, rows_csv(results.data))
@@ -118,7 +118,7 @@ def write_results(name: str, results: Results) -> list[Path]:
     return written
 
 
-def summary(results: Results) -> Sequence[str]:
+def summary_lines(results: Results) -> Sequence[str]:
     """The lines that a user reads first: the runs, the fits, the claims."""
     frame = results.data.frame
     states = ", ".join(f"{count} {state}" for state, count in Counter(frame["state"]).items())
@@ -167,7 +167,7 @@ def _by_cell(text: str) -> pd.DataFrame:
 
 
 class MissingError(Exception):
-    """What a claim needs is not there."""
+    """A claim lacks runs or metrics."""
 
 
 def fit_of(data: Tidy, name: str) -> PowerLaw:
@@ -214,7 +214,7 @@ def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
 
 
 def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:
-    """What a condition is about, with its 95 % interval. Raises MissingError where runs are missing."""
+    """The estimate that a condition checks, with its 95 % interval. Raises MissingError if runs are missing."""
     if condition.exponent:
         fit = data.experiment.fits[condition.exponent]
         absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]

@@ -38,7 +38,7 @@ from stages.runtime.section import PARAMS_FILE, Section, flatten, value_at
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
 
-RECORD = "runs.jsonl"
+RUNS_FILE = "runs.jsonl"
 """The name of the record in the folder of an experiment's results."""
 
 RunState = Literal["finished", "failed", "cancelled"]
@@ -150,7 +150,7 @@ class Tidy:
         return [*self.experiment.axes]
 
     def levels(self, axis: str) -> list[str]:
-        """Those of an axis, in the order of the grid."""
+        """The levels of an axis, in the order of the grid."""
         return list(self.frame[axis].cat.categories)
 
     def select(self, where: Mapping[str, str]) -> pd.DataFrame:

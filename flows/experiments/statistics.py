@@ -37,14 +37,14 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Difference(Estimate):
+class PairedDifference(Estimate):
     """A mean of differences of pairs, each of one seed."""
 
     p: float | None
     """Two-sided p value of the paired t test; None for fewer than two pairs."""
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Difference:
+def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
     """`values` minus `baseline`, which hold the same seeds in the same order."""
     differences = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
     found = estimate(differences.tolist())
@@ -54,7 +54,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> Dif
         p = 1.0 if found.mean == 0 else 0.0
     else:
         p = float(stats.ttest_1samp(differences, 0).pvalue)
-    return Difference(found.n, found.mean, found.low, found.high, p)
+    return PairedDifference(found.n, found.mean, found.low, found.high, p)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

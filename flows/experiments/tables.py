@@ -59,7 +59,7 @@ def means_table(data: Tidy, name: str) -> Table:
         data.name,
         name,
         caption=table.caption,
-        row_headings=[named(axis) for axis in table.rows],
+        row_headings=[axis_name(axis) for axis in table.rows],
         columns=[experiment.metrics[metric].heading for metric in table.metrics],
         rows=[list(levels) for levels in groups],
         entries=entries,
@@ -67,12 +67,12 @@ def means_table(data: Tidy, name: str) -> Table:
     )
 
 
-def named(axis: str) -> str:
+def axis_name(axis: str) -> str:
     """The name of an axis as it is printed."""
     return axis.replace("_", " ")
 
 
-def number(value: float | None, decimals: int, *, signed: bool = False) -> str:
+def format_number(value: float | None, decimals: int, *, signed: bool = False) -> str:
     """Format a number; empty for None."""
     return "" if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
 
@@ -87,10 +87,10 @@ def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     decimals = decimals_of(data, metric)
     found = estimate(rows[metric].dropna().tolist())
     half_width = None if found.high is None else found.high - found.mean
-    text = number(found.mean, decimals) + (f" ± {number(half_width, decimals)}" if half_width else "")
+    text = format_number(found.mean, decimals) + (f" ± {format_number(half_width, decimals)}" if half_width else "")
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
-        text += f" [{', '.join(number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
+        text += f" [{', '.join(format_number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
     return Entry(text if found.n else "", found.n, len(rows))
 
 
@@ -148,7 +148,7 @@ def differences_table(data: Tidy, name: str) -> Table:
         data.name,
         name,
         caption=comparison.caption,
-        row_headings=[named(item) for item in (*others, axis)],
+        row_headings=[axis_name(item) for item in (*others, axis)],
         columns=[text for metric in metrics for text in (f"Δ {metric.heading}", f"p of Δ {metric.label}")],
         rows=[list(line.values()) for line in lines],
         entries=entries,
@@ -167,8 +167,8 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     values, reference = paired_by_seed(own, against, metric)
     found, mean = paired_difference(values, reference), estimate(reference).mean
     decimals = decimals_of(data, metric)
-    bounds = [number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    text = number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
+    bounds = [format_number(bound, decimals, signed=True) for bound in (found.low, found.high)]
+    text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
     return Entry(text if found.n else "", found.n, expected), found.p

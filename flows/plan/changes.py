@@ -29,12 +29,12 @@ ReasonKind = Literal[
 
 FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
 
-NAMED_AT_MOST = 10
+MAX_NAMED_CHANGES = 10
 
 LONGEST_VALUE = 60
 """Letters of a parameter's value in the line that says why a stage runs."""
 
-MISSING = "is missing"
+MISSING_REASON = "is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Reason:
 
 
 def reasons_to_run(stage: Stage, folders: Collection[Path], made: Collection[str]) -> Iterator[Reason]:
-    """What has changed since a stage ran last, as DVC compares it; `folders`: of code; `made`: all outputs."""
+    """The changes since a stage last ran, as DVC compares them; `folders`: of code; `made`: all outputs."""
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
         return
@@ -114,22 +114,22 @@ def _changed_code(dep: Dependency) -> Iterator[Reason]:
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
     states = {str(out): status for out in stage.outs if (status := _output_state(out))}
-    missing = [path for path, status in states.items() if status == MISSING]
+    missing = [path for path, status in states.items() if status == MISSING_REASON]
     if len(missing) > 1:
         yield Reason("output", f"{missing[0]} and {len(missing) - 1} more", new="are missing")
     elif missing:
-        yield Reason("output", missing[0], new=MISSING)
+        yield Reason("output", missing[0], new=MISSING_REASON)
     for path, status in states.items():
         if path not in missing:
             yield Reason("output", path, new=status)
 
 
 def _output_state(out: Output) -> str:
-    """What is wrong with an output, in words; empty if it is as recorded."""
+    """Describe the fault of an output; empty if it is as recorded."""
     status = next(iter((out.status() or {}).values()), "")
     if status == "not in cache":
-        return "is not in DVC's cache" if out.exists else MISSING
-    return MISSING if status == "deleted" else status
+        return "is not in DVC's cache" if out.exists else MISSING_REASON
+    return MISSING_REASON if status == "deleted" else status
 
 
 def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
@@ -174,9 +174,9 @@ def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:
     deps = readers.keys()
     found = [line for path in sorted(deps - own_outs) for line in _unhashable(repo, path)]
     if found:
-        more = f" and {len(found) - NAMED_AT_MOST} more" if len(found) > NAMED_AT_MOST else ""
+        more = f" and {len(found) - MAX_NAMED_CHANGES} more" if len(found) > MAX_NAMED_CHANGES else ""
         raise UserError(
-            f"DVC cannot read {', '.join(found[:NAMED_AT_MOST])}{more}; "
+            f"DVC cannot read {', '.join(found[:MAX_NAMED_CHANGES])}{more}; "
             "remove or rename each, or add its path to .dvcignore"
         )
 

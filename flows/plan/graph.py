@@ -29,7 +29,7 @@ from stages.runtime.preflight import DVC_FILE
 
 StageState = Literal["clean", "run", "maybe", "restore"]
 
-SECONDS = STATE_DIR / "seconds.json"
+DURATIONS_FILE = STATE_DIR / "seconds.json"
 """How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
 
 MOST_FILES_NAMED = 3
@@ -185,7 +185,7 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             state = "restore" if not (running or force) and _is_cached(stage, reasons) else "run"
         if Reason("never run", stage.addressing) not in reasons:
             reasons += [Reason("upstream", name) for name in running]
-        # What is only put back is as it was; anything else may come out differently.
+        # A restored stage has the same outputs; any other may change them.
         # The code is recorded already.
         is_put_back = state == "restore" and all(reason.kind == "output" for reason in reasons)
         if not (state == "clean" or is_put_back or writes_code(stage)):
@@ -213,11 +213,11 @@ def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
 def read_seconds() -> dict[str, float]:
     """How long each stage took when it ran last, seconds."""
     try:
-        return {name: float(value) for name, value in json.loads(SECONDS.read_text(encoding="utf-8")).items()}
+        return {name: float(value) for name, value in json.loads(DURATIONS_FILE.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
 def remember_seconds(name: str, seconds: float) -> None:
     """Keep the time of a stage that ran."""
-    atomic_write(SECONDS, json.dumps(read_seconds() | {name: round(seconds, 1)}, indent=1, sort_keys=True))
+    atomic_write(DURATIONS_FILE, json.dumps(read_seconds() | {name: round(seconds, 1)}, indent=1, sort_keys=True))

@@ -27,13 +27,13 @@ class CurveFigure(FlowSetting):
     title: str
     """The figure's title."""
     y: str = ""
-    """What the vertical axis shows, with its unit."""
+    """The label of the vertical axis, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
     """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column."""
 
 
 class Show(FlowSetting):
-    """What a run shows of a stage that is up to date. A file or key that does not exist is left out."""
+    """Metrics that a run shows for a stage that is up to date. A missing file or key is left out."""
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
     """Label -> FILE:KEY of a number in a JSON file: under the summary of a run."""
@@ -69,7 +69,7 @@ class Policy(FlowSetting):
     stage may run. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is a warning.
     """
     show: Show = Show()
-    """What is shown of the stage."""
+    """The results of the stage that a run shows."""
 
 
 def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:

@@ -41,12 +41,12 @@ FORECAST = "stages.train.commands.forecast"
 DIAL = "stages.train.commands.dial"
 """The program that chooses values for an amount of compute."""
 
-WORD = "compute"
+COMPUTE_WORD = "compute"
 
-SECONDS = {"s": 1, "min": 60, "h": 3600}
+SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600}
 
 
-def groups(conf: Path = CONF) -> dict[str, list[str]]:
+def preset_groups(conf: Path = CONF) -> dict[str, list[str]]:
     """Return the groups and their choices. Raises UserError if there are none."""
     if not conf.is_dir():
         raise UserError(f"{conf}/: not found, which has the presets; run this from the project's root")
@@ -66,12 +66,12 @@ def composed_with_dial(
 
     Raises UserError on an unknown group, choice or key, and if a stage or the dial would refuse a value.
     """
-    of_dial = [word for word in words if word.partition("=")[0] == WORD]
+    of_dial = [word for word in words if word.partition("=")[0] == COMPUTE_WORD]
     if len(of_dial) > 1:
         raise UserError(f"{' '.join(of_dial)}: give compute once")
     asked = [argument for word in of_dial for argument in option(word)]
     read_params_file(params_file)  # says what is wrong with it
-    known, lines = groups(conf), list[str]()
+    known, lines = preset_groups(conf), list[str]()
     for word in words:
         if word not in of_dial:
             check_word(word, known)
@@ -82,8 +82,8 @@ def composed_with_dial(
         raise UserError(f"{params_file}: {yaml_fault(error)}") from None
     for word in words:
         key, _, given = word.partition("=")
-        if key == WORD:
-            chosen = json.loads(answer(DIAL, checked(edited(text, values), params_file), *asked))
+        if key == COMPUTE_WORD:
+            chosen = json.loads(answer(DIAL, checked_text(edited(text, values), params_file), *asked))
             apply(values, chosen["values"])
             lines = [str(line) for line in chosen["lines"]]
         elif key in known:
@@ -91,12 +91,12 @@ def composed_with_dial(
         else:
             refuse_unknown(key, values)
             apply(values, {key: value_of(word)})
-    return checked(edited(text, values), params_file), lines
+    return checked_text(edited(text, values), params_file), lines
 
 
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
     """The values of one choice by their dotted keys; a value that is replaced whole stays one. Raises UserError."""
-    check_word(f"{group}={choice}", groups(conf))
+    check_word(f"{group}={choice}", preset_groups(conf))
     try:
         with initialize_config_dir(str(conf.absolute()), version_base=None):
             values: Any = OmegaConf.to_container(compose(overrides=[f"+{group}={choice}"]), resolve=True)
@@ -143,23 +143,23 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
     """Raise UserError if a word is neither GROUP=CHOICE nor key=value."""
     name, _, value = word.partition("=")
     if not value:
-        raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe(known)}")
+        raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe_groups(known)}")
     if name in known and value not in known[name]:
         raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}")
     last = name.rpartition(".")[2]
     if name not in known and value in known.get(last, ()):
         raise UserError(f"{word}: give a choice of conf/{last} as {last}={value}")
     if name not in known and "." not in name:
-        raise UserError(f"{word}: no such group; {describe(known)}")
+        raise UserError(f"{word}: no such group; {describe_groups(known)}")
 
 
-def describe(known: dict[str, list[str]]) -> str:
+def describe_groups(known: dict[str, list[str]]) -> str:
     """The groups with their choices, and the dial, in one line."""
     listed = [f"{group}: {', '.join(choices)}" for group, choices in known.items()]
     return "; ".join([*listed, "compute: TFLOP such as 20, or a time such as 10min"])
 
 
-def checked(text: str, params_file: Path) -> str:
+def checked_text(text: str, params_file: Path) -> str:
     """Return params.yaml's new text. Raises UserError if a stage would refuse a value."""
     values = read_yaml(text)
     refuse_credentials(str(params_file), values)
@@ -199,10 +199,12 @@ def answer(module: str, text: str, *arguments: str) -> str:
 
 def option(word: str) -> list[str]:
     """The command's option for `compute=20` (TFLOP), or for a time: 90s, 10min, 1.5h. Raises UserError."""
-    given = re.fullmatch(rf"{WORD}=(\d+\.?\d*(?:e[+-]?\d+)?)({'|'.join(SECONDS)})?", word)
+    given = re.fullmatch(rf"{COMPUTE_WORD}=(\d+\.?\d*(?:e[+-]?\d+)?)({'|'.join(SECONDS_PER_UNIT)})?", word)
     if not given or not 0 < float(given[1]) < 1e12:
-        example = f"TFLOP, such as {WORD}=20, or a time, such as {WORD}=10min ({', '.join(SECONDS)})"
+        example = (
+            f"TFLOP, such as {COMPUTE_WORD}=20, or a time, such as {COMPUTE_WORD}=10min ({', '.join(SECONDS_PER_UNIT)})"
+        )
         raise UserError(f"{word}: expected {example}")
     if given[2]:
-        return ["--seconds", str(float(given[1]) * SECONDS[given[2]])]
+        return ["--seconds", str(float(given[1]) * SECONDS_PER_UNIT[given[2]])]
     return ["--tflop", given[1]]

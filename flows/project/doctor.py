@@ -35,14 +35,14 @@ class Finding:
     what: str
     found: str
     remedy: str = ""
-    """What to do; empty if there is nothing to do."""
+    """The remedy; empty if there is nothing to do."""
 
 
-def examine(*, whole_cache: bool = False) -> Iterator[Finding]:
+def examine_machine(*, whole_cache: bool = False) -> Iterator[Finding]:
     """Check everything that a run depends on."""
     yield packages()
     yield parameters()
-    yield git()
+    yield git_finding()
     yield dvc()
     if whole_cache:
         yield cache()
@@ -79,7 +79,7 @@ def parameters() -> Finding:
     return Finding("ok", "parameters", "params.yaml is complete and within bounds")
 
 
-def git() -> Finding:
+def git_finding() -> Finding:
     """A repository with a committer, since experiments and provenance need commits."""
     if not shutil.which("git"):
         return Finding("fault", "git", "not found", "install git")

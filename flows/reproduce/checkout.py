@@ -38,9 +38,9 @@ from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import write_yaml
 from stages.runtime.stage_code import FOLDER, code_changes, code_in
 
-CHECKOUT = "checkout"
+CHECKOUT_FOLDER = "checkout"
 
-SETTINGS = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
+RECORDED_SETTINGS = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
 """Recorded files that the stages read, or that say what they are."""
 
 OWN_CACHE = "[cache]\n    dir = cache\n"
@@ -58,19 +58,19 @@ FREE_BYTES, MOST_RATIO = 64 << 20, 50
 """An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
 
 
-def check_out(revision: RecordedRevision) -> Path:
+def check_out_revision(revision: RecordedRevision) -> Path:
     """The project's folder in the checkout, which is made once, with the recorded code and settings.
 
     Raises UserError if the code is not what the stages ran with: nothing of it was run.
     """
-    checkout = revision.work / CHECKOUT
+    checkout = revision.work / CHECKOUT_FOLDER
     if not checkout.exists():
         with atomic_folder(checkout) as partial:
             output(["git", "init", "--quiet"], partial)
             unpack(revision.folder / SOURCE_ARCHIVE, partial, f"{revision.asked}: {SOURCE_ARCHIVE}")
-            for path in SETTINGS:
+            for path in RECORDED_SETTINGS:
                 shutil.copyfile(revision.folder / path, partial / Path(path).name)
-            check_code(revision, partial)
+            check_recorded_code(revision, partial)
             configure_dvc(partial)
     return checkout
 
@@ -111,7 +111,7 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
         yield item
 
 
-def check_code(revision: RecordedRevision, checkout: Path) -> None:
+def check_recorded_code(revision: RecordedRevision, checkout: Path) -> None:
     """Raise UserError that names the first file of code or library that is not as its stage ran with."""
     recorded = {path: code_in(revision.folder / revision_path(path)) for path in code_files(revision.stages)}
     for change in code_changes(recorded, checkout):

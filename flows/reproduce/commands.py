@@ -19,7 +19,7 @@ from stages.runtime.errors import UserError, private_state_dir
 if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision
 
-MARK = "parrotflow-reproduce"
+REPRODUCTION_MARK = "parrotflow-reproduce"
 """An empty file; a folder that has it is one of a reproduction."""
 
 NOT_GIVEN = re.compile(
@@ -40,7 +40,7 @@ SHOWN_LINES = 20
 def output(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None, *, lines: int = 1
 ) -> str:
-    """What a short program prints. Raises UserError with its last lines if it fails."""
+    """Run a short program and return its output. Raises UserError with its last lines if it fails."""
     done = run_quietly(command, folder, environment)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
@@ -53,7 +53,7 @@ def output(
 def run_quietly(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a short program; what it prints is kept. Unless told otherwise it gets no secrets, and asks for none."""
+    """Run a short program; what it prints is kept. By default it gets no secrets and cannot ask for any."""
     own = without_secrets() if environment is None else environment
     return subprocess.run(
         command, cwd=folder, env=dict(own), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -82,13 +82,13 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
 
     Raises UserError if the folder holds something else.
     """
-    if work.exists() and not (work / MARK).exists() and (not work.is_dir() or any(work.iterdir())):
+    if work.exists() and not (work / REPRODUCTION_MARK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(
             f"{work}: exists, and is not the folder of a reproduction; choose a new or an empty one with --folder"
         )
     private_state_dir()  # in which DVC keeps what it knows of the checkout's files
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (work / MARK).touch()
+    (work / REPRODUCTION_MARK).touch()
     with run_lock("`parrotflow reproduce`", wait=True, folder=work):
         yield
 

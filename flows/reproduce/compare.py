@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError
 
-from flows.reproduce.revision import RecordedRevision, changed_code
+from flows.reproduce.revision import RecordedRevision, code_changes_in
 from stages.formats.revision.provenance import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import first_line
 from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.stage_code import FOLDER
 
-ROUNDING = 1e-4
+ROUNDING_TOLERANCE = 1e-4
 """The relative difference that arithmetic alone may make in a number that was computed from the same weights."""
 
 NEXT_TO_ZERO = 1e-6
@@ -37,7 +37,7 @@ UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.E
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """The first place at which two versions of a file differ, and how far they differ altogether."""
 
     field: str
@@ -68,12 +68,12 @@ class ComparedStage:
     different_inputs: list[str]
     """Its command, parameters, versions, code or data that are not the recorded ones, without what other stages
     made."""
-    differences: list[Difference]
-    """In its outputs."""
+    differences: list[FileDifference]
+    """The differences between its outputs."""
     same_inputs: bool = True
     """Whether all that it read is as recorded, also what other stages made."""
 
-    def contradicts(self, difference: Difference) -> bool:
+    def contradicts(self, difference: FileDifference) -> bool:
         """Whether the same weights cannot explain a difference.
 
         A text or a picture is judged only if its stage read what is recorded: it may show a number that was rounded.
@@ -81,20 +81,20 @@ class ComparedStage:
         return difference.weight == "content" and (self.same_inputs or Path(difference.file).suffix in COMPARISONS)
 
 
-def first_difference(recorded: Path, found: Path, sha256: str) -> Difference | None:
+def first_difference(recorded: Path, found: Path, sha256: str) -> FileDifference | None:
     """None if the bytes are equal. `sha256` is the verified hash of the recorded file, which is then not read."""
     if not found.is_file():
-        return Difference("", "a file", "no file")
+        return FileDifference("", "a file", "no file")
     if file_sha256(found) == sha256:
         return None
     compare = COMPARISONS.get(recorded.suffix, whole)
     try:
         return compare(recorded, found) or whole(recorded, found)
     except UNREADABLE as error:
-        return Difference("", "readable", first_line(error))
+        return FileDifference("", "readable", first_line(error))
 
 
-def value_difference(recorded: Path, found: Path) -> Difference | None:
+def value_difference(recorded: Path, found: Path) -> FileDifference | None:
     """Compare JSON by key, and a table by row and column: a row is named by its first cell, in a curve the step."""
     pairs = list(keys(values_in(recorded), values_in(found)))
     if not pairs:
@@ -102,11 +102,11 @@ def value_difference(recorded: Path, found: Path) -> Difference | None:
     rounded = all(NOT_JUDGED.search(key) or is_rounding(left, right) for key, left, right in pairs)
     key, left, right = pairs[0]
     extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
-    return Difference(key, str(left), str(right), extent, weight="rounding" if rounded else "content")
+    return FileDifference(key, str(left), str(right), extent, weight="rounding" if rounded else "content")
 
 
 def values_in(file: Path) -> Any:
-    """What a JSON file or a table holds, by key."""
+    """The values of a JSON file or a table, by key."""
     if file.suffix == ".json":
         return json.loads(file.read_bytes())
     delimiter = "\t" if file.suffix == ".tsv" else ","
@@ -118,7 +118,7 @@ def is_rounding(left: object, right: object) -> bool:
     """Whether two values are numbers that arithmetic alone can set apart; counts are not."""
     if not isinstance(left, float) or not isinstance(right, float):
         return False
-    return math.isclose(left, right, rel_tol=ROUNDING, abs_tol=NEXT_TO_ZERO)
+    return math.isclose(left, right, rel_tol=ROUNDING_TOLERANCE, abs_tol=NEXT_TO_ZERO)
 
 
 def number(cell: object) -> object:
@@ -141,7 +141,7 @@ def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, An
         yield prefix, left, right
 
 
-def tensor_difference(recorded: Path, found: Path) -> Difference | None:
+def tensor_difference(recorded: Path, found: Path) -> FileDifference | None:
     """Compare by tensor, in the order of their names: the first that differs, how many do, the largest difference."""
     from safetensors import safe_open
 
@@ -149,14 +149,14 @@ def tensor_difference(recorded: Path, found: Path) -> Difference | None:
         names, others = sorted(ours.keys()), sorted(theirs.keys())
         if names != others:
             first = min(set(names) ^ set(others))
-            return Difference(first, "there" if first in names else "none", "there" if first in others else "none")
+            return FileDifference(first, "there" if first in names else "none", "there" if first in others else "none")
         differing: list[tuple[str, str, str]] = []
         largest = 0.0
         for name in names:
             left, right = ours.get_tensor(name), theirs.get_tensor(name)
             if left.shape != right.shape or left.dtype != right.dtype:
                 shapes = [f"{tensor.dtype} {list(tensor.shape)}" for tensor in (left, right)]
-                return Difference(name, shapes[0], shapes[1])
+                return FileDifference(name, shapes[0], shapes[1])
             same = (left == right) | (left.isnan() & right.isnan())
             if bool(same.all()):
                 continue
@@ -169,16 +169,16 @@ def tensor_difference(recorded: Path, found: Path) -> Difference | None:
     if not differing:
         return None
     extent = f"{len(differing)} of {len(names)} tensors differ, by at most {largest:.3g}"
-    return Difference(*differing[0], extent)
+    return FileDifference(*differing[0], extent)
 
 
-def whole(recorded: Path, found: Path) -> Difference:
+def whole(recorded: Path, found: Path) -> FileDifference:
     """Compare by size alone: the format is not known."""
     sizes = [f"{path.stat().st_size} bytes" for path in (recorded, found)]
-    return Difference("", sizes[0], f"{sizes[1]}, others")
+    return FileDifference("", sizes[0], f"{sizes[1]}, others")
 
 
-COMPARISONS: dict[str, Callable[[Path, Path], Difference | None]] = {
+COMPARISONS: dict[str, Callable[[Path, Path], FileDifference | None]] = {
     ".json": value_difference,
     ".tsv": value_difference,
     ".csv": value_difference,
@@ -206,7 +206,7 @@ def compare_stage(
     for out in recorded.get("outs", []):
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
-            differences.append(Difference("", f"md5 {old}", f"md5 {new.get(path)}", weight="hash", file=path))
+            differences.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", weight="hash", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
     hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
     same_inputs = not inputs and all(hash_of(dep) == hashes.get(dep["path"]) for dep in recorded.get("deps", []))
@@ -215,7 +215,7 @@ def compare_stage(
     return ComparedStage(stage, "different" if differences else state, inputs, differences, same_inputs)
 
 
-def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[Difference]:
+def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:
     """The published files of a stage that came out otherwise; one difference for each file of the project."""
     seen: set[str] = set()
     for path, file in revision.published.items():
@@ -244,6 +244,6 @@ def different_inputs(
         if hash_of(dep) == hashes.get(path):
             continue
         if Path(path).parent == FOLDER:
-            yield from changed_code(revision, checkout, path)
+            yield from code_changes_in(revision, checkout, path)
         elif not revision.is_made(path):
             yield f"{path}: md5 {hash_of(dep)} -> {hashes.get(path)}"

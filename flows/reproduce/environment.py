@@ -1,4 +1,4 @@
-"""With what a reproduction computes: an interpreter with the locked versions, and the recorded execution's variables.
+"""The interpreter of a reproduction, with the locked versions, and the variables of the recorded execution.
 
 The interpreter is this one if it has these versions, else that of a virtual environment made from them. The variables
 let the training run as it is recorded, as far as this machine has what it needs.
@@ -25,7 +25,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STAGES_TO_DO, STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
 
-LAUNCH = "launch.yaml"
+RECORDED_LAUNCH_FILE = "launch.yaml"
 
 ISA_LEVELS = (
     ("AVX512_CORE_AMX", "amx_bf16"),
@@ -42,7 +42,7 @@ VENV, READY = "venv", "ready"
 
 REQUIREMENTS = "requirements.txt"
 
-PROBE = Path(__file__).with_name("probe.py")
+PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 
 INSTALL = Path(__file__).parents[2] / "deploy/install.py"
 
@@ -53,7 +53,7 @@ SHOWN = 4
 
 
 class Machine(BaseModel):
-    """What `probe.py` found of an interpreter and its machine."""
+    """Facts about an interpreter and its machine, from `probe.py`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,7 +65,7 @@ class Machine(BaseModel):
     accelerators: list[str]
     """GPUs that torch finds."""
     cpu_capability: str | None
-    """What torch's own kernels use; None without torch."""
+    """The instruction set of torch's own kernels; None without torch."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Interpreter:
 def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_environment: bool) -> Interpreter:
     """The running interpreter if it has the locked versions or `this_environment` is set; else the interpreter of a
     virtual environment that is made with them."""
-    locked, machine = needed_versions(revision, checkout), probe(Path(sys.executable))
+    locked, machine = needed_versions(revision, checkout), probe_interpreter(Path(sys.executable))
     different = differing(locked, machine.versions)
     if not different:
         how = f"the running interpreter has all {len(locked)} locked versions"
@@ -95,7 +95,7 @@ def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_envir
         how = f"the running interpreter, as asked, although it differs: {shown}{more}"
         return Interpreter(Path(sys.executable), machine, different, how)
     made = make_environment(revision, machine.python)
-    machine = probe(made)
+    machine = probe_interpreter(made)
     how = f"{revision.work / VENV}, made from the lock"
     return Interpreter(made, machine, differing(locked, machine.versions), how)
 
@@ -103,25 +103,25 @@ def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_envir
 def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str]:
     """The pins of the recorded lock, without the optional groups: tests, benchmarks."""
     pyproject = checkout / "pyproject.toml"
-    named = groups(pyproject) if pyproject.exists() else {}
+    named = dependency_groups(pyproject) if pyproject.exists() else {}
     optional = set[str]().union(*named.values()) - named.get("run", set())
     pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True)
     return {name: version for name, (_, version) in pins.items() if name not in optional}
 
 
-def groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
+def dependency_groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
     """The libraries that pyproject.toml names: `run` for those that everyone needs, and each optional group."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
     lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {})}
     return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 
-def probe(python: Path) -> Machine:
+def probe_interpreter(python: Path) -> Machine:
     """Ask an interpreter. Raises UserError if it is not one of Python."""
     if python == Path(sys.executable):
         return Machine.model_validate(probed())
     try:
-        return Machine.model_validate_json(output([str(python), "-I", str(PROBE)], Path.cwd()))
+        return Machine.model_validate_json(output([str(python), "-I", str(PROBE_PROGRAM)], Path.cwd()))
     except (OSError, ValueError) as error:
         raise UserError(f"{python}: not a Python interpreter ({first_line(error)})") from None
 
@@ -206,8 +206,8 @@ def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[s
         values["PARROTFLOW_COMPILE"] = "off"
     enough = session.device_type == "cpu" or session.processes <= len(machine.accelerators)
     if session.launch is not None and session.machines == 1 and enough:
-        atomic_write(work / LAUNCH, session.launch)
-        values["PARROTFLOW_LAUNCH"] = str(work / LAUNCH)
+        atomic_write(work / RECORDED_LAUNCH_FILE, session.launch)
+        values["PARROTFLOW_LAUNCH"] = str(work / RECORDED_LAUNCH_FILE)
     elif session.launch is not None:
         notes.append(
             f"the recorded run had {session.processes} processes on {session.machines} machines ({session.device}); "

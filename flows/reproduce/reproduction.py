@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.checkout import bring_data, check_out
+from flows.reproduce.checkout import bring_data, check_out_revision
 from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent
 from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
-from flows.reproduce.verdict import ReproductionVerdict, judge
+from flows.reproduce.verdict import ReproductionVerdict, verdict_of
 from flows.run.dvc_process import run_in_group, run_repro, run_to_end
-from flows.run.outcome import StoppedError, outcome_of
+from flows.run.outcome import StoppedByUserError, outcome_of
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
@@ -54,7 +54,7 @@ class Prepared(BaseModel):
     """The stages whose inputs were brought: for a segment only the training."""
 
 
-def reproduce(request: ReproduceOptions) -> int:
+def run_reproduction(request: ReproduceOptions) -> int:
     """Rebuild a revision and compare. The exit code: 0 if it was reproduced, 1 if it was not.
 
     Raises UserError if it cannot be tried: the revision is damaged, or something that it needs is missing.
@@ -65,28 +65,30 @@ def reproduce(request: ReproduceOptions) -> int:
     work = work_folder(request.revision, request.folder)
     with only_reproduction_in(work):
         revision = open_revision(request.revision, work)
-        say("revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published")
+        print_step(
+            "revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published"
+        )
         if steps is not None:
             require_recorded(steps, revision)
         signature = check_signature(request.revision, revision.folder, request.key)
-        say("signature", signature)
-        checkout = check_out(revision)
-        interpreter, restored = prepare(request, revision, checkout, signature)
+        print_step("signature", signature)
+        checkout = check_out_revision(revision)
+        interpreter, restored = prepare_reproduction(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, request.token)
-        say("execution", describe_execution(revision, interpreter))
+        print_step("execution", describe_execution(revision, interpreter))
         for note in notes:
-            say("", f"note: {note}")
+            print_step("", f"note: {note}")
 
         if steps is not None:
-            run_stages(revision.data_stages, checkout, environment)
+            rerun_stages(revision.data_stages, checkout, environment)
             return check_segment(steps, revision, interpreter.python, checkout, environment)
-        run_stages(list(revision.stages), checkout, environment)
-        verdict = judge(revision, checkout, restored, interpreter.different)
+        rerun_stages(list(revision.stages), checkout, environment)
+        verdict = verdict_of(revision, checkout, restored, interpreter.different)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == "not reproduced")
 
 
-def say(step: str, text: str) -> None:
+def print_step(step: str, text: str) -> None:
     """A step that is done."""
     print(f"{step:<{WIDTH}} {text}", flush=True)
 
@@ -113,7 +115,7 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
     return lines
 
 
-def prepare(
+def prepare_reproduction(
     request: ReproduceOptions, revision: RecordedRevision, checkout: Path, signature: str
 ) -> tuple[Interpreter, list[str]]:
     """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
@@ -123,11 +125,11 @@ def prepare(
     """
     earlier = revision.work / PREPARED
     before = Prepared.model_validate_json(earlier.read_bytes()) if earlier.exists() else None
-    say("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
+    print_step("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
     else:
-        say("", f"an earlier start in {revision.work} was allowed to run it")
+        print_step("", f"an earlier start in {revision.work} was allowed to run it")
     computed = [stage for stage in revision.stages if request.steps is None or stage == revision.training]
     restored = (
         before.restored
@@ -135,7 +137,7 @@ def prepare(
         else bring_data(revision, checkout, computed, request.token, from_scratch=request.from_scratch)
     )
     interpreter = choose_interpreter(revision, checkout, this_environment=request.this_environment)
-    say("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
+    print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
     now = Prepared(
         index=file_sha256(revision.folder / PROVENANCE),
         from_scratch=request.from_scratch,
@@ -153,7 +155,7 @@ def prepare(
         restored = bring_data(revision, checkout, computed, request.token, from_scratch=not restored)
         now = now.model_copy(update={"restored": restored, "computed": computed})
     atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
-    say("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
+    print_step("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
     return interpreter, restored
 
 
@@ -162,7 +164,7 @@ def print_lines(lines: list[str]) -> None:
     print("\n".join(lines), flush=True)
 
 
-def run_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]) -> None:
+def rerun_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]) -> None:
     """Run stages, if there are any, by `dvc repro` in the checkout. Raises UserError if one fails."""
     if not stages:
         return
@@ -170,11 +172,11 @@ def run_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]
         print(repaired, flush=True)
 
     def on_stage(stage: str) -> None:
-        say("running", stage)
+        print_step("running", stage)
 
     end = run_to_end(run_repro(stages, checkout, environment, print_lines, on_stage, options=["--allow-missing"]))
     if end.stopped:
-        raise StoppedError("stopped; the same command continues")
+        raise StoppedByUserError("stopped; the same command continues")
     if end.code:
         outcome = outcome_of("the stages", end)
         error = UnavailableError if outcome.transient else UserError
@@ -204,7 +206,7 @@ def check_segment(
     work = partial(subprocess.call, command, stdin=subprocess.DEVNULL)
     end = run_to_end(run_in_group(work, checkout, environment, print_lines))
     if end.stopped:
-        raise StoppedError("stopped; the same command checks the segment again")
+        raise StoppedByUserError("stopped; the same command checks the segment again")
     return end.code
 
 

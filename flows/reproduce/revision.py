@@ -113,7 +113,7 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
     return RecordedRevision(asked, folder, provenance, stages, execution, work)
 
 
-def changed_code(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
+def code_changes_in(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
     """The changes of a stage's code in the checkout; only the file of code if one of the two cannot be read."""
     recorded, found = code_in(revision.folder / revision_path(path)), code_in(checkout / path)
     return [f"{path}: modified"] if recorded is None or found is None else recorded.changes_to(found)
@@ -137,7 +137,7 @@ def work_folder(asked: str, given: Path | None) -> Path:
     """
     local = local_folder(asked)
     if local is not None:
-        require_intact(asked, local)
+        require_as_published(asked, local)
     name = re.sub("[/@]", "--", asked) if local is None else Provenance.read(local / PROVENANCE).revision
     return (given or WORK / name).absolute()
 
@@ -151,7 +151,7 @@ def open_revision(asked: str, work: Path) -> RecordedRevision:
     folder = local_folder(asked)
     if folder is None:
         folder = fetched(asked, work)
-        require_intact(asked, folder)
+        require_as_published(asked, folder)
     revision = read_revision(asked, folder, work)
     without = unmade(revision.provenance, revision.stages)
     if revision.training is None or without:  # what nothing makes again would be compared with nothing
@@ -191,7 +191,7 @@ def fetched(asked: str, work: Path) -> Path:
     return folder
 
 
-def require_intact(asked: str, folder: Path) -> None:
+def require_as_published(asked: str, folder: Path) -> None:
     """Raise UserError that names the files that are not as they were published."""
     faults = verify_files(folder, besides=OF_THE_HUB)
     if not faults:

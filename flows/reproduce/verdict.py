@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare import ROUNDING, ComparedStage, Difference, compare_stages
+from flows.reproduce.compare import ROUNDING_TOLERANCE, ComparedStage, FileDifference, compare_stages
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Interval, Intervals
 from stages.formats.model_folder import MODEL, weight_files
@@ -72,19 +72,23 @@ def compare_set(
     elif not same_documents:
         equal, reason = False, "measured on other documents"
     elif same_weights:
-        equal = abs(ours - theirs) <= ROUNDING * abs(ours)
+        equal = abs(ours - theirs) <= ROUNDING_TOLERANCE * abs(ours)
         apart = "equal but for rounding" if equal else "more apart than rounding explains"
         reason = f"the same weights, {'equal' if ours == theirs else apart}"
     elif our_ends is None or their_ends is None:
         equal, reason = False, "other weights, and fewer than ten documents have no interval to be within"
     else:
-        far = [one for one in METRICS if not (is_within(published, found, one) and is_within(found, published, one))]
+        far = [
+            one
+            for one in COMPARED_METRICS
+            if not (is_within_interval(published, found, one) and is_within_interval(found, published, one))
+        ]
         equal = not far
         reason = f"{', '.join(far)} not within each other's intervals" if far else "each within the other's interval"
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
 
 
-METRICS = [
+COMPARED_METRICS = [
     name
     for name, field in HeldOutMetrics.model_fields.items()
     if field.annotation is float and name in Intervals.model_fields
@@ -92,7 +96,7 @@ METRICS = [
 """The metrics of a set as a whole that have an interval."""
 
 
-def is_within(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
+def is_within_interval(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
     """Whether a metric of one evaluation is within its 95 % interval in the other."""
     ends = getattr(other.interval_95, metric)
     return bool(ends is not None and ends[0] <= getattr(one, metric) <= ends[1])
@@ -130,13 +134,13 @@ class ReproductionVerdict:
                 return "the result is not the published one"
 
     @property
-    def first(self) -> tuple[ComparedStage, Difference | None] | None:
+    def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
         """The first stage that differs, and its first difference; no difference if the stage did not run."""
         stage = next((stage for stage in self.stages if stage.state in ("different", "not run")), None)
         return None if stage is None else (stage, next(iter(stage.differences), None))
 
 
-def judge(
+def verdict_of(
     revision: RecordedRevision,
     checkout: Path,
     restored: list[str],

@@ -47,7 +47,7 @@ class Node:
     work: Callable[[Log], Awaitable[StageOutcome]]
     upstream: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
-    """What only one node may use at a time."""
+    """Resources that only one node may use at a time."""
     retries: int = 0
     retry_delay_seconds: float = 0.0
     why: str = ""
@@ -134,7 +134,7 @@ class Chain:
         ends = [self.outcomes.get(name) for name in node.upstream if name in known]
         if bad := [end for end in ends if end is None or not end.good]:
             if blocked := node.blocked(bad[0], node.name):
-                return state_of(self._noted(blocked))
+                return outcome_state(self._noted(blocked))
             return Cancelled(message="not started: a stage that it depends on did not end well")
         log = task_log()
         if number == 1 and node.why:
@@ -148,7 +148,7 @@ class Chain:
                     return Cancelled(message="not started")
                 # It waited for its next attempt.
                 self.outcomes[node.name] = replace(self.outcomes[node.name], next_attempt_seconds=None)
-                return state_of(self.outcomes[node.name])
+                return outcome_state(self.outcomes[node.name])
             self.terminal.started(node.name, number)
             try:
                 outcome = await node.work(log)
@@ -157,7 +157,7 @@ class Chain:
             if outcome.transient and number <= node.retries and not self.given_up:
                 outcome = replace(outcome, next_attempt_seconds=node.retry_delay_seconds)
             # Noted before the slot is free: the next node may be one that must not start.
-            return state_of(self._noted(outcome))
+            return outcome_state(self._noted(outcome))
 
     def _noted(self, outcome: StageOutcome) -> StageOutcome:
         self.outcomes[outcome.name] = outcome
@@ -166,7 +166,7 @@ class Chain:
 
 
 def completed_states(ends: Sequence[State[Any]]) -> list[State[Any]]:
-    """Return states that a task can wait for even if these nodes did not end well: edges of the graph alone.
+    """Return states that a task can wait for even if these nodes did not end well: they only carry the graph's edges.
 
     Prefect leaves a task after a failed one pending, and its page draws that task up to the present day, so the rest
     becomes too small to see.
@@ -174,7 +174,7 @@ def completed_states(ends: Sequence[State[Any]]) -> list[State[Any]]:
     return [Completed(data=end.name, state_details=end.state_details) for end in ends]
 
 
-def state_of(outcome: StageOutcome) -> State[Any]:
+def outcome_state(outcome: StageOutcome) -> State[Any]:
     """A node's outcome as a state of Prefect."""
     message = outcome.message or f"{outcome.seconds:.1f} s"
     match outcome.result:

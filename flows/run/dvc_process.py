@@ -43,7 +43,7 @@ KEPT_LINES = 100
 FORKS = multiprocessing.get_context("forkserver")
 
 PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.stage.run", "dvc.cachemgr")
-"""What `dvc repro` imports."""
+"""The modules that `dvc repro` imports."""
 
 _numbers = itertools.count()
 

@@ -14,14 +14,14 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.run.outcome import RunResult
 from flows.run.server import Server
-from flows.run.terminal import say
+from flows.run.terminal import print_line
 from stages.runtime.errors import UserError, first_line
 
 END_SECONDS = 20.0
 """How long a run waits at its end for Prefect's server."""
 
 
-def state_of(result: RunResult) -> State[Any]:
+def result_state(result: RunResult) -> State[Any]:
     """A run's end as a state of Prefect."""
     match result.state:
         case "Cancelled":
@@ -51,8 +51,8 @@ def in_flow_run(name: str, work: Callable[[], Awaitable[RunResult]], server: Ser
             raise
         timers.append(exit_without_server(END_SECONDS, results[0].exit_code))
         shown = f"In the Prefect UI: {server.pages}/runs/flow-run/{flow_run.id}"
-        say(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
-        return state_of(results[0])
+        print_line(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
+        return result_state(results[0])
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
     try:
@@ -71,7 +71,7 @@ def exit_without_server(seconds: float, exit_code: int) -> threading.Timer:
     """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
 
     def end() -> None:
-        say("warning: Prefect's server went away; every result is kept, its record lacks the end")
+        print_line("warning: Prefect's server went away; every result is kept, its record lacks the end")
         os._exit(exit_code)
 
     timer = threading.Timer(seconds, end)

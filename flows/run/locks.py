@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 
-LOCK = STATE_DIR / "run.lock"
+RUN_LOCK = STATE_DIR / "run.lock"
 
 print_at_once = partial(print, flush=True)
 
@@ -30,7 +30,7 @@ def run_lock(
 
     If another run holds it, raise a UserError that names this run, or with `wait` say its name and wait.
     """
-    path = (folder / LOCK).resolve()
+    path = (folder / RUN_LOCK).resolve()
     if path in _held:
         yield
         return

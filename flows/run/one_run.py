@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flows.dvc_repo import low_space, repair_after_kill
-from flows.plan.changes import MISSING
+from flows.plan.changes import MISSING_REASON
 from flows.plan.graph import Plan, make_plan
 from flows.run.dvc_process import start_fork_server
 from flows.run.locks import run_lock
 from flows.run.outcome import RunOptions
 from flows.run.programs import checks, redactor, stage_environment
-from flows.run.terminal import Row, Terminal, plan_table
+from flows.run.terminal import NodeRow, Terminal, plan_table
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_before_run, check_params
 
@@ -24,7 +24,7 @@ class PlannedRun:
     options: RunOptions
     terminal: Terminal
     environment: dict[str, str]
-    """What the stages get."""
+    """The environment variables of the stages."""
 
 
 @contextmanager
@@ -41,11 +41,11 @@ def planned_run(options: RunOptions) -> PlannedRun:
     """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
     plan = make_plan(options.targets, force=options.force)
     data = [stage for stage in plan if stage.name.endswith(".dvc") and not options.pull]
-    if absent := [stage.name for stage in data if any(reason.new == MISSING for reason in stage.reasons)]:
+    if absent := [stage.name for stage in data if any(reason.new == MISSING_REASON for reason in stage.reasons)]:
         raise UserError(f"{absent[0]}: its data is not here: `parrotflow run --pull` or `dvc checkout` brings it")
     to_do = [stage.name for stage in plan.to_do]
     check_before_run(to_do)
-    terminal = Terminal([Row(stage.name, stage.why, stage.seconds) for stage in plan.to_do])
+    terminal = Terminal([NodeRow(stage.name, stage.why, stage.seconds) for stage in plan.to_do])
     run = PlannedRun(plan, options, terminal, stage_environment(to_do))
     if not plan.to_do:
         run.terminal.summary(plan, {})

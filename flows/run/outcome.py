@@ -26,7 +26,7 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a user asks of a run."""
+    """The options of a run, as the user gives them."""
 
     targets: tuple[str, ...] = ()
     """Stages of dvc.yaml, with what they need; all stages when none is named."""
@@ -85,7 +85,7 @@ def outcome_of(name: str, end: "ReproEnd") -> StageOutcome:
     return StageOutcome(name, "failed", end.seconds, message, exit_code)
 
 
-def named(stage: str, message: str) -> str:
+def with_stage_name(stage: str, message: str) -> str:
     """A stage's message after its name, with which many begin by themselves."""
     return message if message.startswith((f"{stage}:", f"{stage}.")) else f"{stage}: {message}"
 
@@ -110,14 +110,14 @@ def run_result(outcomes: Mapping[str, StageOutcome], stopped: bool, otherwise: s
         return RunResult("Cancelled", "stopped; the same command continues")
     failed = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
     if failed:
-        return RunResult("Failed", "; ".join(named(outcome.name, outcome.message) for outcome in failed))
+        return RunResult("Failed", "; ".join(with_stage_name(outcome.name, outcome.message) for outcome in failed))
     refused = [outcome for outcome in outcomes.values() if outcome.result == "refused"]
     if refused:
         return RunResult("Refused", refused[0].message)
     return RunResult("Completed", otherwise)
 
 
-class StoppedError(UserError):
+class StoppedByUserError(UserError):
     """Stopped by the user."""
 
     exit_code = EXIT_CONTINUE

@@ -105,7 +105,7 @@ def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def last_error(lines: Sequence[str]) -> str:
-    """What a program's last line `error: ...` says, with the lines after it, else its last line."""
+    """The message of a program's last `error: ...` line with the lines after it, else its last line."""
     errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     return "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
 

@@ -1,4 +1,4 @@
-"""What a run shows at its end: metrics, curves and texts that stages wrote, as dvc.yaml's `meta.flow.show` names them.
+"""The page of a finished run: metrics, curves and texts of its stages, as dvc.yaml's `meta.flow.show` names them.
 
 No file, metric or stage is known here by its name.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.formats.curves import Panel, Points, draw_curves, read_curves
-from stages.formats.pages import code_block, table
+from stages.formats.pages import code_block, markdown_table
 from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
     """The Markdown page of a run: what ran, what was cached and why; metrics; what failed; curves that it changed."""
-    parts: list[str] = [table(("stage", "result", "why", "seconds"), outcome_rows(plan, outcomes), left=3)]
+    parts: list[str] = [markdown_table(("stage", "result", "why", "seconds"), outcome_rows(plan, outcomes), left=3)]
     if metrics := shown_metrics(up_to_date(plan, outcomes)):
-        parts.append(table(("metric", "value"), ((name, str(value)) for name, value in metrics.items())))
+        parts.append(markdown_table(("metric", "value"), ((name, str(value)) for name, value in metrics.items())))
     for outcome in outcomes.values():
         if outcome.message:
             parts += [f"**{outcome.name} {outcome.result}**\n", code_block(outcome.message, "text")]

@@ -48,7 +48,7 @@ class Server:
                 os.environ.pop(name, None)
 
     def wait(self) -> None:
-        """Wait until it answers, be it that it asks for a key. Raises UserError."""
+        """Wait until the server answers; asking for a key counts as an answer. Raises UserError."""
         import httpx
 
         if fault := network_fault():
@@ -99,7 +99,7 @@ def start_server() -> Server:
     return server
 
 
-def serve(listening: int) -> None:
+def serve_api(listening: int) -> None:
     """Serve the API on a socket that was handed down, until the process that started this one has ended."""
     import uvicorn
 
@@ -114,4 +114,4 @@ def serve(listening: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve_api(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""What a person sees of a run in the terminal: the plan, each stage's lines, and at the end what ran."""
+"""A run in the terminal: the plan, each stage's lines, and at the end a table of what ran."""
 
 import os
 import shlex
@@ -45,13 +45,13 @@ class LastingConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line; if the reader has gone, nothing."""
     LastingConsole(highlight=False).out(text, highlight=False)
 
 
 def columns(*headings: str, cut: str = "") -> Table:
-    """A table without lines. Long texts are folded; with `cut` only that column, of texts `one_line`, gets shorter."""
+    """A table without lines. Long texts are folded; with `cut` only that column, of texts `cropped`, gets shorter."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
@@ -59,7 +59,7 @@ def columns(*headings: str, cut: str = "") -> Table:
     return table
 
 
-def one_line(text: str) -> Text:
+def cropped(text: str) -> Text:
     """A text that is cut off at the end of its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
@@ -86,7 +86,7 @@ def plan_table(plan: "Plan") -> Table | str:
 
 
 @dataclass(frozen=True)
-class Row:
+class NodeRow:
     """A node in the table of a run: a stage, or a job of a sweep."""
 
     name: str
@@ -98,7 +98,7 @@ class Row:
 class Terminal:
     """Prints a run as it works: each line after its node's name, and in a terminal a table of the nodes below."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = rows
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
         self.began = time.perf_counter()
@@ -148,7 +148,7 @@ class Terminal:
             self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
 
     def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> None:
-        """What ran, what was cached; the metrics of what is up to date; what failed; what to try next."""
+        """Show what ran and what was cached, the metrics that are up to date, the failures, and what to try next."""
         if not plan.to_do:
             done = "Everything is up to date."
         else:
@@ -182,7 +182,7 @@ class Terminal:
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            table.add_row(escape(row.name), state, seconds, one_line(self.progress.get(row.name, row.why)))
+            table.add_row(escape(row.name), state, seconds, cropped(self.progress.get(row.name, row.why)))
         if len(shown) < len(self.rows):
             table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"
         return table

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CLONES = STATE_DIR / "sweep"
 
-SHARDS = STATE_DIR / "cache"
+SHARD_CACHE = STATE_DIR / "cache"
 """The project's shards of data stages, which are named by their content; clones have a link to them."""
 
 LINKS = "reflink,hardlink,copy"
@@ -41,7 +41,7 @@ def project_cache() -> str:
         return str(repo.cache.local_cache_dir)
 
 
-def prepare(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -> Path:
+def prepare_clone(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -> Path:
     """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
 
     `cache` is the project's cache, which is slow to look up. Raises UserError if git fails.
@@ -93,9 +93,9 @@ def _share(folder: Path, cache: str) -> None:
         # Data that no stage makes: `dvc add`, `dvc import`.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
     private_state_dir(folder)
-    SHARDS.mkdir(parents=True, exist_ok=True)
-    if not (folder / SHARDS).is_symlink():
-        (folder / SHARDS).symlink_to(SHARDS.absolute())
+    SHARD_CACHE.mkdir(parents=True, exist_ok=True)
+    if not (folder / SHARD_CACHE).is_symlink():
+        (folder / SHARD_CACHE).symlink_to(SHARD_CACHE.absolute())
 
 
 def remove_leftovers(recorded: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ def head_commit() -> str:
     return head
 
 
-def texts_of(folder: Path, files: Iterable[str]) -> dict[str, str]:
+def read_texts(folder: Path, files: Iterable[str]) -> dict[str, str]:
     """The texts of a clone's files; missing files are skipped."""
     texts = {}
     for file in files:

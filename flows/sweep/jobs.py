@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from flows.environment import dvc_state_within
 from flows.run.dvc_process import run_repro
-from flows.run.outcome import RunResult, StageOutcome, StoppedError, named, outcome_of, run_result
+from flows.run.outcome import RunResult, StageOutcome, StoppedByUserError, outcome_of, run_result, with_stage_name
 from flows.run.programs import redactor, shown_lines
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def repro_in_clone(
     environment = environment | dvc_state_within(folder)
     end = await run_repro(targets, folder, environment, on_lines, on_stage, pull=pull)
     outcome = outcome_of(name, end)
-    message = outcome.message if end.stage_code is None else named(running, outcome.message)
+    message = outcome.message if end.stage_code is None else with_stage_name(running, outcome.message)
     return replace(outcome, message=redact(message))
 
 
@@ -164,4 +164,4 @@ def run_jobs(batch: "Batch", chain: "Chain", server: "Server") -> None:
     in_flow_run("sweep", work, server)
     if chain.stopped:
         left = sum(cell.label not in chain.outcomes or chain.outcomes[cell.label].may_pass for cell in batch.cells)
-        raise StoppedError(f"{batch.title}: stopped; {left} cells are left, the same command continues")
+        raise StoppedByUserError(f"{batch.title}: stopped; {left} cells are left, the same command continues")

@@ -43,7 +43,7 @@ _known: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}
 
 
 @dataclass(frozen=True)
-class Standing:
+class CellStatus:
     """The state of a cell: its last run, and why it would run again."""
 
     run: Run | None
@@ -54,22 +54,22 @@ class Standing:
     """Whether the cell would run only because it failed, so that it waits for `--retry`."""
 
 
-def standings(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, Standing]:
+def cell_statuses(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, CellStatus]:
     """The state of each cell, by its id. `keys` are those of `keys_of_cells`."""
-    last, found = last_runs(batch.record), dict[str, Standing]()
+    last, found = last_runs(batch.record), dict[str, CellStatus]()
     for cell in batch.cells:
         run = last.get(cell.id)
         if run is None:
-            found[cell.id] = Standing(None, "not run yet")
+            found[cell.id] = CellStatus(None, "not run yet")
             continue
         changed = [stage for stage, key in keys[cell.id].items() if run.keys.get(stage) != key]
         absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
         if changed:
-            found[cell.id] = Standing(run, f"{changed[0]} changed since")
+            found[cell.id] = CellStatus(run, f"{changed[0]} changed since")
         elif run.state != "finished":
-            found[cell.id] = Standing(run, f"{run.state}: {run.message}", failed=run.state == "failed")
+            found[cell.id] = CellStatus(run, f"{run.state}: {run.message}", failed=run.state == "failed")
         else:
-            found[cell.id] = Standing(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
+            found[cell.id] = CellStatus(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
     return found
 
 
@@ -83,7 +83,7 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
         if (head, cell.id, asked) in _known:
             continue
         cache = cache or clone.project_cache()
-        folder = clone.prepare(cell, head, PLANNING, cache=cache)
+        folder = clone.prepare_clone(cell, head, PLANNING, cache=cache)
         with working_in(folder):
             there = source_hashes(targets) if not any(commit == head for commit, *_ in _known) else None
             found = stage_keys(targets)
@@ -134,7 +134,7 @@ def stage_keys(targets: Sequence[str]) -> dict[str, str]:
         return keys[name]
 
     with open_repo() as repo:
-        graph, sources = repo.index.graph, Sources(repo)
+        graph, sources = repo.index.graph, SourceFiles(repo)
         for stage in _wanted(repo, targets):
             key(stage)
     return keys
@@ -151,13 +151,13 @@ def source_hashes(targets: Sequence[str]) -> dict[str, str]:
     with open_repo() as repo:
         stages = _wanted(repo, targets)
         check_deps(repo, stages)
-        sources = Sources(repo)
+        sources = SourceFiles(repo)
         return dict(pair for stage in stages for pair in sources.of(stage))
 
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What dvc.yaml says of the targets of an experiment and the stages before them."""
+    """Facts of dvc.yaml about the targets of an experiment and the stages before them."""
 
     sections: set[str]
     """The sections of params.yaml that they read."""
@@ -197,8 +197,8 @@ def _wanted(repo: Repo, targets: Sequence[str]) -> list[Stage]:
     return [stage for stage in dict.fromkeys(found) if is_computed(stage)]
 
 
-class Sources:
-    """What stages read and no stage makes."""
+class SourceFiles:
+    """The files that stages read and no stage makes."""
 
     def __init__(self, repo: Repo) -> None:
         stages = repo.index.stages

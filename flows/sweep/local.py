@@ -8,7 +8,7 @@ from flows.run.chain import Chain, Log
 from flows.run.dvc_process import start_fork_server
 from flows.run.outcome import StageOutcome
 from flows.run.server import Server
-from flows.run.terminal import Row, Terminal
+from flows.run.terminal import NodeRow, Terminal
 from flows.sweep import clone
 from flows.sweep.batch import Batch
 from flows.sweep.jobs import Job, jobs_of, nodes_of, repro_in_clone, run_jobs
@@ -37,9 +37,9 @@ def run_cells_here(
     cache, folders = clone.project_cache(), {}
     for number, (id_, cell) in enumerate(cells.items(), start=1):
         print(f"{batch.title}: clone {number} of {len(cells)}: {cell.label}", flush=True)
-        folders[id_] = clone.prepare(cell, head, clone.CLONES / id_, cache=cache)
+        folders[id_] = clone.prepare_clone(cell, head, clone.CLONES / id_, cache=cache)
     jobs, runs = jobs_of(batch, keys, head), dict[str, Run]()
-    terminal = Terminal([Row(job.name(cells)) for job in jobs])
+    terminal = Terminal([NodeRow(job.name(cells)) for job in jobs])
     shares = shares_of(at_once, gpus(), cores())
 
     async def work(job: Job, log: Log) -> StageOutcome:
@@ -58,7 +58,7 @@ def run_cells_here(
         (id_,), commit, texts = job.cells, "", dict[str, str]()
         cell, folder = cells[id_], folders[id_]
         if outcome.good:
-            texts = clone.texts_of(folder, batch.files)
+            texts = clone.read_texts(folder, batch.files)
             try:
                 commit = clone.save_experiment(folder, cell.name, batch.targets)
             except UserError as error:

@@ -51,8 +51,8 @@ from flows.run.locks import run_lock
 from flows.run.outcome import StageOutcome
 from flows.run.programs import stage_environment
 from flows.run.server import Server
-from flows.run.terminal import Row, Terminal
-from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare, save_experiment
+from flows.run.terminal import NodeRow, Terminal
+from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare_clone, save_experiment
 from flows.sweep.jobs import Job, jobs_of, nodes_of, repro_in_clone, run_jobs
 from flows.sweep.keys import working_in
 from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError, first_line
@@ -81,7 +81,7 @@ def run_cells_on_pool(
     require_reachable(head)
     cells = {cell.id: cell for cell in batch.cells}
     jobs = jobs_of(batch, keys, head)
-    terminal = Terminal([Row(job.name(cells)) for job in jobs])
+    terminal = Terminal([NodeRow(job.name(cells)) for job in jobs])
     with temporary_settings(ASKED_ONCE):
         with get_client(sync_client=True) as client:
             on_pool = OnPool(deployment_of_cells(client), head, keys, batch, terminal)
@@ -254,7 +254,7 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
     """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
 
     With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed if a stage
-    did for good, which is recorded, and as crashed if the same may succeed later or once the set-up is mended.
+    did for good, which is recorded, and as crashed if a retry may help, now or once the worker is fixed.
     """
     prepare_environment()
     try:
@@ -267,14 +267,14 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
             os.chdir(folder)
             fetch_run_cache()
             made = CLONES.absolute() / cell.id
-            terminal = Terminal([Row(cell.name)])
+            terminal = Terminal([NodeRow(cell.name)])
             node = Node(
                 cell.name,
                 partial(
                     repro_in_clone,
                     cell.name,
                     targets,
-                    prepare(cell, commit, made),
+                    prepare_clone(cell, commit, made),
                     stage_environment(targets),
                     terminal,
                     pull=True,
@@ -289,7 +289,7 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
                 as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
             return end_of_cell(outcome, made)
     except (UserError, DvcException, OSError) as error:
-        # Of this machine or its set-up, not of the cell: once mended, the same command tries it again.
+        # A fault of this machine, not of the cell: once it is fixed, the same command tries the cell again.
         return Crashed(message=str(error))
 
 

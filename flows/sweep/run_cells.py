@@ -10,11 +10,11 @@ from pathlib import Path
 from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
 from flows.experiments.experiment import bare_name, experiment_path, results_folder
 from flows.experiments.results import compute
-from flows.experiments.runs import RECORD, Run
+from flows.experiments.runs import RUNS_FILE, Run
 from flows.run.locks import run_lock
 from flows.sweep import clone
 from flows.sweep.batch import Batch
-from flows.sweep.keys import Standing, facts_of_targets, keys_of_cells, standings
+from flows.sweep.keys import CellStatus, cell_statuses, facts_of_targets, keys_of_cells
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_params
 from stages.runtime.section import read_params_file
@@ -36,7 +36,7 @@ def grid(name: str) -> Batch:
         if not facts.outs & {file, *file.parents}:
             there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
             raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
-    record, title = results_folder(name) / RECORD, f"sweep {bare_name(name)}"
+    record, title = results_folder(name) / RUNS_FILE, f"sweep {bare_name(name)}"
     return Batch(
         title,
         cells,
@@ -50,14 +50,14 @@ def grid(name: str) -> Batch:
     )
 
 
-def planned(name: str) -> list[tuple[Cell, Standing]]:
+def planned(name: str) -> list[tuple[Cell, CellStatus]]:
     """Return the state of each cell. Raises the UserError that the sweep itself would end with."""
     batch = grid(name)
-    standing = standings(batch, keys_of_cells(batch.cells, batch.targets, clone.head_commit()))
+    standing = cell_statuses(batch, keys_of_cells(batch.cells, batch.targets, clone.head_commit()))
     return [(cell, standing[cell.id]) for cell in batch.cells]
 
 
-def sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool = False) -> list[str]:
+def run_sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool = False) -> list[str]:
     """Run the cells that are not up to date. Returns a line for each that still has no result, and what to do.
 
     A cell that failed runs again only with `retry`, or once one of its inputs has changed.
@@ -83,7 +83,7 @@ def _brought_up_to_date(batch: Batch, run: RunCells, *, retry: bool) -> dict[str
     """The run of each cell, by its id, after `run` has run those that are not current."""
     head = clone.head_commit()
     keys = keys_of_cells(batch.cells, batch.targets, head)
-    standing = standings(batch, keys)
+    standing = cell_statuses(batch, keys)
     kept = {id_: one.run for id_, one in standing.items() if one.run and (not one.reason or (one.failed and not retry))}
     finished = {id_ for id_, run in kept.items() if run.state == "finished"}
     clone.remove_leftovers(finished)

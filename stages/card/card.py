@@ -28,14 +28,14 @@ from stages.card.rows import (
 from stages.formats.curves import Panel, draw_curves, read_curves
 from stages.formats.evaluation.generation import Sample
 from stages.formats.pages import Markdown, filled_template
-from stages.formats.reports import CURVES as CURVES_FOLDER
-from stages.formats.revision.provenance import CARD, CURVES, step_name
+from stages.formats.reports import CURVES_FOLDER
+from stages.formats.revision.provenance import CARD, CURVES_PICTURE, step_name
 from stages.formats.sources import by_license, by_source
 from stages.formats.tokens import read_of_corpus
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
-TEMPLATE = Path(__file__).with_name("card.md.jinja")
+CARD_TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 PROMPT_CHARACTERS = 60
 """The most characters of a held-out document in the prompt."""
@@ -62,7 +62,7 @@ LOSSES = {"training": "training_loss", "held out": "validation_loss"}
 
 def render_card(params: CardParams, destination: Destination, inputs: CardInputs, folder: Path) -> None:
     """Write the card and its picture below `folder`. The same inputs give the same bytes."""
-    text = filled_card(params, destination, inputs, with_curves=draw_picture(folder / CURVES))
+    text = filled_card(params, destination, inputs, with_curves=draw_picture(folder / CURVES_PICTURE))
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
@@ -96,11 +96,11 @@ def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -
 
 def filled_card(params: CardParams, destination: Destination, inputs: CardInputs, *, with_curves: bool) -> str:
     """README.md. With curves it shows `curves.png`."""
-    filters = (by_license, by_source, drawn, one_line, read_of_corpus, step_name, verdict)
+    filters = (by_license, by_source, drawn, params_on_one_line, read_of_corpus, step_name, verdict)
     functions = (by_share, hyper_parameters, problem_sets, sizes, sorted, training_results, unpublished)
     tables = (baselines, benchmarks, code_generation, further_sets, held_out, measured, per_source)
     return filled_template(
-        TEMPLATE,
+        CARD_TEMPLATE,
         {one.__name__: one for one in filters}
         | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
         **{one.__name__: one for one in functions},
@@ -120,19 +120,19 @@ def rows_of(numbers: Callable[[Any], Iterator[Row]]) -> Callable[[Any], list[tup
     return lambda source: [row.cells for row in numbers(source)]
 
 
-def one_line(values: Mapping[str, Any]) -> str:
+def params_on_one_line(values: Mapping[str, Any]) -> str:
     """Nested parameters on one line."""
-    return ", ".join(f"{name}: {shown(value)}" for name, value in flatten(values).items())
+    return ", ".join(f"{name}: {format_value(value)}" for name, value in flatten(values).items())
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a reader expects it: numbers with separators, lists with commas, `none` for null."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(shown, value)) or "none"
+        return ", ".join(map(format_value, value)) or "none"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
@@ -148,14 +148,14 @@ def example_prompt(params: CardParams, inputs: CardInputs) -> str:
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     """The sizes that the configuration states; those left to the architecture's default are missing."""
-    yield "parameters", shown(inputs.training["parameters"])
+    yield "parameters", format_value(inputs.training["parameters"])
     for title, names in ARCHITECTURE.items():
         value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
         trained = inputs.training_params.get("sequence_length", value)
         if title == "context (tokens)" and value and trained != value:
             yield title, f"{value}, trained at {trained}"
         elif value is not None:
-            yield title, str(value) if isinstance(value, int) and not isinstance(value, bool) else shown(value)
+            yield title, str(value) if isinstance(value, int) and not isinstance(value, bool) else format_value(value)
 
 
 def verdict(sample: Sample) -> str:
@@ -179,12 +179,12 @@ def training_results(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in sorted(training.items()):
         if name not in ("model_flops", "mixture", "weights_sha256"):
             unit = " (nats per token)" if name.endswith("_loss") else ""
-            yield name.replace("_", " ") + unit, shown(value)
+            yield name.replace("_", " ") + unit, format_value(value)
 
 
 def hyper_parameters(section: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows of parameter and value."""
-    return [(name, shown(value)) for name, value in flatten(section).items()]
+    return [(name, format_value(value)) for name, value in flatten(section).items()]
 
 
 def by_share(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:

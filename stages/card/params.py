@@ -1,4 +1,4 @@
-"""What a model card says beyond what was measured: the texts of its publisher."""
+"""The publisher's own texts of a model card."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from stages.clean.decontamination import SEARCHED
-from stages.clean.judge import check_splits, judge, kept_rows, key_of
+from stages.clean.judge import check_splits, judge_documents, kept_rows, key_of
 from stages.clean.ledger import with_beginnings, write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
 from stages.formats.documents import CLEAN, DOCUMENTS, KEPT, LEDGER, PLACE_IN_FILE, require_documents
@@ -25,7 +25,7 @@ LOUD_SHARE = 0.5
 def main() -> None:
     params = read_section("clean", CleanParams)
     shards = require_documents(DOCUMENTS)
-    judged = judge(shards, params)
+    judged = judge_documents(shards, params)
     ledger = judged.ledger
 
     # Before anything may fail: the ledger says why too little is left.
@@ -37,7 +37,7 @@ def main() -> None:
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
-    write_json(REPORTS / "clean.json", summary(ledger, judged.masked.counts, judged.searched))
+    write_json(REPORTS / "clean.json", clean_metrics(ledger, judged.masked.counts, judged.searched))
     for cache in ("masked", "features", "words", "contamination", "splits"):
         drop_unused(cache)
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
@@ -80,7 +80,7 @@ def searched_items(searched: Counter[str], sets: Decontamination) -> str:
     )
 
 
-def summary(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) -> dict[str, Any]:
+def clean_metrics(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) -> dict[str, Any]:
     """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
     is_kept = ledger["verdict"] == KEPT
     found = masked[is_kept] if len(masked) else masked

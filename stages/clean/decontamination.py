@@ -15,7 +15,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import word_list
 from stages.formats.documents import read_shard
-from stages.formats.rows import MISSING, field_of, json_object, read_lines
+from stages.formats.rows import NO_VALUE, field_of, json_object, read_lines
 from stages.runtime.atomic import file_sha256, known_sha256
 from stages.runtime.cache import cache_key, map_cached
 from stages.runtime.errors import UserError
@@ -29,7 +29,7 @@ NGram = tuple[bytes, ...]
 
 
 class Passages(NamedTuple):
-    """What is looked for."""
+    """The texts that are searched for."""
 
     item_of: dict[NGram, str]
     """Passage -> the first item that has it."""
@@ -40,7 +40,7 @@ class Passages(NamedTuple):
 
 
 class Contamination(NamedTuple):
-    """What was found, and what was looked for."""
+    """The matches, and the texts that were searched for."""
 
     because: dict[int, str]
     """Row of a contaminated document over all shards -> the first item that shares a passage, and the passage."""
@@ -101,7 +101,7 @@ def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, s
 
 def _text(value: Any, where: str) -> str:
     """A value as text; those of a list one a line, and nothing for null."""
-    if value is MISSING:
+    if value is NO_VALUE:
         raise UserError(f"{where} is missing")
     if isinstance(value, dict):
         raise UserError(f"{where} has fields of its own ({', '.join(value)}): name one of them, with a dot between")

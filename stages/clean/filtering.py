@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # slow to import, and the parameters are checked without it
     Lengths: TypeAlias = npt.NDArray[np.int64]
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
+PositiveNumber = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
 Feature: TypeAlias = int | float | bool | str
@@ -121,13 +121,15 @@ def below(features: Features, column: str, threshold: float | None) -> Iterator[
         yield f"{column}_below", features[column] < threshold
 
 
-def drawn(names: Iterable[str], candidates: Iterable[bool], probability: float, seed: int, purpose: str) -> list[bool]:
+def draw_candidates(
+    names: Iterable[str], candidates: Iterable[bool], probability: float, seed: int, purpose: str
+) -> list[bool]:
     """Whether each name is a candidate and drawn with a probability."""
     pairs = zip(names, candidates, strict=True)
-    return [bool(candidate) and draw(seed, purpose, name) < probability for name, candidate in pairs]
+    return [bool(candidate) and draw_uniform(seed, purpose, name) < probability for name, candidate in pairs]
 
 
-def draw(seed: int, purpose: str, name: str) -> float:
+def draw_uniform(seed: int, purpose: str, name: str) -> float:
     """A number from [0, 1) that depends on its arguments alone, not on earlier draws."""
     digest = hashlib.sha256(f"{seed}\t{purpose}\t{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

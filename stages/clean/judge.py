@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.decontamination import find_contaminated
-from stages.clean.filtering import draw
+from stages.clean.filtering import draw_uniform
 from stages.clean.ledger import measure_shards
 from stages.clean.masking import MaskedShards, mask_shards
 from stages.clean.near_duplicates import find_near_duplicates
@@ -36,7 +36,7 @@ class Judgement(NamedTuple):
     """How the items of evaluation sets were searched for."""
 
 
-def judge(shards: Sequence[Path], params: CleanParams) -> Judgement:
+def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgement:
     """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
     if params.split.by == "source":  # before the work, which may take hours
         sources = (read_shard(shard, ["source"]).column("source").unique().to_pylist() for shard in shards)
@@ -109,10 +109,10 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArra
     """Which documents belong to the validation split."""
     if split.by == "source":
         named = set(split.validation_sources) or {
-            source for source in set(features["source"]) if draw(seed, "split", source) < split.validation_share
+            source for source in set(features["source"]) if draw_uniform(seed, "split", source) < split.validation_share
         }
         return np.asarray(features["source"].isin(named))
-    draws = (draw(seed, "split", content) for content in features["content_sha256"])
+    draws = (draw_uniform(seed, "split", content) for content in features["content_sha256"])
     return np.array([value < split.validation_share for value in draws], dtype=bool)
 
 
@@ -124,7 +124,7 @@ def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: i
     if not is_empty and not held_out[rows].all():
         return
     contents = ledger.loc[rows, "content_sha256"]
-    draws = {content: draw(seed, "split", content) for content in contents}
+    draws = {content: draw_uniform(seed, "split", content) for content in contents}
     if len(draws) > 1:
         moved = (min if is_empty else max)(draws, key=draws.__getitem__)
         held_out[rows[(contents == moved).to_numpy()]] = is_empty

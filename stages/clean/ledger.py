@@ -44,7 +44,7 @@ EXAMPLES = 5
 """Documents of a verdict that the page about the corpus shows."""
 
 CHARACTERS = 500
-"""What it shows of each."""
+"""The columns shown for each document."""
 
 ShardSplits = tuple[Path, list[str]]
 """One shard, and where each of its rows goes: `train`, `validation` or empty."""
@@ -65,18 +65,18 @@ def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> p
     try:
         ledger: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise UserError(f"clean.filters: {first_line(error)}: {REMEDY}") from None
+        raise UserError(f"clean.filters: {first_line(error)}: {MEASURE_REMEDY}") from None
     names = pd.Series([shard.name for shard in shards])
     return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
 
 
-REMEDY = "let `measure` give each document the same columns, and a column values of one type"
+MEASURE_REMEDY = "let `measure` give each document the same columns, and a column values of one type"
 
 
 def _require_alike(columns: Iterable[Collection[str]]) -> None:
     if len(found := {frozenset(names) for names in columns}) > 1:
         differing = sorted(frozenset.union(*found) - frozenset.intersection(*found))
-        raise UserError(f"clean.filters: `{differing[0]}` is measured of some documents only: {REMEDY}")
+        raise UserError(f"clean.filters: `{differing[0]}` is measured of some documents only: {MEASURE_REMEDY}")
 
 
 def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -> None:
@@ -100,7 +100,7 @@ def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -
             columns[name] = pa.array([row[name] for row in rows])
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise UserError(
-                f"clean.filters: `{name}` has values of several types ({first_line(error)}): {REMEDY}"
+                f"clean.filters: `{name}` has values of several types ({first_line(error)}): {MEASURE_REMEDY}"
             ) from None
     # Not Parquet, which takes several times as long for so little; the cache has checksums of its own.
     feather.write_feather(pa.table(columns), folder / FEATURES, compression="uncompressed")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import EMPTY, PASSAGE_WORDS, PERMUTATIONS, WordHashes, cached_words, read_words
+from stages.clean.words import EMPTY_SLOT, PASSAGE_WORDS, PERMUTATIONS, WordHashes, cached_words, read_words
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -84,7 +84,7 @@ class Corpus:
         """The Jaccard similarity of the passages of one document and of each of others, as their signatures have it."""
         own = self._passages(document)
         found = np.array([self._passages(other) for other in others]).reshape(len(others), len(own))
-        is_used = (own != EMPTY) | (found != EMPTY)
+        is_used = (own != EMPTY_SLOT) | (found != EMPTY_SLOT)
         shared: npt.NDArray[np.float64] = ((found == own) & is_used).sum(axis=1) / is_used.sum(axis=1)
         return shared
 

@@ -80,12 +80,12 @@ class Masks(Section):
 
     @property
     def kinds(self) -> list[str]:
-        """Those that are on."""
+        """The filters that are on."""
         return [kind for kind, is_on in self.model_dump().items() if is_on]
 
 
 class Split(Section):
-    """What is held out. The same content is never in both splits."""
+    """The validation split. The same content is never in both splits."""
 
     by: Literal["source", "document"]
     """`source`: whole packages, repositories or data sets are held out; what is like each other stays together.
@@ -109,12 +109,12 @@ class CleanParams(Section):
     seed: int
     """Seed of every random choice. A choice depends on (seed, document) alone, so other documents do not change it."""
     filters: Filters
-    """What is dropped. Each filter is off if its value is null (or false)."""
+    """Filters that drop documents. A filter is off if its value is null (or false)."""
     near_duplicates: NearDuplicates | None
     """What counts as a near-duplicate; null keeps them all. Exact duplicates are always dropped."""
     decontamination: Decontamination | None
     """What must not be in the corpus; null looks for nothing."""
     masks: Masks
-    """What is replaced by a placeholder."""
+    """Values that are replaced by a placeholder."""
     split: Split
-    """What is held out."""
+    """The validation split."""

@@ -35,9 +35,9 @@ same."""
 
 WordHashes = npt.NDArray[np.uint64]
 
-Positions = npt.NDArray[np.int64]
+WordPositions = npt.NDArray[np.int64]
 
-Spans = tuple[Positions, Positions]
+Spans = tuple[WordPositions, WordPositions]
 """The start and the end of each word, in bytes."""
 
 NO_WORD, RUN, PAIRED = range(3)
@@ -48,16 +48,16 @@ TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256)
 IN_WORD = bytes(RUN if byte in WORD_BYTES else NO_WORD for byte in range(256))
 
 _WITHOUT_SPACES = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
-WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|[{_WITHOUT_SPACES}]+", regex.V1)
+WORD_PATTERN = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}_]--[{_WITHOUT_SPACES}]]+|[{_WITHOUT_SPACES}]+", regex.V1)
 WRITTEN_WITHOUT_SPACES = regex.compile(rf"[{_WITHOUT_SPACES}]", regex.V1)
 
 PASSAGE_WORDS = 5
 """As datatrove and text-dedup have it."""
 
-SIGNATURE = 64
+SIGNATURE_SIZE = 64
 """Numbers that stand for the passages of a document."""
 
-EMPTY = np.uint32(2**32 - 1)
+EMPTY_SLOT = np.uint32(2**32 - 1)
 
 BATCH_BYTES = 2**20
 """Bytes of text that are cut and hashed at once."""
@@ -69,7 +69,7 @@ def word_list(text: str) -> list[bytes]:
         return text.encode("utf-8").translate(TO_WORDS).split()
     words: list[str] = []
     # Composed (NFC), so that both ways to write an accent give the same word.
-    for word in WORD.findall(unicodedata.normalize("NFC", text)):
+    for word in WORD_PATTERN.findall(unicodedata.normalize("NFC", text)):
         if len(word) > 1 and WRITTEN_WITHOUT_SPACES.match(word):
             words.extend(first + second for first, second in pairwise(word))
         else:
@@ -112,7 +112,7 @@ def kinds() -> npt.NDArray[np.uint8]:
     numbers = np.arange(sys.maxunicode + 1, dtype="<u4")
     numbers[SURROGATES] = 0
     found = np.full(len(numbers), NO_WORD, dtype=np.uint8)
-    for word in WORD.finditer(numbers.tobytes().decode("utf-32-le")):
+    for word in WORD_PATTERN.finditer(numbers.tobytes().decode("utf-32-le")):
         found[word.start() : word.end()] = PAIRED if WRITTEN_WITHOUT_SPACES.match(word[0]) else RUN
     return found
 
@@ -127,15 +127,15 @@ def distinct(hashes: WordHashes) -> WordHashes:
 
 def passages(hashes: WordHashes) -> npt.NDArray[np.uint32]:
     """A signature of the passages of five words (one-permutation hashing, Li et al. 2012): two texts have as large a
-    share of its numbers in common as of their passages. Shape (SIGNATURE,); `EMPTY` if no passage falls."""
+    share of its numbers in common as of their passages. Shape (SIGNATURE,); `EMPTY_SLOT` if no passage falls."""
     count = max(len(hashes) - PASSAGE_WORDS + 1, 1)
     found = np.zeros(count, dtype=np.uint64)
     for start in range(PASSAGE_WORDS):
         words = hashes[start : start + count]
         found[: len(words)] = found[: len(words)] * np.uint64(BASE) + words
     found = _mixed(found)
-    smallest = np.full(SIGNATURE, EMPTY, dtype=np.uint32)
-    np.minimum.at(smallest, found % np.uint64(SIGNATURE), (found >> np.uint64(32)).astype(np.uint32))
+    smallest = np.full(SIGNATURE_SIZE, EMPTY_SLOT, dtype=np.uint32)
+    np.minimum.at(smallest, found % np.uint64(SIGNATURE_SIZE), (found >> np.uint64(32)).astype(np.uint32))
     return smallest
 
 
@@ -177,7 +177,7 @@ def _compute(shard: Path, folder: Path) -> None:
     digests: Any = RMinHash.digest_matrix_from_flat_token_hashes(words, offsets, PERMUTATIONS, SEED)
     np.save(folder / "words.npy", words)
     np.save(folder / "offsets.npy", offsets)
-    np.save(folder / "passages.npy", np.array(signed, dtype=np.uint32).reshape(len(signed), SIGNATURE))
+    np.save(folder / "passages.npy", np.array(signed, dtype=np.uint32).reshape(len(signed), SIGNATURE_SIZE))
     np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), PERMUTATIONS))
 
 
@@ -217,7 +217,7 @@ MIXER = np.uint64(0xD6E8FEB86659FD93)
 """Odd numbers, so that multiplying by them loses nothing."""
 
 
-def hashed(data: bytes, starts: Positions, ends: Positions) -> WordHashes:
+def hashed(data: bytes, starts: WordPositions, ends: WordPositions) -> WordHashes:
     """A 64-bit hash of each word data[start:end], none of which has a byte of 0.
 
     It is the polynomial of the word's bytes in BASE, modulo 2**64, as of Karp and Rabin (1987): the difference of two

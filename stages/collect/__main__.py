@@ -36,7 +36,7 @@ NOTES_SHOWN = 10
 
 LICENSING = Licensing()
 
-NAMED_AT_MOST = 100_000
+MAX_NAMED_TEXTS = 100_000
 """The most left out texts that are named in the report; the others are counted."""
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         notes = [note for source in params.sources for note in source.notes]
         if not taken.documents:
             raise UserError("\n".join([f"collect: the corpus is empty: {reasons(taken)}", *remarks(taken, notes)]))
-    write_json(REPORTS / "collect.json", summary(taken, corpus_id(shard_paths(DOCUMENTS))))
+    write_json(REPORTS / "collect.json", collect_metrics(taken, corpus_id(shard_paths(DOCUMENTS))))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
     drop_unused(CACHE_NAME)
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
@@ -84,7 +84,7 @@ class Taken:
     def leave_out(self, item: SourceItem | Document, reason: str) -> None:
         """Count a text that is left out, and name it while there is room."""
         self.reasons[reason] += 1
-        if len(self.left_out) < NAMED_AT_MOST:
+        if len(self.left_out) < MAX_NAMED_TEXTS:
             self.left_out.append((item.source, item.path, reason))
 
 
@@ -167,7 +167,7 @@ def _is_met(node: Any, allowed: Collection[str]) -> bool:
     return node.render() in allowed or base.render() in allowed
 
 
-def summary(taken: Taken, identity: str) -> dict[str, Any]:
+def collect_metrics(taken: Taken, identity: str) -> dict[str, Any]:
     """The metrics of `reports/collect.json`."""
     largest = sorted(taken.bytes.items(), key=lambda item: (-item[1], item[0]))[:LARGEST_SOURCES]
     return {
@@ -208,7 +208,7 @@ def reasons(taken: Taken) -> str:
 
 
 def left_out_table(taken: Taken) -> str:
-    """What was left out, by source and path, as CSV."""
+    """The texts that were left out, by source and path, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["source", "path", "reason"])

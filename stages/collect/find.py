@@ -40,7 +40,7 @@ class FoundFile:
     flaw: str = ""
     """Why it is left out; empty if it is read."""
     url: str = ""
-    """What fsspec opens; empty for a local file."""
+    """The URL that fsspec opens; empty for a local file."""
 
 
 def find(patterns: Sequence[str]) -> list[FoundFile]:
@@ -222,7 +222,9 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
         if file.url:
             raise remote_error(f"{file.name}: cannot be read", error) from None
         if isinstance(error, OSError | EOFError | lzma.LZMAError | zlib.error):
-            raise UserError(f"{file.name}: cannot be read ({one_line(error)}); correct or remove it") from None
+            raise UserError(
+                f"{file.name}: cannot be read ({message_on_one_line(error)}); correct or remove it"
+            ) from None
         raise
 
 
@@ -238,7 +240,7 @@ def _stream(file: FoundFile) -> BinaryIO:
 
 def remote_error(what: str, error: BaseException) -> UserError:
     """The error of a file system for users: they can correct refused credentials, other failures may go away."""
-    reason = one_line(error)
+    reason = message_on_one_line(error)
     # Libraries of clouds have classes of their own: NoCredentialsError, DefaultCredentialsError, ...
     denied = isinstance(error, PermissionError) or "Credential" in type(error).__name__
     if denied or getattr(error, "status", None) in (401, 403):
@@ -246,7 +248,7 @@ def remote_error(what: str, error: BaseException) -> UserError:
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
 
 
-def one_line(error: BaseException) -> str:
+def message_on_one_line(error: BaseException) -> str:
     """The message of a library's error without line breaks."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(reason.split()) or type(error).__name__

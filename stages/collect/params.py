@@ -1,10 +1,10 @@
-"""What `collect` takes in: sources, licences, limits."""
+"""The inputs of `collect`: sources, licences, limits."""
 
 from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from pydantic import Field
 
-from stages.collect.source_kinds import Bytes, Name, SourceKind, source_kinds
+from stages.collect.source_kinds import Bytes, SourceKind, SourceName, source_kinds
 from stages.runtime.section import Section
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class CollectParams(Section):
 
     sources: Annotated[list[AnySource], Field(min_length=1)]
     """Taken in this order, mixed freely."""
-    licenses: list[Name]
+    licenses: list[SourceName]
     """Allowed SPDX licence ids. An expression passes if allowed ones suffice for it (`OR` needs one of its parts)."""
     unlicensed: bool
     """Whether documents whose licence is unknown are taken."""

@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from stages.collect.find import FoundFile, one_line
-from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, SourceItem, to_utf8
+from stages.collect.find import FoundFile, message_on_one_line
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, SourceItem, SourceName, to_utf8
 from stages.formats.documents import without_query
-from stages.formats.rows import COMPRESSED, MISSING, as_json, field_of, json_object
+from stages.formats.rows import COMPRESSED, NO_VALUE, as_json, field_of, json_object
 from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import Section
 
-Row: TypeAlias = Mapping[str, Any] | None
+RowValues: TypeAlias = Mapping[str, Any] | None
 """Field -> value; None for a row that is too large to be read."""
 
 NO_TEXT = "no text in the row"
 
-UNKNOWN = "NOASSERTION"
+UNKNOWN_LICENSE = "NOASSERTION"
 """SPDX's name for a licence that is not known, for one among several."""
 
 ESCAPED_BYTES = 6
@@ -33,21 +33,26 @@ FIELDS_SHOWN = 20
 class Fields(Section):
     """Names of the fields (columns) with a row's own facts; null if a row does not say. `meta.path` is nested."""
 
-    source: Name | None
+    source: SourceName | None
     """e.g. `repo_name`: what documents are held out by."""
-    path: Name | None
+    path: SourceName | None
     """e.g. `path` or `id`; else the file's path and the row's number."""
-    license: Name | None
+    license: SourceName | None
     """e.g. `license`: an SPDX expression, or a list of them, of which all must be allowed."""
 
     @property
     def named(self) -> list[str]:
-        """Those that are not null."""
+        """The fields that are not null."""
         return [field for field in self.model_dump().values() if field]
 
 
 def rows_as_items(
-    source: NamedSource, rows: Iterable[tuple[int, Row]], where: str, text: Sequence[str], fields: Fields, has: str = ""
+    source: NamedSource,
+    rows: Iterable[tuple[int, RowValues]],
+    where: str,
+    text: Sequence[str],
+    fields: Fields,
+    has: str = "",
 ) -> Iterator[SourceItem]:
     """The rows of a file as items, each with its own facts, or the source's.
 
@@ -62,7 +67,7 @@ def rows_as_items(
             yield source.left_out(f"{where}#{number}", TOO_LARGE)
             continue
         has = has or ", ".join(list(map(str, row))[:FIELDS_SHOWN])
-        absent -= {field for field in absent if field_of(row, field) is not MISSING}
+        absent -= {field for field in absent if field_of(row, field) is not NO_VALUE}
         item = _item(source, row, f"{where}#{number}", text, fields)
         texts += not item.reason
         yield item
@@ -88,14 +93,16 @@ def _item(source: NamedSource, row: Mapping[str, Any], name: str, text: Sequence
 
 def _as_text(fact: str, value: Any) -> str:
     """A fact of a row as text. Of several licences each applies to the document, so all of them must be allowed."""
-    if value is None or value is MISSING:
+    if value is None or value is NO_VALUE:
         return ""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if fact == "license" and isinstance(value, list):
         licenses = list(dict.fromkeys(_as_text(fact, license) for license in value))
         if len(licenses) > 1:
-            return " AND ".join(f"({license})" if " " in license else license or UNKNOWN for license in licenses)
+            return " AND ".join(
+                f"({license})" if " " in license else license or UNKNOWN_LICENSE for license in licenses
+            )
         return "".join(licenses)
     return str(value)
 
@@ -118,14 +125,14 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[bytes | None]:
             yield None
 
 
-def json_lines(name: str, stream: BinaryIO, limit: int, start: int = 1) -> Iterator[tuple[int, Row]]:
+def json_lines(name: str, stream: BinaryIO, limit: int, start: int = 1) -> Iterator[tuple[int, RowValues]]:
     """The objects of JSON lines by their numbers. Raises UserError that names a line that is not a JSON object."""
     for number, line in enumerate(lines(stream, longest_line(limit)), start=start):
         if line is None or line.strip():
             yield number, None if line is None else json_object(line, f"{name}: line {number}")
 
 
-def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, Row]]:
+def json_rows(name: str, stream: BinaryIO, limit: int) -> Iterator[tuple[int, RowValues]]:
     """The objects of a `.json` file: of JSON lines, of one array, or the file as one object. A file with anything else
     is one row without fields."""
     longest = longest_line(limit)
@@ -148,7 +155,7 @@ LONG_ROW_LINES = 1000
 
 def csv_rows(
     name: str, stream: BinaryIO, limit: int, delimiter: str, fields: Fields, notes: list[str]
-) -> Iterator[tuple[int, Row]]:
+) -> Iterator[tuple[int, RowValues]]:
     """The rows below the heading of a CSV file; `notes` gets rows that a stray quote may have made.
 
     Raises UserError that names a line that is not CSV or has another number of cells than there are columns, and a
@@ -200,7 +207,7 @@ def _require_columns(name: str, fields: Fields, columns: Sequence[str]) -> None:
 
 def parquet_rows(
     file: FoundFile, stream: BinaryIO, text: Sequence[str], fields: Fields
-) -> tuple[Iterator[tuple[int, Row]], str]:
+) -> tuple[Iterator[tuple[int, RowValues]], str]:
     """The rows of a Parquet file with the named columns, and its columns with their types in words. A binary column
     may hold the text, as UTF-8. Raises UserError if the file is not Parquet or lacks a field of `fields`."""
     import pyarrow as pa  # slow, and the parameters are checked without it
@@ -211,14 +218,14 @@ def parquet_rows(
     try:
         table = pq.ParquetFile(io.BytesIO(stream.read()) if packed else stream, page_checksum_verification=True)
     except broken as error:
-        raise UserError(f"{name}: no readable Parquet file ({one_line(error)})") from None
+        raise UserError(f"{name}: no readable Parquet file ({message_on_one_line(error)})") from None
     columns = table.schema_arrow.names
     _require_columns(name, fields, columns)
     asked = [*text, *fields.named]
     wanted = [one for one in columns if any(field == one or field.startswith(f"{one}.") for field in asked)]
     _require_distinct(name, wanted)
 
-    def rows() -> Iterator[tuple[int, Row]]:
+    def rows() -> Iterator[tuple[int, RowValues]]:
         number = 0
         try:
             for batch in table.iter_batches(ROWS_AT_A_TIME, columns=wanted):
@@ -226,6 +233,6 @@ def parquet_rows(
                     number += 1
                     yield number, row
         except broken as error:
-            raise UserError(f"{name}: damaged after row {number} ({one_line(error)})") from None
+            raise UserError(f"{name}: damaged after row {number} ({message_on_one_line(error)})") from None
 
     return rows(), ", ".join(f"{one.name}: {one.type}" for one in list(table.schema_arrow)[:FIELDS_SHOWN])

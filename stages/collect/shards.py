@@ -36,7 +36,7 @@ class _Bucket:
     bits: str
     bytes: int = 0
     spooled: list[int] = field(default_factory=list)
-    """Where its documents begin in the spool."""
+    """The offset of its documents in the spool."""
     waiting: list[Document] = field(default_factory=list)
 
     def empty(self, spool: BinaryIO) -> None:

@@ -19,8 +19,8 @@ from stages.runtime.atomic import NOT_HERE, NOT_PULLED
 from stages.runtime.section import Section, require_distinct, subclasses_in
 
 Bytes = Annotated[int, Field(ge=1)]
-Name = Annotated[str, Field(min_length=1)]
-Names = Annotated[list[Name], Field(min_length=1)]
+SourceName = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[SourceName], Field(min_length=1)]
 MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
@@ -119,7 +119,7 @@ class SourceKind(Section):
 class NamedSource(SourceKind):
     """A source with one name, revision and licence for all of its documents."""
 
-    name: Name
+    name: SourceName
     """The documents' source: what can be held out together."""
     revision: str
     """The documents' revision: a release, a commit, a date; may be empty."""

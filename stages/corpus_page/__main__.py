@@ -18,7 +18,7 @@ from stages.runtime.stage import run_stage
 
 CORPUS_PAGE = Path("data/corpus.html")
 
-TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
+PAGE_TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
 
 LEDGER_COLUMNS = (
     "source", "path", "license", "language", "bytes", "characters", "verdict", "because", "split", "beginning",
@@ -63,8 +63,8 @@ def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: d
     shown_of = dropped[dropped["beginning"] != ""]
     manifest = next(iter(manifests.values()))
     return filled_template(
-        TEMPLATE,
-        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": shown},
+        PAGE_TEMPLATE,
+        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": text_html},
         sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
         total=size("together", kept, list(manifests.values())),
         vocabulary_size=manifest.vocab_size,
@@ -94,7 +94,7 @@ def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
     )
 
 
-def shown(text: str) -> str:
+def text_html(text: str) -> str:
     """A text of the corpus, with its lines."""
     return visible(text.replace("\r\n", "\n"), kept="\n\t")
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.model import position_limit
-from stages.evaluate.rows import BatchedRows, End, draw, log_probabilities, require_rows, stop_at
+from stages.evaluate.rows import BatchedRows, End, log_probabilities, require_rows, sample_tokens, stop_at
 from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
@@ -36,7 +36,7 @@ class GenerationRequest:
     prompt: str
     seed: int
     end: End
-    """Where the text ends."""
+    """The condition that ends the text."""
     sampling: Sampling
 
 
@@ -222,6 +222,6 @@ def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, in
     for (temperature, top_p), slots in alike.items():
         uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
         own = logits[slots]
-        tokens = draw(own, temperature, top_p, uniforms)
+        tokens = sample_tokens(own, temperature, top_p, uniforms)
         drawn += zip(slots, tokens, log_probabilities(own, tokens), strict=True)
     return drawn

@@ -20,7 +20,7 @@ from stages.formats.reports import read_json
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.hub import require_weights
 
-ROUNDING = 1e-4
+LOGIT_TOLERANCE = 1e-4
 """Share of the largest logit by which two equal rows of a batch may differ through rounding."""
 
 logging.disable_progress_bar()  # reading a local file is quick
@@ -76,14 +76,14 @@ def _require_causal(folder: Path, model: PreTrainedModel) -> None:
     if (position_limit(model.config) or len(ids[0])) < len(ids[0]) or torch.equal(*ids):
         return
     one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    if (one - other).abs().max() > ROUNDING * one.abs().max():
+    if (one - other).abs().max() > LOGIT_TOLERANCE * one.abs().max():
         raise UserError(f"{folder}: not a causal language model: what it predicts depends on later tokens")
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder; the name of a special token in a text is encoded as plain text.
 
-    Raises UserError if there is none, or none that names its end-of-sequence token.
+    Raises UserError if the folder holds no model, or its tokenizer names no end-of-sequence token.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -25,7 +25,7 @@ COLDEST = 1e-6
 """Below this temperature the divided logits would exceed float32, so the most likely token is taken, as at 0."""
 
 
-def draw(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
+def sample_tokens(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
     """One token id for each row; logits (rows, vocabulary), uniforms (rows,) in [0, 1).
 
     The most likely token at temperature 0. Raises UserError if a logit is NaN or infinite.
@@ -108,7 +108,7 @@ def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float
     return [round(value, DECIMALS) + 0.0 for value in own.tolist()]  # + 0.0: no -0.0
 
 
-PROBE = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
+PROBE_ROWS = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
 """Token ids of two rows, with which `require_rows` tries a model."""
 
 
@@ -126,12 +126,12 @@ def require_rows(model: PreTrainedModel, length: int) -> None:
 
 def _can_be_batched(model: PreTrainedModel) -> bool:
     try:
-        rows = BatchedRows(model, 2, max(map(len, PROBE)))
-        for row, ids in enumerate(PROBE):
+        rows = BatchedRows(model, 2, max(map(len, PROBE_ROWS)))
+        for row, ids in enumerate(PROBE_ROWS):
             rows.read(row, list(ids[:-2]))
         for place in (-2, -1):
-            rows.step({row: ids[place] for row, ids in enumerate(PROBE)})
-        alone = [model(input_ids=_tensor(model, list(ids))).logits[0, -1].float() for ids in PROBE]
+            rows.step({row: ids[place] for row, ids in enumerate(PROBE_ROWS)})
+        alone = [model(input_ids=_tensor(model, list(ids))).logits[0, -1].float() for ids in PROBE_ROWS]
     except Exception:  # a model of another kind may fail anywhere
         return False
     return all(

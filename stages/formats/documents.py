@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from stages.runtime.errors import UserError
 
 DOCUMENTS = Path("data/documents")
-"""What was collected."""
+"""The folder of collected documents."""
 
 CLEAN = Path("data/clean")
 """What cleaning kept: `CLEAN / TRAIN` and `CLEAN / VALIDATION`."""
@@ -34,7 +34,7 @@ KEPT = "kept"
 """The verdict on a document that nothing dropped."""
 
 ORDER = ("id", "source", "path", "revision", "license")
-"""What documents of a shard are sorted by."""
+"""The columns by which the documents of a shard are sorted."""
 
 PLACE_IN_FILE = re.compile(r"#\d+$")
 """At the end of a path: the number of a row, or of a part of a long text, in its file."""
@@ -179,5 +179,5 @@ def _column(texts: Sequence[str]) -> pa.Array:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write one table; the same rows give the same bytes, and a checksum on each page tells a flipped byte."""
+    """Write one table; the same rows give the same bytes, and page checksums detect corruption."""
     pq.write_table(table, path, compression="zstd", write_page_checksum=True)

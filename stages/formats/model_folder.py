@@ -27,7 +27,7 @@ TOKENIZER_JSON = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER_JSON, TOKENIZER_CONFIG)
 
-REMEDY = (
+MODEL_REMEDY = (
     "; `dvc repro train` trains one, `dvc checkout model` brings back the last one after a training that did not end"
 )
 """DVC removes a stage's outputs before it runs."""
@@ -43,7 +43,9 @@ def weight_files(folder: Path = MODEL) -> list[Path]:
             "convert them to safetensors"
         )
     if not files or not (folder / CONFIG).is_file():
-        raise UserError(f"{folder}: holds no model (model.safetensors and {CONFIG}){REMEDY if folder == MODEL else ''}")
+        raise UserError(
+            f"{folder}: holds no model (model.safetensors and {CONFIG}){MODEL_REMEDY if folder == MODEL else ''}"
+        )
     return files
 
 

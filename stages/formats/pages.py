@@ -40,7 +40,7 @@ def filled_template(template: Path, filters: dict[str, Callable[..., object]], *
     )
     if of_markdown:
         environment.filters["markdown"] = Markdown
-        environment.globals |= {"table": table, "code_block": code_block}
+        environment.globals |= {"table": markdown_table, "code_block": code_block}
     environment.filters |= filters
     return environment.get_template(template.name).render(values)
 
@@ -54,7 +54,7 @@ def escape(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Markdown:
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Markdown:
     """A table whose first `left` columns are aligned left and the others right; cells are escaped, except Markdown."""
     alignment = ["---"] * left + ["--:"] * (len(heading) - left)
     lines = [map(_in_markdown, heading), alignment, *(map(_in_markdown, row) for row in rows)]

@@ -22,21 +22,21 @@ from stages.runtime.errors import UserError
 
 REPORTS = Path("reports")
 
-CURVES = REPORTS / "curves"
+CURVES_FOLDER = REPORTS / "curves"
 
 METRICS_FOLDER = REPORTS / "metrics"
 
 RunMetrics: TypeAlias = Mapping[str, "float | Mapping[str, float] | None"]
 """Name, as a column is called -> value; of several sets the value of each."""
 
-SIGNIFICANT_DIGITS = 6
+REPORTED_DIGITS = 6
 """Further ones are float32's rounding, which changes with the batch size."""
 
 STABLE_DIGITS = 12
 """Further ones are float64's rounding, which changes with the processor."""
 
 MODEL_LIBRARIES = ("numpy", "tokenizers", "torch", "transformers")
-"""What computes with a model."""
+"""The libraries that compute with a model."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,9 +45,9 @@ class Report(BaseModel, frozen=True, extra="forbid"):
     """A report of one stage. What a stage writes, a later one reads by the same class."""
 
     path: ClassVar[Path]
-    """Where it is, from the project's root; a copy of it may be elsewhere."""
+    """Its path from the project's root; copies may be elsewhere."""
     stage: ClassVar[str]
-    """Which writes it."""
+    """The stage that writes it."""
 
     def write(self, path: Path | None = None) -> None:
         """Write it."""
@@ -92,8 +92,8 @@ def stable(value: float) -> float:
 
 
 def significant(value: float) -> float:
-    """Rounded to `SIGNIFICANT_DIGITS`."""
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    """Rounded to `REPORTED_DIGITS`."""
+    return float(f"{value:.{REPORTED_DIGITS}g}")
 
 
 def releases(libraries: Iterable[str] = MODEL_LIBRARIES) -> dict[str, str]:

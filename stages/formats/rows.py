@@ -16,7 +16,7 @@ from stages.runtime.errors import UserError
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 """Endings of the compressions that are read."""
 
-MISSING: Any = object()
+NO_VALUE: Any = object()
 """The value of a field that a row does not have."""
 
 
@@ -50,7 +50,7 @@ def looks_like_rows(content: bytes) -> bool:
     return not rest or bool(_BEGINS.match(rest))
 
 
-def read_rows(path: Path, model: type[Model], remedy: str) -> list[Model]:
+def read_json_lines(path: Path, model: type[Model], remedy: str) -> list[Model]:
     """A file with a line of JSON for each value. Raises UserError that names the first line that is wrong."""
     return [parse(line, model, f"{path}: line {number}", remedy) for number, line in read_lines(path, f"; {remedy}")]
 
@@ -109,7 +109,7 @@ def as_json(content: bytes) -> Any:
 def field_of(values: Mapping[str, Any], name: str) -> Any:
     """The value of a field by its name or by the names that lead to it (`meta.text`).
 
-    Returns `MISSING` if the row does not have it, and None if what it is nested in is null.
+    Returns `NO_VALUE` if the row does not have it, and None if what it is nested in is null.
     """
     if name in values:
         return values[name]
@@ -118,7 +118,7 @@ def field_of(values: Mapping[str, Any], name: str) -> Any:
     while dot:
         if outer in values:
             nested = values[outer]
-            return field_of(nested, inner) if isinstance(nested, Mapping) else None if nested is None else MISSING
+            return field_of(nested, inner) if isinstance(nested, Mapping) else None if nested is None else NO_VALUE
         part, dot, inner = inner.partition(".")
         outer = f"{outer}.{part}"
-    return MISSING
+    return NO_VALUE

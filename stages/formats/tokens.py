@@ -49,13 +49,13 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def read_of_corpus(tokens: int, corpus: int) -> str:
-    """How much of a corpus of so many tokens a training reads, in words."""
+    """Describe how much of a corpus a training reads: the tokens of both, and the epochs."""
     return f"{tokens:,} tokens of a corpus of {corpus:,} ({tokens / corpus:.2f} epochs)"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """What the manifest says of one shard."""
+    """The manifest's entry of one shard."""
 
     name: str
     documents: int
@@ -69,7 +69,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a token store holds, and what it was made with."""
+    """The contents of a token store, and the tools that made it."""
 
     dtype: Dtype
     vocab_size: int

@@ -28,7 +28,7 @@ from huggingface_hub.utils._http import default_client_factory
 
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.pages import escape, table
+from stages.formats.pages import escape, markdown_table
 from stages.formats.reports import Report
 from stages.formats.revision.provenance import (
     CARD,
@@ -36,7 +36,7 @@ from stages.formats.revision.provenance import (
     MAIN,
     NOT_INDEXED,
     PROVENANCE,
-    SIGNATURE,
+    SIGNATURE_FILE,
     Provenance,
     Receipt,
     run_branch,
@@ -157,13 +157,13 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
     with explained(model.title):
         steps = publish_steps(model, run or revision.name, revision.name)
         commit = main.commit
-        unsigned = SIGNATURE in revision.files and SIGNATURE not in main.paths
+        unsigned = SIGNATURE_FILE in revision.files and SIGNATURE_FILE not in main.paths
         if present != revision.name or unsigned:
             published = {*before.files, *NOT_INDEXED} if before else set()
             stale = (published & main.paths) - revision.files.keys()
             commit = model.commit(MAIN, main, f"Publish {revision.name}", revision, stale)
         model.tag(revision.name, commit)
-        if SIGNATURE in revision.files and SIGNATURE not in model.tip(revision.name).paths:
+        if SIGNATURE_FILE in revision.files and SIGNATURE_FILE not in model.tip(revision.name).paths:
             model.api.delete_tag(model.name, tag=revision.name)  # of a commit made before the signature
             model.tag(revision.name, commit)
     return Receipt(
@@ -239,8 +239,8 @@ def split_tables(title: str, split: SplitSize) -> str:
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
     return (
         f"## {title}\n\n{total}.\n\n"
-        f"{table(('licence', 'documents', 'bytes'), by_license(split))}\n"
-        f"{table(('source', 'documents', 'bytes', 'licence'), by_source(split))}"
+        f"{markdown_table(('licence', 'documents', 'bytes'), by_license(split))}\n"
+        f"{markdown_table(('source', 'documents', 'bytes', 'licence'), by_source(split))}"
     )
 
 

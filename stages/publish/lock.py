@@ -36,12 +36,12 @@ def published_stages() -> Stages:
             raise UserError(f"{LOCK_FILE}: no stage has made {path}: run `dvc repro`")
     stages = ancestors(everything, inputs)
     recorded = {path: code_in(path) for path in code_files(stages)}
-    for change in (*code_changes(recorded), *changes_since(stages)):
+    for change in (*code_changes(recorded), *changes_since_lock(stages)):
         raise UserError(f"{change}; only what {LOCK_FILE} says is published: undo the edit, or run `dvc repro`")
     return stages
 
 
-def changes_since(stages: Stages) -> Iterator[str]:
+def changes_since_lock(stages: Stages) -> Iterator[str]:
     """The differences from the entries in dvc.lock, as DVC sees them; a missing output does not count."""
     from dvc.exceptions import DvcException  # slow
     from dvc.repo import Repo

@@ -1,4 +1,4 @@
-"""What a published model is called, where it goes, and under which conditions."""
+"""The name of a published model, its destination, and the conditions of publishing."""
 
 from typing import Annotated, Self
 

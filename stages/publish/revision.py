@@ -23,8 +23,8 @@ from stages.formats.revision.provenance import (
     FORMAT,
     INPUTS,
     PROVENANCE,
-    RECORD,
-    SIGNATURE,
+    RECORD_FOLDER,
+    SIGNATURE_FILE,
     SOURCE_ARCHIVE,
     SPEED,
     InputListing,
@@ -139,14 +139,14 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     """
     stages = lock.published_stages()
     require_trained_weights()
-    (folder / RECORD).mkdir(exist_ok=True)
+    (folder / RECORD_FOLDER).mkdir(exist_ok=True)
     state = archive_source(stages, folder / SOURCE_ARCHIVE, include_data=params.include_data)
     measured = {EVALUATION: EVALUATE_REPORT.read_bytes()}
     contents = lock.settings(stages) | measured | reports_of(stages)
     if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_sha256():
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     for path, content in contents.items():
-        require_no_secret(path.removeprefix(f"{RECORD}/"), content, in_urls=True)
+        require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), content, in_urls=True)
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -158,7 +158,7 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
     for path in (INPUTS, EXECUTION, PROVENANCE):
         if (folder / path).exists():
-            require_no_secret(path.removeprefix(f"{RECORD}/"), (folder / path).read_bytes(), in_urls=True)
+            require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), (folder / path).read_bytes(), in_urls=True)
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 
@@ -179,7 +179,7 @@ def attested(index: Path) -> dict[str, Path]:
     """The index and, if a key is named, its signature, which is made here."""
     if not (key := os.environ.get(SIGNING_KEY)):
         return {PROVENANCE: index}
-    return {PROVENANCE: index, SIGNATURE: sign(index, Path(key).expanduser())}
+    return {PROVENANCE: index, SIGNATURE_FILE: sign(index, Path(key).expanduser())}
 
 
 ADVICE = "main was not moved; publish.gate.allow_worse = true moves it, as does `published promote --allow-worse`"

@@ -32,10 +32,10 @@ CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")
 COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK_FILE))
 """Files that the record copies."""
 
-PRIVATE = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
+PRIVATE_FILES = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*")
 """Names of files that are never published."""
 
-SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock", ".dvc", "config")
+SETTINGS_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock", ".dvc", "config")
 """Endings of files whose URLs are used, not shown as examples."""
 
 
@@ -45,23 +45,23 @@ def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitSt
     `stages` are the entries of dvc.lock that led to the revision. `include_data` adds the inputs that git does not
     have. Raises UserError if git has no commit here, or a file cannot be archived.
     """
-    commit = git("rev-parse", "HEAD").strip()
-    inputs = inputs_of(stages)
-    added = listed("--others", "--exclude-standard", "--", *CODE)
-    files = added + listed("--cached", "--", *CODE, *inputs)
-    edited = git("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs).splitlines()
+    commit = git_output("rev-parse", "HEAD").strip()
+    inputs = source_files_of(stages)
+    added = git_files("--others", "--exclude-standard", "--", *CODE)
+    files = added + git_files("--cached", "--", *CODE, *inputs)
+    edited = git_output("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs).splitlines()
     dirty = bool(added or {*edited} - {str(LOCK_FILE)})  # which each run writes
     if include_data and inputs:
-        files += listed("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
-    pack(_checked(sorted({*files} - {*COPIED}), inputs), target)
-    remotes = git("remote").split()
-    origin = public_url(git("remote", "get-url", "origin").strip()) if "origin" in remotes else None
+        files += git_files("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
+    write_archive(_checked(sorted({*files} - {*COPIED}), inputs), target)
+    remotes = git_output("remote").split()
+    origin = public_url(git_output("remote", "get-url", "origin").strip()) if "origin" in remotes else None
     return GitState(commit=commit, dirty=dirty, origin=origin)
 
 
 def check_code() -> None:
     """Raise UserError if the archive cannot hold the code, or the record a file that it copies."""
-    for _ in _checked(listed("--cached", "--others", "--exclude-standard", "--", *CODE, *COPIED), ()):
+    for _ in _checked(git_files("--cached", "--others", "--exclude-standard", "--", *CODE, *COPIED), ()):
         pass
 
 
@@ -70,18 +70,18 @@ def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str,
     for path in filter(os.path.lexists, files):
         content = content_of(path)
         is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
-        require_no_secret(path, content, in_urls=path.endswith(SETTINGS) and not is_data)
+        require_no_secret(path, content, in_urls=path.endswith(SETTINGS_SUFFIXES) and not is_data)
         yield path, content
 
 
-def inputs_of(stages: Stages) -> list[str]:
+def source_files_of(stages: Stages) -> list[str]:
     """The files and folders that the stages read and none makes, and the files by which DVC would keep these."""
     inputs = [path for path in outside_deps(stages) if "://" not in path]
     kept = (f"{part}.dvc" for path in map(Path, inputs) for part in (path, *path.parents) if part.name)
     return list(dict.fromkeys((*inputs, *kept)))
 
 
-def git(*arguments: str) -> str:
+def git_output(*arguments: str) -> str:
     """Run git and return its output. Raises UserError with git's message if it fails."""
     # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
     command = ["git", "--no-optional-locks", "--literal-pathspecs", *arguments]
@@ -98,9 +98,9 @@ def git(*arguments: str) -> str:
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
-def listed(*arguments: str) -> list[str]:
+def git_files(*arguments: str) -> list[str]:
     """The files that `git ls-files` prints, relative to this folder."""
-    return git("ls-files", "-z", *arguments).split("\0")[:-1]
+    return git_output("ls-files", "-z", *arguments).split("\0")[:-1]
 
 
 def content_of(path: str) -> bytes:
@@ -110,7 +110,7 @@ def content_of(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def pack(files: Iterable[tuple[str, bytes]], target: Path) -> None:
+def write_archive(files: Iterable[tuple[str, bytes]], target: Path) -> None:
     """Write a .tar.gz of some files, in their order, without times, owners or names of this machine."""
     with (
         target.open("wb") as stream,
@@ -146,7 +146,7 @@ def public_url(url: str) -> str | None:
 
 def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
     """Raise UserError if a file that would be published has a private name or holds a credential."""
-    private = any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE)
+    private = any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE_FILES)
     found = "its name" if private else find_secret(content, in_urls=in_urls, by_name=path.startswith(".dvc/"))
     if found:
         raise UserError(

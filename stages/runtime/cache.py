@@ -1,4 +1,4 @@
-"""What stages have computed, kept by everything that it was computed from: the one cache of stages/.
+"""The one cache of stages/: results, stored under everything that they were computed from.
 
 It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. An entry of
 `cached` and `map_cached` is a folder of files, whole or not there, so an edit of one document costs one shard.
@@ -26,7 +26,7 @@ from stages.runtime.errors import UserError
 from stages.runtime.stage_code import computing_sha256
 from stages.runtime.workers import counted, map_shards
 
-Item = TypeVar("Item")
+CachedItem = TypeVar("CachedItem")
 
 CACHE = Path(".parrotflow/cache")
 
@@ -62,9 +62,9 @@ def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
 
 def map_cached(
     kind: str,
-    items: Sequence[Item],
-    key_of: Callable[[Item], str],
-    compute: Callable[[Item, Path], None],
+    items: Sequence[CachedItem],
+    key_of: Callable[[CachedItem], str],
+    compute: Callable[[CachedItem, Path], None],
     threads_each: int = 1,
 ) -> list[Path]:
     """For each item the folder with the files that `compute(item, folder)` writes; keys as for `cached`.
@@ -81,7 +81,7 @@ def map_cached(
     return entries
 
 
-def _fill_for(compute: Callable[[Item, Path], None], entry_and_item: tuple[Path, Item]) -> None:
+def _fill_for(compute: Callable[[CachedItem, Path], None], entry_and_item: tuple[Path, CachedItem]) -> None:
     entry, item = entry_and_item
     _fill(partial(compute, item), entry)
 
@@ -143,7 +143,7 @@ def _lock(folder: Path) -> IO[str]:
 
 
 def _is_known(entry: Path) -> bool:
-    """Whether there is an entry with the files that were written. One that is damaged is removed."""
+    """True if the entry exists and its checksums match. A damaged entry is removed."""
     if not entry.is_dir():
         return False
     try:

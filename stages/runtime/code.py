@@ -25,14 +25,14 @@ RUNTIME = "stages/runtime/"
 would throw away a night's work. The DVC stages do depend on it."""
 
 PACKAGES = ("stages", "flows")
-"""What is ours; any other module is a library or Python's own."""
+"""Our own packages; any other module is a library or Python's own."""
 
 HASH_DIGITS = 32
 
 _MODULE_NAME = re.compile(r"stages(\.\w+)+")
 
 
-class Sources:
+class CodeFiles:
     """The files of code below a folder, each read once, and which of them import which."""
 
     def __init__(self, root: Path = ROOT) -> None:
@@ -118,7 +118,7 @@ def installed(library: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What is read from a file of code."""
+    """The facts read from a file of code."""
 
     sha256: str
     """The hash of the syntax tree without docstrings: its first `HASH_DIGITS` hex digits."""

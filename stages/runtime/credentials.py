@@ -33,14 +33,14 @@ SECRET_NAMES = re.compile(
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
 """A token of the Hugging Face Hub."""
 
-REMEDY = (
+CREDENTIAL_REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "
     "(docs/how-to/data.md, Sources that need a login)"
 )
 
 
 def credential_in(text: str) -> str | None:
-    """What kind of credential a URL in a text holds, without the credential itself."""
+    """Describe the credential in a URL of a text, without the credential itself."""
     return next((kind for _, kind in credentials(text)), None)
 
 
@@ -60,7 +60,7 @@ def without_credentials(text: str) -> str:
 
 def refuse_credentials(where: str, values: object) -> None:
     """Raise UserError that names each of the nested `values` whose URL holds a credential; it does not repeat it."""
-    if faults := [f"{where}: {key}the URL holds {kind}, {REMEDY}" for key, kind in _found("", values)]:
+    if faults := [f"{where}: {key}the URL holds {kind}, {CREDENTIAL_REMEDY}" for key, kind in _found("", values)]:
         raise UserError("\n".join(faults))
 
 

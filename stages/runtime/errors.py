@@ -1,11 +1,11 @@
-"""What a command tells its user: an exit code and one clear message."""
+"""How a command reports a failure: an exit code and one clear message."""
 
 import os
 import sys
 from pathlib import Path
 
 STATE_DIR = Path(".parrotflow")
-"""What runs leave on this machine, in the project's folder; it is not shared."""
+"""The state of this machine's runs, in the project's folder; it is not shared."""
 
 STAGES_TO_DO = "PARROTFLOW_STAGES_TO_DO"
 """Names with spaces between: the stages that are not up to date, for a stage's check."""
@@ -62,7 +62,7 @@ class RefusedError(UserError):
 
 
 class InputsChangedError(UserError):
-    """What the stage reads was edited while it ran: its result belongs to no state of the project."""
+    """An input was edited while the stage ran, so its result belongs to no state of the project."""
 
     exit_code = EXIT_INPUTS_CHANGED
 

@@ -54,7 +54,7 @@ def network_fault() -> str:
 
 
 class HubFailure(Enum):
-    """What an error says of the Hub, in words for the user."""
+    """A failure of the Hub, in words for the user."""
 
     NOT_FOUND = "not found, or your HF_TOKEN has no access"
     """No such repository, revision or file; the Hub says the same of private ones."""
@@ -69,7 +69,7 @@ class NotFoundError(UserError):
     """The Hub has no such revision, or does not show it."""
 
 
-def failure_of(error: BaseException) -> HubFailure:
+def hub_failure_of(error: BaseException) -> HubFailure:
     """What an error says of the Hub, raised by its client or by a library that calls it.
 
     Libraries raise their own errors over the client's, so the first of the chain that comes from the network decides.
@@ -118,7 +118,7 @@ def explained(what: str) -> Iterator[None]:
         yield
     # ValueError: no valid name; RuntimeError: hf_xet; ImportError: a proxy.
     except (OSError, HTTPError, ValueError, RuntimeError, ImportError) as error:
-        failure = failure_of(error)
+        failure = hub_failure_of(error)
         if failure is HubFailure.OTHER and (fault := network_fault()):
             raise UserError(f"{what}: {fault}") from None
         if isinstance(error, RuntimeError | ImportError) and failure is HubFailure.OTHER:
@@ -174,7 +174,7 @@ def data_set_error(what: str, error: Exception, remedy: str) -> UserError:
 
     `what` says which one and why; `remedy` is what to do where neither a retry nor a token helps.
     """
-    failure = failure_of(error)
+    failure = hub_failure_of(error)
     said = {
         HubFailure.NO_ANSWER: "the Hub does not answer: try again",
         HubFailure.REFUSED: "access denied: correct HF_TOKEN, or ask for access on the data set's page",

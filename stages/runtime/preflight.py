@@ -1,4 +1,4 @@
-"""What is checked before the first stage of a run: params.yaml as a whole, and the files that it names.
+"""Checks before the first stage of a run: params.yaml as a whole, and the files that it names.
 
 `parrotflow` checks the sections of the stages that it is about to run. Under plain `dvc repro`, which has no such
 moment, each stage checks all sections at its start.
@@ -94,7 +94,7 @@ def require_string_keys(values: Mapping[Any, Any], place: str) -> None:
 def check_before_run(to_do: Collection[str] | None = None, values: Mapping[str, Any] | None = None) -> None:
     """Raise UserError that names every fault that the stages `to_do` would report only at their turn.
 
-    None stands for all stages. `values` are those of params.yaml, whose sections are valid.
+    Without `to_do`, all stages are checked. `values` are those of params.yaml, whose sections are valid.
     """
     models = {name: model for name, model in section_models().items() if to_do is None or name in to_do}
     values = read_params_file() if models and values is None else values or {}

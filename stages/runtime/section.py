@@ -61,7 +61,7 @@ class NamedFile(str):
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The file or folder as a path."""
         return Path(self)
 
 

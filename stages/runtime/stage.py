@@ -51,7 +51,7 @@ REMEDIES = (
     | dict.fromkeys((errno.EFBIG, errno.EIO), "look at the disk and at the limits of this shell (`ulimit -a`)")
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct permissions and owner (`ls -ld`)")
 )
-"""What a user can do about a file that the system refuses to read or write, by its errno."""
+"""The remedy for a file that the system refuses to read or write, by errno."""
 
 FileState = tuple[int, int, int]
 """Size, time and inode: comparing them costs no reading. Code that was edited and put back counts as changed, since a
@@ -60,11 +60,11 @@ worker may have loaded it."""
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What dvc.yaml lists for a stage, as it was at one moment."""
+    """The files that dvc.yaml lists for a stage, as they were at one moment."""
 
     stage: str
     module: str
-    """What its command runs: `stages.NAME`."""
+    """The module that its command runs: `stages.NAME`."""
     deps: tuple[str, ...]
     params: dict[str, tuple[str, ...]]
     """The keys that count, by the file that they are in; none: the whole file."""
@@ -168,13 +168,13 @@ def run_stage(main: Callable[[], None]) -> None:
 
 
 def inputs_of_this_stage() -> Inputs | None:
-    """What dvc.yaml lists for the stage whose command this process is; None if it is no stage's command."""
+    """The files that dvc.yaml lists for the stage of this process; None if this process is no stage's command."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return inputs_of(spec.name.removesuffix(".__main__")) if spec is not None else None
 
 
 def inputs_of(module: str) -> Inputs | None:
-    """What dvc.yaml lists for the stage whose command runs a module; None if it has none."""
+    """The files that dvc.yaml lists for the stage whose command runs a module; None without such a stage."""
     found = stages_running(module)
     name = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
     if not name and len(found) == 1:

@@ -1,4 +1,4 @@
-"""What each stage depends on of the code: `data/code/NAME.json`, which the DVC stage `code` writes.
+"""The code that each stage depends on: `data/code/NAME.json`, which the DVC stage `code` writes.
 
 It names the files of the stage's import closure with the hashes of their syntax trees, and the libraries with their
 versions in requirements.lock. So an edit or an upgrade reruns exactly the stages that use it, and a comment none.
@@ -19,7 +19,7 @@ from packaging.markers import Marker
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import PACKAGES, ROOT, RUNTIME, Sources, computing, installed
+from stages.runtime.code import PACKAGES, ROOT, RUNTIME, CodeFiles, computing, installed
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, read_yaml
 
@@ -64,7 +64,7 @@ class StageCode:
         return hashlib.sha256(StageCode(files, self.libraries).text.encode()).hexdigest()
 
     def changes_to(self, new: "StageCode") -> list[str]:
-        """What differs, in words: files and libraries."""
+        """Describe the differences: files and libraries."""
         return [
             *(f"{file} {how}" for file, how in file_changes(self, new).items()),
             *(f"{name} {old or 'nothing'} → {now or 'nothing'}" for name, old, now in library_changes(self, new)),
@@ -91,7 +91,7 @@ def library_changes(old: StageCode, new: StageCode) -> list[tuple[str, str | Non
 
 
 def code_in(file: Path) -> StageCode | None:
-    """What a file says of a stage's code; None if it is missing or not of this format."""
+    """Read the record of a stage's code; None if it is missing or not of this format."""
     try:
         return _ADAPTER.validate_json(file.read_bytes()) if file.is_file() else None
     except ValidationError:
@@ -116,7 +116,7 @@ def stage_modules(root: Path = Path()) -> list[str]:
 
 def stage_codes(root: Path = Path(), modules: Iterable[str] | None = None) -> dict[Path, StageCode]:
     """The code of these stages, or of all, as it is now, by `code_path`. Raises UserError if a file is not Python."""
-    sources, pins, params = Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE)
+    sources, pins, params = CodeFiles(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE)
     return {
         code_path(module): _code_of(module, sources, pins, params)
         for module in (stage_modules(root) if modules is None else modules)
@@ -133,7 +133,7 @@ def code_changes(recorded: Mapping[Path, StageCode | None], root: Path = Path())
 
 def code_of(module: str, root: Path = Path()) -> StageCode:
     """The code of one stage as it is now. Raises UserError if a file is not Python."""
-    return _code_of(module, Sources(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
+    return _code_of(module, CodeFiles(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
 
 
 @cache
@@ -154,7 +154,7 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
     return code_of(stage, root).computing_sha256
 
 
-def _code_of(module: str, sources: Sources, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
+def _code_of(module: str, sources: CodeFiles, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
     files = sources.closure_of(module)
     required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
     imported = {_library_of(name, pins, required) for name in sources.libraries(files)} - WITHOUT_EFFECT
@@ -224,8 +224,8 @@ def normalised(name: str) -> str:
 def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None:
     """Raise UserError unless each library is installed in the version that requirements.lock names.
 
-    Of what a stage imports this is looked at anyway (`stages.runtime.stage`). A library that it depends on without
-    importing it is named by this call.
+    Imported libraries are checked anyway (`stages.runtime.stage`). Call this for libraries that a stage depends on
+    without importing them.
     """
     pins = pinned(lock_file)
     for library in libraries:

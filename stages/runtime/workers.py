@@ -23,14 +23,14 @@ from typing import Any, TypeVar
 from stages.runtime.errors import UnavailableError, UserError, whole_number
 from stages.runtime.supervision import describe_kill, memory_kills
 
-Item = TypeVar("Item")
+Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 WORKERS_VARIABLE = "PARROTFLOW_WORKERS"
 RAY_VARIABLE = "RAY_ADDRESS"
 
 POOL_START_SECONDS = 0.5
-"""What it takes until workers have imported what they need. Work that is done sooner here never waits for them."""
+"""Typical start-up time of a worker. Work that finishes sooner in this process never starts any."""
 
 LINE_SECONDS = 10.0
 """Between two lines of progress."""
@@ -43,13 +43,13 @@ def worker_count() -> int:
 
 
 def cpu_facts(key: str) -> Iterator[str]:
-    """What Linux says of each processor, such as its `model name`; nothing on other systems."""
+    """Linux's facts about each processor, such as its `model name`; empty on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     return (line.partition(":")[2].strip() for line in lines if line.startswith(key))
 
 
-def map_shards(function: Callable[[Item], Result], items: Sequence[Item], threads_each: int = 1) -> Iterator[Result]:
+def map_shards(function: Callable[[Task], Result], items: Sequence[Task], threads_each: int = 1) -> Iterator[Result]:
     """Yield `function(item)` for each item, in the order of the items.
 
     `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
@@ -134,7 +134,7 @@ def _pays(seconds: float, done: int, items: int, workers: int) -> bool:
     return seconds / done * left * (1 - 1 / min(workers, left)) >= POOL_START_SECONDS
 
 
-def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def _map_overlapping(function: Callable[[Task], Result], items: Sequence[Task]) -> Iterator[Result]:
     """Two calls at once: while one keeps its threads busy, the other reads or writes."""
     with ThreadPoolExecutor(2, "shards") as threads:
         try:
@@ -144,7 +144,7 @@ def _map_overlapping(function: Callable[[Item], Result], items: Sequence[Item]) 
             raise
 
 
-def _map_on_ray(address: str, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def _map_on_ray(address: str, function: Callable[[Task], Result], items: Sequence[Task]) -> Iterator[Result]:
     ray = _connected(address)
     call = ray.remote(_call_in)
     try:
@@ -178,7 +178,7 @@ def _connected(address: str) -> Any:
 
 
 def _call_in(folder: str, module_paths: list[str], call: bytes) -> Any:
-    """What a Ray worker does: the same call, from the project's folder, with its modules."""
+    """Make the call in a Ray worker, from the project's folder, with its modules."""
     os.chdir(folder)
     sys.path[:] = module_paths
     function, item = pickle.loads(call)
@@ -224,7 +224,7 @@ class Progress:
         return f"{self.what}: {', '.join(parts)}"
 
 
-def counted(items: Iterable[Item], what: str, unit: str, total: int | None = None) -> Iterator[Item]:
+def counted(items: Iterable[Task], what: str, unit: str, total: int | None = None) -> Iterator[Task]:
     """The items, counted by a `Progress` as they pass."""
     progress = Progress(what, unit, total)
     for item in items:

@@ -103,7 +103,7 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read a tokenizer's folder. Raises UserError if it is none or names no end-of-sequence token."""
+    """Read a tokenizer's folder. Raises UserError if it holds no tokenizer, or one without an end-of-sequence token."""
     tokenizer_json = folder / TOKENIZER_JSON
     try:
         tokenizer = Tokenizer.from_file(str(tokenizer_json))

@@ -10,7 +10,7 @@ class TokenizeParams(Section):
     """The section `tokenize` of params.yaml."""
 
     engine: Literal["fastokens", "tokenizers"]
-    """What encodes. `fastokens` is many times faster; if it gives other ids than `tokenizers`, the stage refuses."""
+    """The encoder. `fastokens` is many times faster; if it gives other ids than `tokenizers`, the stage refuses."""
 
     def check(self, others: Mapping[str, Any]) -> Iterator[str]:
         """The engine can encode by characters if the tokenizer does."""

@@ -13,7 +13,7 @@ from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.tokenizer.params import TokenizerParams
-from stages.tokenizer.train import characters, save_trained, take_over, texts_of, train_on_documents
+from stages.tokenizer.train import characters, save_trained, shard_texts, take_over, train_on_documents
 
 LOOKED_AT = 100
 """Documents that an existing tokenizer has to give back."""
@@ -26,7 +26,7 @@ def main() -> None:
         tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
     if params.folder is not None:
-        warn_of_lost_text(tokenizer, texts_of(shards[0], LOOKED_AT))
+        warn_of_lost_text(tokenizer, shard_texts(shards[0], LOOKED_AT))
     write_json(
         REPORTS / "tokenizer.json",
         {
@@ -61,7 +61,7 @@ def make(params: TokenizerParams, shards: Sequence[Path], folder: Path) -> Token
     if params.folder is not None:
         return take_over(Path(params.folder), folder)
     if params.kind == "characters":
-        tokenizer = characters(map(texts_of, shards))
+        tokenizer = characters(map(shard_texts, shards))
     else:
         tokenizer = train_on_documents(shards, params.training_bytes, params.vocabulary_size, params.pattern)
         if (size := tokenizer.get_vocab_size()) < params.vocabulary_size:

@@ -1,4 +1,4 @@
-"""Which tokenizer, and what it is trained on."""
+"""The tokenizer, and the text that it is trained on."""
 
 from typing import Annotated, Literal, Self
 

@@ -32,13 +32,13 @@ GPT4_PATTERN = (
 )
 """After OpenAI's cl100k_base (tiktoken)."""
 
-UNKNOWN = "<|unknown|>"
+UNKNOWN_TOKEN = "<|unknown|>"
 
 NO_LIMIT = 10**30
 """`model_max_length` of a tokenizer without a limit, as transformers writes it: the limit is the model's."""
 
 
-def sample(shards: Sequence[Path], limit: int) -> Iterator[tuple[Path, int]]:
+def counted_documents(shards: Sequence[Path], limit: int) -> Iterator[tuple[Path, int]]:
     """Shards with how many of their first documents are counted: in the order of the ids, up to `limit` bytes of text.
 
     Raises UserError if the first one is larger.
@@ -59,7 +59,7 @@ def sample(shards: Sequence[Path], limit: int) -> Iterator[tuple[Path, int]]:
         room -= int(sizes[-1])
 
 
-def texts_of(shard: Path, count: int | None = None) -> list[str]:
+def shard_texts(shard: Path, count: int | None = None) -> list[str]:
     """The texts of a shard's first documents, or of all."""
     found: list[str] = read_shard(shard, ["text"]).column("text")[:count].to_pylist()
     return found
@@ -70,7 +70,7 @@ def train_on_documents(shards: Sequence[Path], limit: int, vocabulary_size: int,
 
     It has fewer tokens than `vocabulary_size` if no pair is left to merge. Raises UserError if no document fits.
     """
-    counted = list(sample(shards, limit))
+    counted = list(counted_documents(shards, limit))
     key = cache_key(pattern, str(vocabulary_size), *(f"{known_sha256(shard)} {count}" for shard, count in counted))
     entry = cached(TRAINED, key, partial(_train_on_sample, counted, vocabulary_size, pattern))
     tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
@@ -79,10 +79,10 @@ def train_on_documents(shards: Sequence[Path], limit: int, vocabulary_size: int,
 
 
 def _train_on_sample(counted: Sequence[tuple[Path, int]], vocabulary_size: int, pattern: str, folder: Path) -> None:
-    train((texts_of(*one) for one in counted), vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
+    train_bpe((shard_texts(*one) for one in counted), vocabulary_size, pattern).save(str(folder / TOKENIZER_JSON))
 
 
-def train(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
+def train_bpe(batches: Iterable[Sequence[str]], vocabulary_size: int, pattern: str) -> Tokenizer:
     """Byte-pair encoding of texts."""
     tokenizer = _empty(models.BPE(), pattern)
     trainer = trainers.BpeTrainer(
@@ -113,11 +113,11 @@ def characters(batches: Iterable[Sequence[str]]) -> Tokenizer:
     known: set[str] = set()
     for batch in batches:
         known.update(*batch)
-    vocabulary = {token: number for number, token in enumerate([END_OF_TEXT, UNKNOWN, *sorted(known)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    vocabulary = {token: number for number, token in enumerate([END_OF_TEXT, UNKNOWN_TOKEN, *sorted(known)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN_TOKEN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True), AddedToken(UNKNOWN, special=True)])
+    tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True), AddedToken(UNKNOWN_TOKEN, special=True)])
     return tokenizer
 
 
@@ -131,8 +131,8 @@ def save_trained(tokenizer: Tokenizer, folder: Path) -> None:
         "eos_token": END_OF_TEXT,
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.token_to_id(UNKNOWN) is not None:
-        config["unk_token"] = UNKNOWN
+    if tokenizer.token_to_id(UNKNOWN_TOKEN) is not None:
+        config["unk_token"] = UNKNOWN_TOKEN
     write_json(folder / TOKENIZER_CONFIG, config)
 
 

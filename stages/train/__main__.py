@@ -19,9 +19,9 @@ from stages.runtime.launch import SEGMENT, device_count, launch_config, require_
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.resume import LIBRARIES, check_start, check_vocabulary
+from stages.train.checkpoint.resume import TRAIN_LIBRARIES, check_start, check_vocabulary
 from stages.train.commands.forecast import make_forecast
-from stages.train.data.order import describe, open_order
+from stages.train.data.order import describe_order, open_order
 from stages.train.hardware import describe_precision
 from stages.train.launcher import (
     check_batch,
@@ -39,7 +39,7 @@ from stages.train.params import TrainParams
 def main() -> None:
     os.environ.pop(SEGMENT, None)  # for one who computes a part of a run again, never for the stage
     params = read_section("train", TrainParams)
-    require_locked(*LIBRARIES)  # the versions by which checkpoints are found
+    require_locked(*TRAIN_LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()
     require_devices(config)
     precision = describe_precision(params, config.device_type)
@@ -60,7 +60,7 @@ def main() -> None:
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *describe(order, training), *note_idle_devices(config), *forecast.lines]:
+    for line in [*notes, *describe_order(order, training), *note_idle_devices(config), *forecast.lines]:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)

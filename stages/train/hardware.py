@@ -126,7 +126,7 @@ def repeat_bits(device: torch.device, asked_for: bool = False) -> None:
 
 MICRO_BATCH = "PARROTFLOW_MICRO_BATCH"
 
-CPU_TOKENS = 8192
+CPU_MICRO_BATCH_TOKENS = 8192
 """More tokens at a time gain nothing on a CPU and cost memory."""
 
 USABLE = 0.8
@@ -167,7 +167,7 @@ def given_micro_batch_size(params: TrainParams, device_type: str, share: int) ->
         return params.deterministic_micro_batch_size
     if (given := whole_number(MICRO_BATCH)) is not None:
         return min(given, share)
-    return None if device_type == "cuda" else min(share, max(1, CPU_TOKENS // params.sequence_length))
+    return None if device_type == "cuda" else min(share, max(1, CPU_MICRO_BATCH_TOKENS // params.sequence_length))
 
 
 def balanced(share: int, fitting: int) -> int:

@@ -108,7 +108,7 @@ class Trainer(Setup):
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
         device = self.accelerator.device
-        place = {"place": partial(pinned, device=device)} if device.type == "cuda" else {}
+        place = {"place": partial(pin_memory, device=device)} if device.type == "cuda" else {}
         return self.throughput.timed(
             micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **place)
         )
@@ -138,7 +138,7 @@ class Trainer(Setup):
         return part
 
 
-class StoppedError(Exception):
+class TrainingStoppedError(Exception):
     """The run was asked to stop; `saved` says whether its state is in a checkpoint."""
 
     def __init__(self, saved: bool) -> None:
@@ -193,7 +193,7 @@ def train(
         if stopping and not last:
             # A checkpoint is one for all: what one process could not write is not saved.
             unsaved = count(trainer.accelerator, not checkpoints.finish())
-            raise StoppedError(saved=due and not unsaved)
+            raise TrainingStoppedError(saved=due and not unsaved)
     with trainer.throughput.aside("checkpoint"):
         checkpoints.finish()
     return progress, measured
@@ -217,7 +217,7 @@ def documents(trainer: Trainer, step: int) -> str:
     return ", ".join(names[:8]) + (" and others" if len(names) > 8 else "")
 
 
-def pinned(rows: Rows, device: torch.device) -> Rows:
+def pin_memory(rows: Rows, device: torch.device) -> Rows:
     """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise.
 
     In a single process accelerate's device has no index, and the thread's default, the first GPU, is right.

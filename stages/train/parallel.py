@@ -36,19 +36,19 @@ from stages.runtime.errors import UserError
 from stages.train.model.loss import CausalLoss
 from stages.train.params import TrainParams
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
 """How long a process waits for another: the main one may download a mirror or hash tens of GB while the others wait. Of
 a process that fails the others hear from the launcher, which ends them (`launcher._wait`)."""
 
 
-def on_main(accelerator: Accelerator, work: Callable[[], Result]) -> Result:
+def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
     """Run `work` on the main process; every process returns its result, or raises its UserError.
 
     Every process calls this.
     """
-    outcome: list[Result | UserError | None] = [None]
+    outcome: list[Returned | UserError | None] = [None]
     if accelerator.is_main_process:
         try:
             outcome = [work()]

@@ -10,7 +10,7 @@ from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.runtime.hub import ModelName
 from stages.runtime.section import FixedFile, Section
 from stages.train.data.mixture import Mixture
-from stages.train.monitoring.params import Positive
+from stages.train.monitoring.params import PositiveInteger
 from stages.train.optim.muon import Muon
 from stages.train.optim.settings import AdamW, Fraction, Precision
 
@@ -26,7 +26,7 @@ class Schedule(Section):
     warmup_steps: Annotated[int, Field(ge=0)]
     """Steps of linear growth from 0 to the peak."""
     final_share: Fraction
-    """Where the rate ends, as a share of the peak."""
+    """The rate at the end, as a share of the peak."""
     decay_share: Fraction
     """Share of all steps, warm-up among them, in which wsd decays; unused by the others."""
 
@@ -71,19 +71,19 @@ class TrainParams(Section):
     attention: Literal["causal", "document"]
     """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
     positions count from 0."""
-    global_batch_size: Positive
+    global_batch_size: PositiveInteger
     """Sequences per optimizer step, over all processes."""
-    deterministic_micro_batch_size: Positive | None
+    deterministic_micro_batch_size: PositiveInteger | None
     """Sequences in a micro-batch. If set, gradients are summed over micro-batches in a fixed binary tree: the same bits
     on any number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
-    max_steps: Positive
+    max_steps: PositiveInteger
     """Optimizer steps."""
     optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
     """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
     schedule: Schedule
     """The learning rate over the steps."""
     mixture: Mixture | None
-    """Which share of the tokens each source of documents gives, and other shares from some step on. Null: every row
+    """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
     once in each epoch, so each source as it is in the corpus."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
@@ -92,9 +92,9 @@ class TrainParams(Section):
     it fast (GPUs with bf16, CPUs with AMX), else fp32."""
     gradient_checkpointing: bool
     """Recompute activations in the backward pass: less memory, about a third more compute."""
-    evaluation_sequences: Positive
+    evaluation_sequences: PositiveInteger
     """Held-out sequences of each evaluation during training."""
-    export_steps: list[Positive]
+    export_steps: list[PositiveInteger]
     """After these steps the model is also written as `model/step-N`, loadable."""
 
     @property

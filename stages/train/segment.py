@@ -42,7 +42,7 @@ from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
-from stages.train.checkpoint.resume import LIBRARIES, changes_since, fingerprint, identity
+from stages.train.checkpoint.resume import TRAIN_LIBRARIES, fingerprint, identity, identity_changes
 from stages.train.hardware import MICRO_BATCH
 from stages.train.launcher import launch
 from stages.train.monitoring.params import MonitoringParams
@@ -128,11 +128,11 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     recorded = execution.checkpoints
     names = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
     kept = sorted(int(name) for name in names if name.isdecimal())  # whole or not
-    usable = listed([0, *(step for step in kept if step in recorded)])
+    usable = steps_text([0, *(step for step in kept if step in recorded)])
     if not 0 <= first < last:
         raise UserError(f"--from {first} --to {last}: a segment goes from a step to a later one")
     if last not in recorded:
-        raise UserError(f"--to {last}: {record} has the checkpoints of the steps {listed(sorted(recorded))}")
+        raise UserError(f"--to {last}: {record} has the checkpoints of the steps {steps_text(sorted(recorded))}")
     if first and first not in recorded:
         raise UserError(f"--from {first}: {record} has no such checkpoint; of those that it has {usable} are kept")
     if first and first not in kept:
@@ -150,14 +150,14 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     )
 
 
-def listed(steps: list[int]) -> str:
+def steps_text(steps: list[int]) -> str:
     """Steps, separated by commas."""
     return ", ".join(map(str, steps)) or "none"
 
 
 def recompute(segment: Segment) -> SegmentResult:
     """Train the segment in a temporary project. Raises UserError if the steps cannot be computed."""
-    require_locked(*LIBRARIES)
+    require_locked(*TRAIN_LIBRARIES)
     params = read_section("train", TrainParams).model_copy(update={"precision": segment.session.precision})
     check_run(segment, params)
     params = params.model_copy(update={"export_steps": []})
@@ -185,7 +185,7 @@ def check_run(segment: Segment, params: TrainParams) -> None:
     run = identity(params, stores)
     if fingerprint(run) != segment.record.fingerprint:
         known = segment.checkpoints / IDENTITY
-        changes = changes_since(known, run) if known.exists() else []
+        changes = identity_changes(known, run) if known.exists() else []
         raise UserError(
             f"the working tree is not that of the recorded run ({'; '.join(changes) or 'its fingerprint differs'}); "
             "check out the run's commit and data first, as `parrotflow reproduce` does"

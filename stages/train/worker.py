@@ -30,13 +30,13 @@ from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
 from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
-from stages.train.loop import Setup, StoppedError, StopSignal, Trainer, train
+from stages.train.loop import Setup, StopSignal, Trainer, TrainingStoppedError, train
 from stages.train.model.attention import use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import TRACKERS, Reporter, Validation, start_trackers
-from stages.train.monitoring.results import describe_session, write_results
+from stages.train.monitoring.results import describe_session, write_train_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.optim.settings import build_optimizers
 from stages.train.parallel import (
@@ -77,14 +77,14 @@ def main() -> None:
     validation = Validation(params, accelerator, held_out, trainer.eager, rows_at_once=trainer.micro_batch_size)
     try:
         progress, measured = train(trainer, validation, checkpoints, reporter, progress, segment)
-    except StoppedError as stopped:
+    except TrainingStoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
         if measured is None:  # this start computed no step
             measured = validation.measure()
-        write_results(trainer, progress, measured, checkpoints)
+        write_train_results(trainer, progress, measured, checkpoints)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from stages.collect.__main__ import is_allowed
 from stages.formats.documents import Document
-from stages.formats.rows import MISSING, field_of
+from stages.formats.rows import NO_VALUE, field_of
 from stages.runtime.errors import UserError
 from tests.collect.collecting import NO_FIELDS, collect, files, left_out
 from tests.small_project import ROOT, write_corpus
@@ -283,10 +283,10 @@ def test_text_path_source_and_licence_may_be_nested_and_a_password_in_a_path_is_
     [
         ({"a.b": {"c": 1}}, "a.b.c", 1),
         ({"a": {"b.c": 1}}, "a.b.c", 1),
-        ({"a": {"b": 1}}, "a.b.c", MISSING),
-        ({"a": [1]}, "a.0", MISSING),
+        ({"a": {"b": 1}}, "a.b.c", NO_VALUE),
+        ({"a": [1]}, "a.0", NO_VALUE),
         ({"a": 0}, "a", 0),
-        ({}, "a", MISSING),
+        ({}, "a", NO_VALUE),
     ],
 )
 def test_names_lead_through_mappings_alone(values: dict[str, Any], name: str, expected: Any) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stages.corpus_page.__main__ import MOST_BARS, TEMPLATE, grouped, html_report, in_words, length_bars
+from stages.corpus_page.__main__ import MOST_BARS, PAGE_TEMPLATE, grouped, html_report, in_words, length_bars
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
 
@@ -139,4 +139,4 @@ def test_ranges_of_lengths_double_and_leave_no_gap() -> None:
 def test_dvc_knows_the_template_as_a_dep_of_the_stage() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 
-    assert TEMPLATE.relative_to(ROOT).as_posix() in stages["corpus_page"]["deps"]
+    assert PAGE_TEMPLATE.relative_to(ROOT).as_posix() in stages["corpus_page"]["deps"]

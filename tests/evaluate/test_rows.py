@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stages.evaluate import rows
-from stages.evaluate.rows import draw, log_probabilities
+from stages.evaluate.rows import log_probabilities, sample_tokens
 from stages.runtime.errors import UserError
 
 LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))
@@ -26,7 +26,7 @@ def test_tokens_are_drawn_from_the_nucleus_in_proportion(
 ) -> None:
     uniforms = np.random.default_rng(0).random(20_000)
 
-    drawn = draw(LOGITS.expand(len(uniforms), 4), temperature, top_p, uniforms)
+    drawn = sample_tokens(LOGITS.expand(len(uniforms), 4), temperature, top_p, uniforms)
 
     np.testing.assert_allclose(np.bincount(drawn, minlength=4) / len(drawn), expected, atol=0.015)
 
@@ -38,7 +38,7 @@ def test_a_nucleus_of_any_size_is_the_one_of_a_full_sort(top_p: float, spread: f
     logits = torch.randn(16, 2000, generator=generator) * spread
     uniforms = np.random.default_rng(1).random(16)
 
-    drawn = draw(logits, 0.8, top_p, uniforms)
+    drawn = sample_tokens(logits, 0.8, top_p, uniforms)
 
     for row, token in enumerate(drawn):
         probabilities = torch.softmax(logits[row : row + 1] / 0.8, dim=-1)[0]
@@ -47,24 +47,24 @@ def test_a_nucleus_of_any_size_is_the_one_of_a_full_sort(top_p: float, spread: f
         kept = int(np.searchsorted(cumulative, top_p)) + 1
         place = int(np.searchsorted(cumulative[:kept], uniforms[row] * cumulative[:kept][-1], side="right"))
         assert token == int(ids[place])
-        assert [token] == draw(logits[row : row + 1], 0.8, top_p, uniforms[row : row + 1])
+        assert [token] == sample_tokens(logits[row : row + 1], 0.8, top_p, uniforms[row : row + 1])
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.999999])
 def test_a_gpu_draws_the_same_from_the_same_probabilities(monkeypatch: pytest.MonkeyPatch, top_p: float) -> None:
     logits = torch.randn(16, 2000, generator=torch.Generator().manual_seed(0)).round(decimals=1)  # many are equal
     uniforms = np.random.default_rng(1).random(16)
-    drawn = draw(logits, 0.8, top_p, uniforms)
+    drawn = sample_tokens(logits, 0.8, top_p, uniforms)
 
     monkeypatch.setattr(rows, "_on_host", rows._on_device)
 
-    assert draw(logits, 0.8, top_p, uniforms) == drawn
+    assert sample_tokens(logits, 0.8, top_p, uniforms) == drawn
 
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1, 0)])
 def test_the_ends_of_the_random_numbers_draw_a_token_of_the_nucleus(uniform: float) -> None:
     for top_p in (0.6, 1.0):
-        (token,) = draw(LOGITS[None], 1.0, top_p, np.array([uniform]))
+        (token,) = sample_tokens(LOGITS[None], 1.0, top_p, np.array([uniform]))
         assert token == {(0.0, 0.6): 1, (0.0, 1.0): 0}.get((uniform, top_p), 3)
 
 
@@ -72,7 +72,7 @@ def test_equally_likely_tokens_are_equally_often_drawn() -> None:
     uniforms = np.random.default_rng(0).random(20_000)
     logits = torch.tensor([1.0, 2.0, 1.0, 2.0, 2.0, -9.0]).expand(len(uniforms), 6)
 
-    drawn = draw(logits, 1.0, 0.75, uniforms)
+    drawn = sample_tokens(logits, 1.0, 0.75, uniforms)
 
     np.testing.assert_allclose(np.bincount(drawn, minlength=6) / len(drawn), [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
 
@@ -84,11 +84,11 @@ def test_logits_that_are_no_numbers_are_refused(value: float) -> None:
 
     for temperature in (0.0, 1.0):
         with pytest.raises(UserError, match="the model's output is not a number"):
-            draw(logits, temperature, 1.0, np.array([0.5, 0.5]))
+            sample_tokens(logits, temperature, 1.0, np.array([0.5, 0.5]))
 
 
 def test_a_temperature_too_low_for_float32_takes_the_most_likely_token() -> None:
-    assert draw(LOGITS[None], 1e-40, 1.0, np.array([0.99])) == [1]
+    assert sample_tokens(LOGITS[None], 1e-40, 1.0, np.array([0.99])) == [1]
 
 
 def test_a_token_is_as_likely_as_the_model_says_whatever_its_draw_was_limited_to() -> None:

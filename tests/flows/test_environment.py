@@ -66,7 +66,7 @@ def test_each_variable_of_the_code_is_in_the_table_and_none_besides() -> None:
 def test_the_defaults_that_the_table_shows_are_those_of_the_code() -> None:
     shown = {name: default for name, (default, _) in VARIABLES.items()}
 
-    assert shown[score.WINDOWS_VARIABLE] == f"{score.GPU_TOKENS:,} tokens on a GPU, {score.CPU_TOKENS:,} on a CPU"
+    assert shown[score.WINDOWS_VARIABLE] == f"{score.GPU_TOKENS:,} tokens on a GPU, {score.CPU_CHUNK_TOKENS:,} on a CPU"
     assert shown[scoring.REQUESTS_VARIABLE] == "{cuda} on a GPU, {cpu} on a CPU".format(**scoring.DEFAULT_BATCH)
 
 

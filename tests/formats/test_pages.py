@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from markdown_it import MarkdownIt
 
-from stages.formats.pages import code_block, escape, filled_template, table
+from stages.formats.pages import code_block, escape, filled_template, markdown_table
 
 MARKDOWN = MarkdownIt("gfm-like", {"linkify": False})
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("<>[]()!*_`|&\\#~$:/\n\t -+1."))
@@ -52,7 +52,7 @@ def test_names_that_people_know_stay_readable() -> None:
 
 @given(cells=st.lists(TEXT, min_size=2, max_size=2))
 def test_a_cell_can_neither_end_its_cell_nor_become_markup(cells: list[str]) -> None:
-    tokens = MARKDOWN.parse(table(("name", "value"), [cells]))
+    tokens = MARKDOWN.parse(markdown_table(("name", "value"), [cells]))
     inline = [token for token in tokens if token.type == "inline"]
 
     assert ["".join(child.content for child in token.children or []) for token in inline[2:]] == [*map(shown, cells)]

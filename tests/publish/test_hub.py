@@ -11,7 +11,7 @@ import pytest
 
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import SIGNATURE, Receipt
+from stages.formats.revision.provenance import SIGNATURE_FILE, Receipt
 from stages.publish import hub as publishing
 from stages.publish.hub import main, publish_to_hub
 from stages.publish.params import PublishParams
@@ -165,7 +165,7 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
     def signed(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
         signature = Path("../signature")
         signature.write_text("signed\n")
-        revision.files[SIGNATURE] = signature
+        revision.files[SIGNATURE_FILE] = signature
         return publish_to_hub(revision, params, gate)
 
     publish()
@@ -176,7 +176,7 @@ def test_a_signature_that_is_made_later_is_added(hub: Hub, monkeypatch: pytest.M
     receipt = publish()
 
     repository = hub.repositories[NAME]
-    assert SIGNATURE in repository.tree("main")
+    assert SIGNATURE_FILE in repository.tree("main")
     assert repository.refs("tags") == {receipt.revision: receipt.commit}
     assert receipt.commit == repository.resolve("main")
     publish()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.code import Sources, read_module
+from stages.runtime.code import CodeFiles, read_module
 from stages.runtime.errors import UserError
 
 
@@ -32,7 +32,7 @@ def test_the_closure_follows_imports_of_every_form(tmp_path: Path) -> None:
         formats__six="",
     )
 
-    found = Sources(tmp_path).closure_of("stages.toy")
+    found = CodeFiles(tmp_path).closure_of("stages.toy")
 
     names = ("__main__", "five", "four", "one", "seven", "three", "two")
     assert found == ["stages/formats/six.py", *(f"stages/toy/{name}.py" for name in names)]
@@ -45,7 +45,7 @@ def test_of_packages_their_commands_named_in_strings_and_each_init_with_code_cou
     (tmp_path / "stages/toy/deep/__init__.py").write_text("X = 1\n")
     (tmp_path / "stages/toy/deep/down.py").write_text("")
 
-    found = Sources(tmp_path).closure_of("stages.toy")
+    found = CodeFiles(tmp_path).closure_of("stages.toy")
 
     assert found == [*(f"stages/toy/{name}.py" for name in ("__main__", "deep/__init__", "deep/__main__", "deep/down"))]
 
@@ -54,14 +54,14 @@ def test_modules_whose_names_are_known_only_at_run_time_are_all_of_their_package
     write(tmp_path, toy____main__='for name in found:\n    import_module(f"stages.toys.{name}")\n')
     write(tmp_path, toys____init__="", toys__one="import stages.toys.two", toys__two="")
 
-    assert Sources(tmp_path).closure_of("stages.toy")[1:] == ["stages/toys/one.py", "stages/toys/two.py"]
+    assert CodeFiles(tmp_path).closure_of("stages.toy")[1:] == ["stages/toys/one.py", "stages/toys/two.py"]
 
 
 def test_code_that_is_not_python_is_named_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, toy____main__="import stages.toy.one", toy__one="x = 1\ny = (\n")
 
     with pytest.raises(UserError, match=r"stages/toy/one.py: line 2: '\(' was never closed; correct it first"):
-        Sources(tmp_path).closure_of("stages.toy")
+        CodeFiles(tmp_path).closure_of("stages.toy")
 
 
 ROOT = Path(__file__).parents[2]

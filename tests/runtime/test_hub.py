@@ -15,7 +15,7 @@ from stages.runtime.hub import (
     HubFailure,
     data_set_error,
     explained,
-    failure_of,
+    hub_failure_of,
     network_fault,
     snapshot,
 )
@@ -69,7 +69,7 @@ def raised_over(cause: Exception, kind: type[Exception] = FileNotFoundError) -> 
     ],
 )
 def test_what_an_error_says_of_the_hub(error: Exception, failure: HubFailure) -> None:
-    assert failure_of(error) == failure
+    assert hub_failure_of(error) == failure
 
 
 def test_without_a_network_on_purpose_a_retry_does_not_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

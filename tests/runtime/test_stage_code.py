@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.runtime.code import Sources
+from stages.runtime.code import CodeFiles
 from stages.runtime.errors import UserError
 from stages.runtime.stage_code import (
     OTHER_NAMES,
@@ -122,7 +122,7 @@ def test_a_file_reads_as_it_was_written_and_a_damaged_one_as_none(tmp_path: Path
 
 
 def test_every_library_that_a_stage_imports_is_known_by_its_name_in_the_lock() -> None:
-    sources, installed = Sources(ROOT), packages_distributions()
+    sources, installed = CodeFiles(ROOT), packages_distributions()
     files = {file for module in stage_modules(ROOT) for file in sources.closure_of(module)}
     for name in sources.libraries(files) & installed.keys():
         assert normalised(OTHER_NAMES.get(name, name)) in map(normalised, installed[name]), name

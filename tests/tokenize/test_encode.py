@@ -23,7 +23,7 @@ from stages.tokenize.encode import (
     require_parity,
     write_store,
 )
-from stages.tokenizer.train import save_trained, train
+from stages.tokenizer.train import save_trained, train_bpe
 from tests.small_project import folder_bytes, function_text
 
 HARD_TEXTS = (
@@ -58,7 +58,7 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 @pytest.fixture(scope="module", params=["gpt2", "digits", "gpt4"])
 def tokenizer_json(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train([TEXTS], 600, request.param).save(str(path))
+    train_bpe([TEXTS], 600, request.param).save(str(path))
     return path
 
 
@@ -83,7 +83,7 @@ def test_the_name_of_a_special_token_in_a_text_is_text(tokenizer_json: Path, eng
 
 
 def test_truncation_and_padding_that_a_tokenizer_brings_are_off(tmp_path: Path) -> None:
-    tokenizer = train([TEXTS], 300, "gpt2")
+    tokenizer = train_bpe([TEXTS], 300, "gpt2")
     tokenizer.enable_truncation(3)
     tokenizer.enable_padding(length=50)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -132,7 +132,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    save_trained(train([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
+    save_trained(train_bpe([[function_text(number) for number in range(20)]], 300, "gpt2"), folder)
     return folder
 
 

@@ -16,7 +16,15 @@ from stages.formats.reports import read_json
 from stages.runtime.errors import UserError
 from stages.tokenizer import train as training
 from stages.tokenizer.__main__ import main
-from stages.tokenizer.train import characters, sample, save_trained, take_over, texts_of, train, train_on_documents
+from stages.tokenizer.train import (
+    characters,
+    counted_documents,
+    save_trained,
+    shard_texts,
+    take_over,
+    train_bpe,
+    train_on_documents,
+)
 from tests.small_project import ROOT, document, folder_bytes, write_corpus, write_project
 
 TOKENIZER = Path("data/tokenizer")
@@ -88,7 +96,7 @@ def test_it_does_not_depend_on_the_order_of_the_texts(pattern: str) -> None:
     texts = [item.text for item in read_documents(Path("data/clean/train"))]
     orders = [texts, texts[::-1], sorted(texts, key=len)]
 
-    assert len({train([order], 400, pattern).to_str() for order in orders}) == 1
+    assert len({train_bpe([order], 400, pattern).to_str() for order in orders}) == 1
     assert len({characters([order]).to_str() for order in orders}) == 1
     assert characters([[text] for text in texts]).to_str() == characters([texts]).to_str()
 
@@ -120,11 +128,11 @@ def test_a_limit_counts_the_first_documents_by_id_and_no_more() -> None:
     train_split = Path("data/clean/train")
     sizes = [item.size for item in read_documents(train_split)]
 
-    counted = sample(shard_paths(train_split), sum(sizes[:4]) + 1)
-    taken = [text for one in counted for text in texts_of(*one)]
+    counted = counted_documents(shard_paths(train_split), sum(sizes[:4]) + 1)
+    taken = [text for one in counted for text in shard_texts(*one)]
 
     assert taken == [item.text for item in read_documents(train_split)][:4]
-    assert make(training_bytes=sum(sizes[:4])).to_str() == train([taken], 300, "gpt2").to_str()
+    assert make(training_bytes=sum(sizes[:4])).to_str() == train_bpe([taken], 300, "gpt2").to_str()
 
 
 def test_an_edit_outside_of_the_sample_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +141,7 @@ def test_an_edit_outside_of_the_sample_trains_nothing(monkeypatch: pytest.Monkey
     shards = shard_paths(train_split)
     before = train_on_documents(shards, limit, 300, "gpt2").to_str()
     write_shard(shards[-1], [document("an edited text")])
-    monkeypatch.setattr(training, "train", None)
+    monkeypatch.setattr(training, "train_bpe", None)
 
     assert train_on_documents(shards, limit, 300, "gpt2").to_str() == before
     with pytest.raises(TypeError):
@@ -196,7 +204,7 @@ def test_an_existing_tokenizer_that_loses_text_is_warned_of_before_anything_is_t
     assert "WARNING" not in capsys.readouterr().out
     make(kind="existing", folder="lossy")
 
-    count = len(texts_of(shard_paths(Path("data/clean/train"))[0]))
+    count = len(shard_texts(shard_paths(Path("data/clean/train"))[0]))
     assert f"WARNING: {count} of {count} documents do not come back from their tokens" in capsys.readouterr().out
 
 
@@ -236,7 +244,7 @@ def test_parameters_that_cannot_be_are_refused(changes: dict[str, Any], message:
 def test_a_normalizer_is_kept_or_the_tokenizer_is_refused(class_name: str) -> None:
     folder = Path("own")
     folder.mkdir()
-    own = train([["def f(x): return x"] * 10], 270, "gpt2")
+    own = train_bpe([["def f(x): return x"] * 10], 270, "gpt2")
     own.normalizer = normalizers.NFC()
     save_trained(own, folder)
     config = read_json(folder / "tokenizer_config.json") | {"tokenizer_class": class_name}

@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
-from stages.train.data.batches import Rows, pack, read_rows
+from stages.train.data.batches import Rows, pack_rows, read_rows
 from stages.train.data.order import DataOrder, open_order, origins, rows_of_step
-from stages.train.loop import pinned
+from stages.train.loop import pin_memory
 from stages.train.params import TrainParams
 from tests.train.models import MODELS
 from tests.train.small_run import fork, params, run, run_workers, write_project
@@ -53,7 +53,7 @@ class PlainMuon:
 def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     """The cross-entropy of each step; rows one by one, weighted by their targets."""
     store = TokenStore(project / "data/tokens/train")
-    index = pack(store, values.sequence_length)
+    index = pack_rows(store, values.sequence_length)
     config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0)
     if config.pad_token_id is not None:
         config.pad_token_id = 0  # that of another vocabulary; its row starts at zero
@@ -163,6 +163,6 @@ def test_the_thread_that_reads_is_on_the_gpu_of_its_process(
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
     numbers = np.arange(6).reshape(2, 3)
     rows = Rows(numbers, numbers + 1, numbers)
-    same = pinned(rows, torch.device(device))
+    same = pin_memory(rows, torch.device(device))
     assert seen == set_to
     assert (same.targets == rows.targets).all()

@@ -16,11 +16,11 @@ from stages.clean.filtering import (
     Feature,
     Features,
     Filter,
-    Positive,
+    PositiveNumber,
     Share,
     above,
     below,
-    drawn,
+    draw_candidates,
 )
 from stages.runtime.section import Section
 
@@ -50,11 +50,11 @@ class Characters(Filter):
 
     line_length_maximum: Count | None
     """Drop a document with a longer line, in characters: data and minified code."""
-    line_length_mean_maximum: Positive | None
+    line_length_mean_maximum: PositiveNumber | None
     """Drop a document whose lines are longer on average, in characters."""
     alphanumeric_share_minimum: Share | None
     """Drop a document with a smaller share of letters and digits among its characters."""
-    characters_per_token_minimum: Positive | None
+    characters_per_token_minimum: PositiveNumber | None
     """Drop a document with fewer characters per token of the reference split: number tables, encoded data."""
     digit_share_maximum: Share | None
     """Drop a document with a larger share of digits among its characters."""
@@ -198,6 +198,12 @@ class PythonCode(Filter):
             limit = features["newlines"] * chosen.occurrences_per_line
             often = features[["config_count", "test_count"]].max(axis=1) > limit
             candidates = features["config_or_test_mark"] | often
-            yield "config_or_test", drawn(features["id"], candidates, chosen.probability, seed, "config_or_test")
+            yield (
+                "config_or_test",
+                draw_candidates(features["id"], candidates, chosen.probability, seed, "config_or_test"),
+            )
         if (probability := self.no_keywords_probability) is not None:
-            yield "no_keywords", drawn(features["id"], ~features["has_keyword"], probability, seed, "no_keywords")
+            yield (
+                "no_keywords",
+                draw_candidates(features["id"], ~features["has_keyword"], probability, seed, "no_keywords"),
+            )

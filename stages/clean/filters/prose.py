@@ -121,7 +121,7 @@ class NaturalLanguage(Filter):
 
 
 def excerpt(text: str) -> str:
-    """What is read of a text: all of it if it is short."""
+    """The part of a text that is read: all of it if it is short."""
     if len(text) <= 3 * EXCERPT:
         return text
     middle = (len(text) - EXCERPT) // 2
@@ -148,7 +148,7 @@ class ProseRules(Section):
 
 
 class Prose(Filter):
-    """What tells running text from lists, menus, tables, placeholders and repetition."""
+    """Measures that tell running text from lists, menus, tables, placeholders and repetition."""
 
     prose: ProseRules | None
     """The rules of Gopher and C4; null measures nothing."""
@@ -191,7 +191,7 @@ class NumberedWords:
 
 
 def of_words(text: DocumentText, words: NumberedWords) -> dict[str, Feature]:
-    """What is counted over the whole text."""
+    """Counts over the whole text."""
     import numpy as np  # slow, and the parameters are checked without it
 
     counts = np.bincount(words.numbers)

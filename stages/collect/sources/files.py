@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from stages.collect.find import FoundFile, before_wildcards, find, opened
 from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
-from stages.collect.source_kinds import TOO_LARGE, Name, NamedSource, Names, SourceItem, is_binary
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, SourceName, is_binary
 from stages.formats.documents import without_query
 from stages.formats.rows import HEAD_BYTES, ending, looks_like_rows
 from stages.runtime.errors import UserError, visible
@@ -31,7 +31,7 @@ class _Glob(NamedFile):
         return before_wildcards(self)
 
 
-Glob = Annotated[Name, AfterValidator(lambda glob: glob if "://" in glob else _Glob(glob))]
+Glob = Annotated[SourceName, AfterValidator(lambda glob: glob if "://" in glob else _Glob(glob))]
 """A path or URL with wildcards."""
 
 
@@ -95,7 +95,7 @@ class Files(FileSource):
                 too_large = len(content) > limit
                 yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
                 return
-            for number, (part, is_last) in enumerate(parts(cast("BinaryIO", reader), self.part_bytes), start=1):
+            for number, (part, is_last) in enumerate(text_parts(cast("BinaryIO", reader), self.part_bytes), start=1):
                 if number == 1 and not is_last and is_binary(part):
                     # All of it is left out, for the same reason.
                     yield self.item(file.name, part + reader.read(limit))
@@ -103,7 +103,7 @@ class Files(FileSource):
                 yield self.item(file.name if is_last and number == 1 else f"{file.name}#{number}", part)
 
 
-def parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
+def text_parts(stream: BinaryIO, size: int) -> Iterator[tuple[bytes, bool]]:
     """The parts of UTF-8 text, each with whether it is the last."""
     rest = b""
     while True:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from stages.collect.find import one_line
+from stages.collect.find import message_on_one_line
 from stages.collect.rows import Fields, rows_as_items
-from stages.collect.source_kinds import Name, NamedSource, Names, SourceItem
+from stages.collect.source_kinds import NamedSource, Names, SourceItem, SourceName
 from stages.runtime.hub import data_set_error
 from stages.runtime.section import NamedFile
 
@@ -22,11 +22,11 @@ class Hub(NamedSource):
     """
 
     kind: Literal["hub"]
-    repository: Annotated[Name, AfterValidator(lambda name: NamedFile(name) if Path(name).is_dir() else name)]
+    repository: Annotated[SourceName, AfterValidator(lambda name: NamedFile(name) if Path(name).is_dir() else name)]
     """e.g. `codeparrot/codeparrot-clean`, or the path of a folder laid out as one."""
-    configuration: Name | None
+    configuration: SourceName | None
     """The data set's configuration, if it has several."""
-    split: Name
+    split: SourceName
     """e.g. `train`."""
     text: Names
     """The fields that hold the text of a row: the first of these that is not blank."""
@@ -62,7 +62,7 @@ class Hub(NamedSource):
             yield from rows_as_items(self, rows, self.repository, self.text, self.fields)
         except (DatasetsError, OSError, ValueError, RuntimeError, HTTPError) as error:
             raise data_set_error(
-                f"collect.sources: data set `{self.repository}` cannot be read ({one_line(error)})",
+                f"collect.sources: data set `{self.repository}` cannot be read ({message_on_one_line(error)})",
                 error,
                 "correct its name, revision or split, or download it where there is a network "
                 "(`hf download --repo-type dataset`) and name its files as a source of kind `files`",

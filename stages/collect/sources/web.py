@@ -16,7 +16,7 @@ from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UserError
 from stages.runtime.stage_code import require_locked
 
-LIBRARIES = ("resiliparse", "fastwarc")
+WEB_LIBRARIES = ("resiliparse", "fastwarc")
 """What the text depends on: requirements.lock must pin them."""
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -32,13 +32,13 @@ class WebSource(FileSource):
     @property
     def libraries(self) -> list[str]:
         """What extracts the text. Raises UserError that says how to install it if it is not."""
-        if missing := [name for name in LIBRARIES if find_spec(name) is None]:
+        if missing := [name for name in WEB_LIBRARIES if find_spec(name) is None]:
             raise UserError(
                 f"collect.sources: web pages need {' and '.join(missing)}: `pip install -e '.[web]'`, then write the "
                 "versions of resiliparse and fastwarc that `pip list` shows into requirements.lock, as NAME==VERSION"
             )
         require_locked("resiliparse", "fastwarc")
-        return list(LIBRARIES)
+        return list(WEB_LIBRARIES)
 
 
 class Html(WebSource):

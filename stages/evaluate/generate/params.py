@@ -12,7 +12,7 @@ LanguageName: TypeAlias = Literal["python", "text"]
 HeldOutLanguage: TypeAlias = Literal["python", "text", "mixed"]
 """One language for all documents, or (`mixed`) the language that each document's name says."""
 
-Name = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[str, Field(min_length=1)]
 
 MOST_NEW_TOKENS = 1_000_000
 
@@ -47,7 +47,7 @@ class ProblemSet(Section):
     """A .jsonl or .jsonl.gz file, below a dep of the stage such as `evaluation/problems/`."""
     language: LanguageName
     """The programming language of the problems."""
-    stop: list[Name] | None
+    stop: list[NonEmptyText] | None
     """A completion is cut before the first of these strings; null takes the language's own."""
 
 
@@ -55,7 +55,7 @@ class ProblemParams(Sampling):
     """The completions of code problems, which `score` runs."""
 
     sets: list[ProblemSet]
-    """Where the problems come from; empty: none are completed."""
+    """Files of problems; empty: none are completed."""
     samples: Annotated[int, Field(ge=1)]
     """Completions of each problem; pass@k needs at least k."""
 

@@ -25,7 +25,7 @@ from stages.formats.evaluation.generation import Generation, Looks, ProblemSetRe
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.pages import filled_template
-from stages.formats.reports import SIGNIFICANT_DIGITS, releases, significant
+from stages.formats.reports import REPORTED_DIGITS, releases, significant
 from stages.formats.tokens import TokenStore
 
 SHADES = (0.5, 0.1, 0.01, 0.001)
@@ -60,12 +60,12 @@ def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
     return found, text.text[kept:]
 
 
-TEMPLATE = Path(__file__).with_name("samples.html.jinja")
+SAMPLES_TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 
 NGRAM = 4
 """Tokens of the passages whose repetition is counted."""
 
-Integers = npt.NDArray[np.int64]
+TokenCounts = npt.NDArray[np.int64]
 
 TOKENS_AT_ONCE = 2**22
 """Tokens of the store held in memory; at most 32 bytes each."""
@@ -133,7 +133,7 @@ def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[in
     return lengths
 
 
-def _scan(stored: Integers, ids: Integers, text_of: Integers, vocabulary: int, longest: Integers) -> None:
+def _scan(stored: TokenCounts, ids: TokenCounts, text_of: TokenCounts, vocabulary: int, longest: TokenCounts) -> None:
     """Raise `longest` of each text to its longest passage in these tokens of the store."""
     texts_at, stored_at = np.arange(len(ids)), np.arange(len(stored))  # where n-grams begin that both have
     texts_names, stored_names = np.zeros_like(texts_at), np.zeros_like(stored_at)  # the numbers of these n-grams
@@ -217,7 +217,7 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
     languages = {look.text.language for look in headers}
     prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
     return filled_template(
-        TEMPLATE,
+        SAMPLES_TEMPLATE,
         {"percent": "{:.0%}".format, "nats": "{:.3f}".format},
         report=report,
         shades=SHADES,
@@ -244,5 +244,5 @@ def looks_csv(looks: Iterable[Look]) -> str:
     for one in looks:
         text = one.text
         row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses)
-        writer.writerow((*row, f"{one.repeated:.{SIGNIFICANT_DIGITS}g}", one.longest_shared))
+        writer.writerow((*row, f"{one.repeated:.{REPORTED_DIGITS}g}", one.longest_shared))
     return output.getvalue()

@@ -1,4 +1,4 @@
-"""Which tasks of lm-evaluation-harness are run, and how."""
+"""The tasks of lm-evaluation-harness, and how they are run."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from stages.evaluate.harness.params import HarnessParams
-from stages.evaluate.harness.scoring import LIBRARIES, Scored
+from stages.evaluate.harness.scoring import HARNESS_LIBRARIES, Scored
 from stages.evaluate.intervals import RESAMPLES
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetrics, TaskReceipt
 from stages.formats.reports import releases, significant
@@ -36,7 +36,7 @@ def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params:
             context_length=scored.lm.max_length,
             seed=params.seed,
             bootstrap_resamples=RESAMPLES,
-            versions=releases(LIBRARIES),
+            versions=releases(HARNESS_LIBRARIES),
         ),
     )
 

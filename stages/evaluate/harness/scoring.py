@@ -28,7 +28,7 @@ from stages.runtime.errors import UnavailableError, UserError, first_line, whole
 from stages.runtime.hub import data_set_error
 from stages.runtime.stage_code import computing_sha256
 
-LIBRARIES = (*MODEL_LIBRARIES, "datasets", "lm_eval")
+HARNESS_LIBRARIES = (*MODEL_LIBRARIES, "datasets", "lm_eval")
 """The libraries that an answer depends on."""
 
 REQUESTS_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
@@ -68,7 +68,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
     manager, own = managers(params)
     lm = open_language_model(folder)
     files = (f"{path.name} {file_sha256(path)}" for path in sorted(folder.iterdir()) if path.is_file())
-    key = cache_key(lm.device.type, *files, computing_sha256(__name__), str(releases(LIBRARIES)))
+    key = cache_key(lm.device.type, *files, computing_sha256(__name__), str(releases(HARNESS_LIBRARIES)))
     results, failed = [], []
     for name in params.tasks:
         try:

@@ -264,7 +264,7 @@ def batches(windows: Iterable[Window], tokens: int, most: int) -> list[list[Wind
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """Which windows of a set are scored together."""
+    """Group the windows of a set that are scored together."""
 
     tokens: Tokens
     sizes: WindowSizes

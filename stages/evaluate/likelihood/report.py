@@ -33,7 +33,7 @@ from stages.formats.tokens import TRAIN, VALIDATION
 GZIP = 31
 """zlib's `wbits` for a gzip container with the largest window."""
 
-METRICS = ("loss", "perplexity", "bits_per_byte")
+LIKELIHOOD_METRICS = ("loss", "perplexity", "bits_per_byte")
 
 DOCUMENT_LOSSES = Path("data/document_losses.parquet")
 """One row per set, model and document, in that order. Every number of the report can be recomputed from it."""
@@ -89,15 +89,15 @@ def held_out_metrics(
 ) -> HeldOutMetrics:
     """Sum up a set's losses, with intervals over its documents."""
     columns = scores.columns
-    by_source, by_length = (parts(columns, names) for names in (scores.sources, scores.lengths))
+    by_source, by_length = (rows_by_name(columns, names) for names in (scores.sources, scores.lengths))
     return HeldOutMetrics(
         **metrics(columns),
         lost_share=lost_share,
         documents=len(columns),
         tokens=int(scores.tokens.sum()),
         bytes=int(scores.bytes.sum()),
-        bits_per_byte_per_source={name: bits_per_byte(part) for name, part in by_source.items()},
-        bits_per_byte_per_length={name: bits_per_byte(part) for name, part in by_length.items()},
+        bits_per_byte_per_source={name: bits_per_byte_of(part) for name, part in by_source.items()},
+        bits_per_byte_per_length={name: bits_per_byte_of(part) for name, part in by_length.items()},
         interval_95=Intervals(
             **intervals(columns),
             bits_per_byte_per_source={name: interval(part) for name, part in by_source.items()},
@@ -112,13 +112,13 @@ def compare(ours: Scores, theirs: Scores) -> BaselineComparison:
     """The difference in bits per byte over the same documents, with the interval of the paired differences."""
     nats, bits = ours.nats - theirs.nats, np.asarray(math.log(2) * ours.bytes, np.float64)
     return BaselineComparison(
-        bits_per_byte=bits_per_byte(theirs.columns),
+        bits_per_byte=bits_per_byte_of(theirs.columns),
         difference=significant(float(nats.sum() / bits.sum())),
         difference_interval_95=ratio_interval(nats, bits),
     )
 
 
-def parts(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
+def rows_by_name(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
     """The rows of each name, in the order of the names."""
     of_row = np.asarray(names)
     return {str(name): columns[of_row == name] for name in np.unique(of_row)}
@@ -128,7 +128,7 @@ def series(sums: Floats) -> dict[str, Floats]:
     """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
     nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
     loss = nats / tokens
-    return dict(zip(METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
+    return dict(zip(LIKELIHOOD_METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
 
 
 def metrics(columns: Floats) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def metrics(columns: Floats) -> dict[str, Any]:
     return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
 
 
-def bits_per_byte(columns: Floats) -> float:
+def bits_per_byte_of(columns: Floats) -> float:
     """Bits per byte of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value

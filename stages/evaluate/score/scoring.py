@@ -14,7 +14,7 @@ from rich.progress import track
 
 from stages.evaluate.intervals import FEW, RESAMPLES, SEED, ratio_interval
 from stages.evaluate.score.params import Limits, ScoreParams
-from stages.evaluate.score.sandbox import LEVEL, end_all, judge, require_isolation
+from stages.evaluate.score.sandbox import LEVEL, end_all, require_isolation, run_sandboxed
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.report import FEWEST, score_interval
@@ -60,7 +60,7 @@ def judged(
     require_isolation(limits)
     outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor(worker_count(), "judges") as threads:
-        judging = {threads.submit(judge, program, limits): program for program in dict.fromkeys(programs)}
+        judging = {threads.submit(run_sandboxed, program, limits): program for program in dict.fromkeys(programs)}
         try:
             for done in track(as_completed(judging), description="scoring", total=len(judging)):
                 outcomes[judging[done]] = done.result()
@@ -116,7 +116,7 @@ def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Co
             )
 
 
-def pass_at_k(samples: int, passed: int, k: int) -> float:
+def estimate_pass_at_k(samples: int, passed: int, k: int) -> float:
     """The unbiased estimate from `samples` of one problem, of which `passed` pass (equation 1).
 
     It is 1 - C(samples - passed, k) / C(samples, k), the share of all choices of k samples that hold one that passes,
@@ -129,7 +129,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> PassAtK:
     """The mean over problems, given as (samples, passed), and its interval over problems."""
-    values = np.array([pass_at_k(samples, passed, k) for samples, passed in counts])
+    values = np.array([estimate_pass_at_k(samples, passed, k) for samples, passed in counts])
     value = significant(float(values.mean()))
     ends = ratio_interval(values, np.ones(len(values)))
     if ends and value in (0, 1):  # all or none pass

@@ -16,7 +16,7 @@ Numbers = dict[str, tuple[int | None, int | None]]
 """Name of a call: its number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); None: not there."""
 
 PROCESSES: Numbers = {"fork": (57, None), "vfork": (58, None)}
-OTHERS: Numbers = {
+OTHER_ARCHITECTURES: Numbers = {
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438), "process_madvise": (440, 440)},
     **{"process_mrelease": (448, 448), "move_pages": (279, 239), "migrate_pages": (256, 238)},
@@ -40,7 +40,7 @@ KERNEL: Numbers = {
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
     **{"syslog": (103, 116), "init_module": (175, 105), "finit_module": (313, 273), "kexec_load": (246, 104)},
 }
-DENIED: Numbers = {**PROCESSES, **OTHERS, **NAMESPACES, **MOUNTS, **MEMORY, **KERNEL}
+DENIED: Numbers = {**PROCESSES, **OTHER_ARCHITECTURES, **NAMESPACES, **MOUNTS, **MEMORY, **KERNEL}
 
 NEWER = 451
 """The first number that is not known here, of Linux 6.5, on every processor. What is newer (statmount, listmount,

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, TypeAlias
 from pydantic import BaseModel
 
 from stages.formats.reports import Report, read_json, write_json, write_lines
-from stages.formats.rows import read_rows
+from stages.formats.rows import read_json_lines
 
 GENERATE_REPORT = Path("reports/generate.json")
 LOOKS = Path("data/looks.csv")
@@ -99,7 +99,7 @@ def write_completions(completions: Iterable[Completion], path: Path = COMPLETION
 
 def read_completions(path: Path = COMPLETIONS) -> list[Completion]:
     """Read the file. Raises UserError that names the first line that is not a completion."""
-    return read_rows(path, Completion, "run `dvc repro generate`")
+    return read_json_lines(path, Completion, "run `dvc repro generate`")
 
 
 class SampleCounts(BaseModel, frozen=True, extra="forbid"):

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from stages.formats.reports import first_fault, write_lines
-from stages.formats.rows import json_object, read_lines, read_rows
+from stages.formats.rows import json_object, read_json_lines, read_lines
 from stages.runtime.errors import UserError
 
 PROBLEMS = Path("data/problems.jsonl")
@@ -136,4 +136,4 @@ def _text(problems: Iterable[Problem]) -> str:
 
 def read_written_problems() -> list[Problem]:
     """Read `data/problems.jsonl`. Raises UserError if it is missing or damaged."""
-    return read_rows(PROBLEMS, Problem, "run `dvc repro generate`")
+    return read_json_lines(PROBLEMS, Problem, "run `dvc repro generate`")

@@ -27,7 +27,7 @@ COMPUTING = re.compile(
 )
 """Names of variables that can change the computation."""
 
-PRIVATE = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
+PRIVATE_VARIABLES = re.compile("DIR|PATH|FILE|HOST|ADDR|IFNAME|USER|TOKEN|SECRET|PASSWORD|KEY|CACHE")
 """Parts of the names of variables that hold paths, people or secrets."""
 
 HARMLESS = re.compile(r"[\w.,:;=+-]{1,200}")
@@ -51,7 +51,7 @@ class Session(BaseModel, frozen=True):
     cpu_flags: list[str]
     """The processor's vector instructions, sorted: avx2, avx512f, amx_bf16, neon, sve."""
     cpu_capability: str
-    """What torch's own kernels use (`torch.backends.cpu.get_cpu_capability`)."""
+    """The instruction set of torch's own kernels (`torch.backends.cpu.get_cpu_capability`)."""
     isa_limits: dict[str, str]
     """Limits on the instructions of oneDNN, MKL and torch that were set: variable -> value."""
     processes: int
@@ -102,7 +102,7 @@ class DifferingFact:
 
 def is_computing(name: str) -> bool:
     """True if a variable can change the computation."""
-    return bool(COMPUTING.fullmatch(name)) and not PRIVATE.search(name)
+    return bool(COMPUTING.fullmatch(name)) and not PRIVATE_VARIABLES.search(name)
 
 
 def limits(environment: Mapping[str, str]) -> dict[str, str]:

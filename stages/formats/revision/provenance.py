@@ -42,13 +42,13 @@ from stages.runtime.section import read_yaml
 from stages.runtime.stage_code import FOLDER
 
 CARD = "README.md"
-CURVES = "curves.png"
+CURVES_PICTURE = "curves.png"
 CARD_FOLDER = Path("data/card")
 """The folder of the project with both."""
 PROVENANCE = "provenance.json"
-SIGNATURE = "provenance.json.sig"
+SIGNATURE_FILE = "provenance.json.sig"
 
-RECORD = "record"
+RECORD_FOLDER = "record"
 RECORDED_PARAMS = "record/params.yaml"
 RECORDED_PIPELINE = "record/dvc.yaml"
 RECORDED_LOCK = "record/dvc.lock"
@@ -61,7 +61,7 @@ SOURCE_ARCHIVE = "record/source.tar.gz"
 WRITTEN_BY_PUBLISH = frozenset({EXECUTION, SPEED, INPUTS, SOURCE_ARCHIVE})
 """Files of the record that are no copies of files at those paths of the project."""
 
-NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE})
+NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE_FILE})
 """Files that the provenance does not hash: itself, and files that are made from it."""
 
 SHIPPED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
@@ -82,7 +82,7 @@ def revision_name(sha256: Mapping[str, str]) -> str:
 
 def is_observed(path: str) -> bool:
     """Whether a file of a revision says how it was made or published, so that another publication may differ in it."""
-    return path in NOT_INDEXED or path.startswith(f"{RECORD}/")
+    return path in NOT_INDEXED or path.startswith(f"{RECORD_FOLDER}/")
 
 
 def is_shipped(path: str) -> bool:
@@ -96,7 +96,7 @@ def revision_path(file: Path | str) -> str:
     Files of the model and the card are at its top, all others in its record, by their path in the project.
     """
     path = Path(file)
-    return path.name if path.parent in (MODEL, CARD_FOLDER) else f"{RECORD}/{path.as_posix()}"
+    return path.name if path.parent in (MODEL, CARD_FOLDER) else f"{RECORD_FOLDER}/{path.as_posix()}"
 
 
 def project_path(path: str) -> str | None:
@@ -104,12 +104,12 @@ def project_path(path: str) -> str | None:
 
     The inverse of `revision_path`.
     """
-    if path in (CARD, CURVES):
+    if path in (CARD, CURVES_PICTURE):
         return f"{CARD_FOLDER}/{path}"
     if is_shipped(path):
         return f"{MODEL}/{path}"
-    is_copy = path.startswith(f"{RECORD}/") and path not in WRITTEN_BY_PUBLISH
-    return path.removeprefix(f"{RECORD}/") if is_copy else None
+    is_copy = path.startswith(f"{RECORD_FOLDER}/") and path not in WRITTEN_BY_PUBLISH
+    return path.removeprefix(f"{RECORD_FOLDER}/") if is_copy else None
 
 
 EVALUATION = revision_path(EVALUATE_REPORT)
@@ -141,7 +141,7 @@ def publication_receipt(folder: str, name: str) -> Path:
 
 
 class GitState(BaseModel, frozen=True):
-    """What git said of the project when the revision was published. Facts; nothing depends on them."""
+    """Git's facts about the project at the time of publication. Nothing depends on them."""
 
     commit: str
     dirty: bool
@@ -178,7 +178,7 @@ class InputListing(Report, extra="ignore"):
 
 
 class Receipt(Report):
-    """The receipt of a publication, what the last run of publish did: publish writes it, people and flows read it.
+    """What the last run of `publish` did: publish writes it, people and flows read it.
 
     It is in the folder of the published model, so that deleting `published/` deletes the receipt too, and DVC notices.
     """
@@ -211,7 +211,7 @@ class Receipt(Report):
 
 
 LockEntry: TypeAlias = dict[str, Any]
-"""What dvc.lock says of a stage: cmd, deps, params, outs."""
+"""The entry of a stage in dvc.lock: cmd, deps, params, outs."""
 
 Stages: TypeAlias = dict[str, LockEntry]
 

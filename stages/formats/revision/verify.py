@@ -21,8 +21,8 @@ from typing import Literal
 from stages.formats.revision.provenance import (
     NOT_INDEXED,
     PROVENANCE,
-    RECORD,
-    SIGNATURE,
+    RECORD_FOLDER,
+    SIGNATURE_FILE,
     Provenance,
     is_outside,
     project_path,
@@ -78,7 +78,7 @@ def may_hold(path: str) -> bool:
 
     Code and pickles it cannot hold, since loading the model would run them.
     """
-    return not is_outside(path) and (path.startswith(f"{RECORD}/") or project_path(path) is not None)
+    return not is_outside(path) and (path.startswith(f"{RECORD_FOLDER}/") or project_path(path) is not None)
 
 
 def links_in(folder: Path) -> Iterator[str]:
@@ -136,14 +136,14 @@ def sign(index: Path, key: Path) -> Path:
         copy = Path(temporary, PROVENANCE)
         copy.write_bytes(index.read_bytes())
         done = ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, str(copy))
-        made = copy.with_name(SIGNATURE)
+        made = copy.with_name(SIGNATURE_FILE)
         if done.returncode or not made.is_file():
             said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
             raise UserError(
                 f"{SIGNING_KEY}: {key} cannot sign ({said[-1]}); make a key with `ssh-keygen -t ed25519`; add "
                 "an encrypted one to ssh-agent (`ssh-add`), and name its public file"
             )
-        signature = index.with_name(SIGNATURE)
+        signature = index.with_name(SIGNATURE_FILE)
         if not signature.is_file() or signature.read_bytes() != made.read_bytes():
             atomic_write(signature, made.read_bytes())
     return signature
@@ -157,7 +157,7 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     UserError if the file cannot be read, or a key is named and ssh-keygen is missing.
     """
     key = trusted_key(key)
-    signature, content = folder / SIGNATURE, folder / PROVENANCE
+    signature, content = folder / SIGNATURE_FILE, folder / PROVENANCE
     if key is not None and not key.is_file():
         raise UserError(f"{key}: no such file; name a public key, e.g. key.pub")
     if not signature.is_file() or not content.is_file():
@@ -167,7 +167,9 @@ def verify_signature(folder: Path, key: Path | None = None) -> SignatureCheck:
     common = ("-n", NAMESPACE, "-s", str(signature))
     intact = ssh_keygen("check-novalidate", *common, reads=content)
     if intact.returncode or not ARMOR.fullmatch(signature.read_bytes()):
-        return SignatureCheck("invalid", f"{NOT_VALID}{PROVENANCE} is not what was signed, or {SIGNATURE} is damaged")
+        return SignatureCheck(
+            "invalid", f"{NOT_VALID}{PROVENANCE} is not what was signed, or {SIGNATURE_FILE} is damaged"
+        )
     fingerprint = intact.stdout.split()[-1]  # Good "parrotflow" signature with ED25519 key SHA256:...
     if key is None:
         said = f"signature not checked: made with the key {fingerprint}; name the publisher's public key with --key"

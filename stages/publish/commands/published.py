@@ -46,10 +46,10 @@ def folder_of_revisions(given: Path | None) -> Path:
 def names_in(folder: Path) -> list[str]:
     """The revisions in a folder, the best first."""
     names = [path.name for path in (folder / REVISIONS).glob("[!.]*") if path.is_dir()]
-    return sorted(names, key=lambda name: (bits_per_byte(folder / REVISIONS / name), name))
+    return sorted(names, key=lambda name: (published_bits_per_byte(folder / REVISIONS / name), name))
 
 
-def bits_per_byte(revision: Path) -> float:
+def published_bits_per_byte(revision: Path) -> float:
     """Bits per byte of the held-out split; infinite if the revision has no evaluation."""
     evaluation = Evaluation.find(revision / EVALUATION)
     return evaluation.bits_per_byte if evaluation else math.inf
@@ -84,7 +84,9 @@ def list_revisions(*, folder: Path | None = None) -> None:
         index = Provenance.find(revision / PROVENANCE)
         size = sum(path.stat().st_size for path in revision.rglob("*") if path.is_file())
         commit = f"{index.git.commit[:12]}{' dirty' if index.git.dirty else ''}" if index and index.git else ""
-        table.add_row("*" if name == main else "", name, f"{bits_per_byte(revision):g}", decimal(size), commit)
+        table.add_row(
+            "*" if name == main else "", name, f"{published_bits_per_byte(revision):g}", decimal(size), commit
+        )
     Console(width=100).print(table)
 
 

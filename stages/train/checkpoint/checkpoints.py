@@ -197,7 +197,7 @@ class Checkpoints:
         self.mirror.push([*sorted(done for done in exported if done < path and done.is_dir()), path])
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step is."""
+        """The folder of the checkpoint of a step."""
         return self.folder / f"step-{step:08d}"
 
     def _all(self) -> list[Path]:

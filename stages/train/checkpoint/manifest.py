@@ -1,4 +1,4 @@
-"""What a checkpoint is: its manifest says which step it is of, how it came about, and the sha256 of each file."""
+"""The manifest of a checkpoint: its step, the sessions that led to it, and the sha256 of each file."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write, file_sha256
 
 CHECKPOINT_MANIFEST = "manifest.json"
-METADATA = ".metadata"
-SHARDS = ".distcp"
+DCP_METADATA = ".metadata"
+SHARD_SUFFIX = ".distcp"
 """How the names of the files end that hold the state."""
 
-EMPTY = hashlib.sha256().hexdigest()
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
 IDENTITY = "identity.json"
 """In the folder of a run's checkpoints: what they belong to."""
 
@@ -86,7 +86,7 @@ def fault(checkpoint: Path) -> str:
         manifest = read_manifest(checkpoint)
     except (OSError, ValidationError):
         return f"it has no complete {CHECKPOINT_MANIFEST}"
-    for name in sorted({METADATA, *manifest.sha256}):
+    for name in sorted({DCP_METADATA, *manifest.sha256}):
         file = checkpoint / name
         if not file.is_file() or file_sha256(file) != manifest.sha256.get(name):
             return f"{name} is missing or damaged"
@@ -98,7 +98,7 @@ def content_sha256(sha256: Mapping[str, str]) -> str:
 
     Processes whose state the main one saves, as in data parallel training, leave empty files, which do not count.
     """
-    shards = [sha256[name] for name in sorted(sha256) if name.endswith(SHARDS) and sha256[name] != EMPTY]
+    shards = [sha256[name] for name in sorted(sha256) if name.endswith(SHARD_SUFFIX) and sha256[name] != EMPTY_SHA256]
     return hashlib.sha256("".join(shards).encode()).hexdigest()
 
 

@@ -36,7 +36,7 @@ from stages.train.optim.optimizers import Optimizers
 from stages.train.parallel import on_main
 from stages.train.params import TrainParams
 
-LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
+TRAIN_LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 
 
 def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def identity(params: TrainParams, stores: list[TokenStore]) -> dict[str, Any]:
         "train": params.model_dump(mode="json", exclude={"export_steps"}),
         "data": {store.folder.as_posix(): file_sha256(store.folder / "manifest.json") for store in stores},
         "vocabulary": vocabulary_sha256(),
-        "library": {name: pins[name][1] for name in LIBRARIES},
+        "library": {name: pins[name][1] for name in TRAIN_LIBRARIES},
         "code": computing_sha256("stages.train"),
     }
 
@@ -127,7 +127,7 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> str:
     if newest is None:
         return ""
     last = max(newest.parent.glob("step-*"), default=None)
-    reason = f"this is another run than {newest.parent} ({'; '.join(changes_since(newest, values))})"
+    reason = f"this is another run than {newest.parent} ({'; '.join(identity_changes(newest, values))})"
     if last is not None:
         with suppress(UserError):
             check_start(last, sys.maxsize)
@@ -135,7 +135,7 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> str:
     return reason
 
 
-def changes_since(recorded: Path, values: dict[str, Any]) -> list[str]:
+def identity_changes(recorded: Path, values: dict[str, Any]) -> list[str]:
     """The differences from the identity in a file, a line each."""
     try:
         before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))

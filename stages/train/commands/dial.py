@@ -28,7 +28,7 @@ from stages.runtime.stage import run_stage
 from stages.train.commands.forecast import duration, is_made_of, scaled, vocabulary
 from stages.train.data.order import open_order
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
-from stages.train.hardware import CPU_TOKENS, given_micro_batch_size, resolve_precision
+from stages.train.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_batch_size, resolve_precision
 from stages.train.model.attention import UNMASKED
 from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.model.loss import CausalLoss
@@ -42,7 +42,7 @@ HELPFUL_EPOCHS = 2.1
 MEASURED_VOCABULARY, MEASURED_LENGTH = 4096, 256
 """The vocabulary and the row length of the runs behind the law."""
 
-SECONDS = 2.0
+TIMING_SECONDS = 2.0
 """How long to time training steps, after one warm-up step."""
 
 
@@ -171,7 +171,7 @@ def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchCo
     """The speed of a few steps on one device, without the compiler; several processes are taken to scale."""
     params = resolve_precision(params, config.device_type)
     rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
-    micro_batch_size = rows or CPU_TOKENS // params.sequence_length or 1
+    micro_batch_size = rows or CPU_MICRO_BATCH_TOKENS // params.sequence_length or 1
     seconds = step_seconds(params, vocabulary, micro_batch_size, torch.device(config.device_type))
     flops = flops_per_token(model_without_weights(params, vocabulary), params.sequence_length)
     return flops * params.global_batch_size * params.sequence_length / seconds * config.processes
@@ -201,7 +201,7 @@ def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: in
 
     step()
     times = [step()]
-    while sum(times) < SECONDS:
+    while sum(times) < TIMING_SECONDS:
         times.append(step())
     return median(times)
 

@@ -30,7 +30,7 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.preflight import recorded_stages
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
-from stages.train.data.order import describe, open_order
+from stages.train.data.order import describe_order, open_order
 from stages.train.hardware import resolve_precision, should_compile
 from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
 from stages.train.monitoring.params import MonitoringParams
@@ -165,7 +165,7 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
         yield "mixture: not known before the tokens are made"
         return
     store = TokenStore(TOKENS / TRAIN)
-    yield from describe(open_order(store, params), store)
+    yield from describe_order(open_order(store, params), store)
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

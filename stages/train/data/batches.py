@@ -51,7 +51,7 @@ class PackingIndex:
         return [Span(start, length) for start, length in pairs]
 
 
-def pack(store: TokenStore, sequence_length: int) -> PackingIndex:
+def pack_rows(store: TokenStore, sequence_length: int) -> PackingIndex:
     """The rows of a whole store: one segment each."""
     offsets = np.arange(store.manifest.tokens // sequence_length + 1, dtype=np.int64)
     return PackingIndex(offsets[:-1] * sequence_length, np.full_like(offsets[1:], sequence_length), offsets)
@@ -75,7 +75,7 @@ def pack_documents(starts: Integers, lengths: Integers, sequence_length: int) ->
     )
 
 
-def joined(indexes: list[PackingIndex]) -> PackingIndex:
+def joined_indexes(indexes: list[PackingIndex]) -> PackingIndex:
     """Join indexes into one, in their order."""
     shifts = np.cumulative_sum([len(index.starts) for index in indexes], include_initial=True)
     offsets = [index.offsets[1:] + shift for index, shift in zip(indexes, shifts[:-1], strict=True)]
@@ -146,7 +146,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProcessShare:
-    """Which contiguous part of each global batch a process takes, and in pieces of how many sequences."""
+    """The contiguous part of each global batch that a process takes, and the number of sequences in a piece."""
 
     process: int
     processes: int

@@ -28,7 +28,7 @@ from pydantic import Field, field_validator, model_validator
 
 from stages.runtime.section import Section
 
-OTHERS = "*"
+OTHER_SOURCES = "*"
 """All sources without a weight of their own, taken as one."""
 
 SourceWeights: TypeAlias = dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
@@ -63,7 +63,7 @@ class Phase(Section):
 
 
 class Mixture(Section):
-    """Which share of the tokens each source gives."""
+    """The share of the tokens that each source gives."""
 
     weights: SourceWeights
     """Source -> weight; only their ratios count. 0, or no weight: no document of that source is trained on."""
@@ -76,10 +76,11 @@ class Mixture(Section):
     def _named_everywhere(self) -> Self:
         named = {source for weights in self.all_weights for source in weights}
         for number, weights in enumerate(self.all_weights):
-            if OTHERS in weights and (missing := sorted(named - set(weights))):
+            if OTHER_SOURCES in weights and (missing := sorted(named - set(weights))):
                 where = f"phases.{number - 1}.weights" if number else "weights"
                 raise ValueError(
-                    f"{where} has `{OTHERS}`, the sources without a weight of their own, and none for `{missing[0]}`, "
+                    f"{where} has `{OTHER_SOURCES}`, the sources without a weight of their own, and none for "
+                    f"`{missing[0]}`, "
                     "which has one elsewhere: give it one there too (0 leaves it out)"
                 )
         return self
@@ -97,7 +98,7 @@ class Mixture(Section):
     @property
     def named(self) -> set[str]:
         """The sources with a weight of their own, 0 included."""
-        return {source for weights in self.all_weights for source in weights} - {OTHERS}
+        return {source for weights in self.all_weights for source in weights} - {OTHER_SOURCES}
 
     def starts(self, max_steps: int) -> list[int]:
         """The first step, from 0, of the weights of the start and of each phase."""

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.data.batches import Integers, PackingIndex, joined, pack, pack_documents
-from stages.train.data.mixture import OTHERS, Draws, Mixture, Ratios, whole_numbers
+from stages.train.data.batches import Integers, PackingIndex, joined_indexes, pack_documents, pack_rows
+from stages.train.data.mixture import OTHER_SOURCES, Draws, Mixture, Ratios, whole_numbers
 from stages.train.params import TrainParams
 
 
@@ -67,7 +67,7 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class MixedOrder:
-    """Which row each draw of a run is, under a mixture."""
+    """The row that each draw of a run reads, under a mixture."""
 
     seed: int
     sources: tuple[SourceRows, ...]
@@ -115,7 +115,7 @@ class RowOrder:
 def open_order(store: TokenStore, params: OrderParams) -> RowOrder:
     """The order of a run over a store. Raises UserError if the store lacks a source of the mixture."""
     if (mixture := params.mixture) is None:
-        return RowOrder(params, pack(store, params.sequence_length), None)
+        return RowOrder(params, pack_rows(store, params.sequence_length), None)
     index, sources = pack_sources(store, params.sequence_length, mixture)
     check_sources(store, sources, params.sequence_length)
     weights = [[asked.get(source.name, 0) for source in sources] for asked in mixture.all_weights]
@@ -140,14 +140,14 @@ def pack_sources(
     names, numbers = document_sources(store)
     indexes, sources, first_row = [], [], 0
     for name in mixture.sources:
-        is_own = [known == name or (name == OTHERS and known not in mixture.named) for known in names]
+        is_own = [known == name or (name == OTHER_SOURCES and known not in mixture.named) for known in names]
         own = np.array(is_own, dtype=np.bool_)[numbers]
         lengths = store.document_lengths[own]
         index = pack_documents(store.document_starts[own], lengths, sequence_length)
         sources.append(SourceRows(name, int(own.sum()), int(lengths.sum()), first_row, index.rows))
         indexes.append(index)
         first_row += index.rows
-    return joined(indexes), tuple(sources)
+    return joined_indexes(indexes), tuple(sources)
 
 
 def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_length: int) -> None:
@@ -165,7 +165,7 @@ def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_l
         tokens = np.bincount(numbers, weights=store.document_lengths, minlength=len(names))
         known = ", ".join(f"{names[place]} ({int(tokens[place]):,} tokens)" for place in np.argsort(-tokens)[:12])
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        lacking = "no other sources" if source.name == OTHERS else f"no source `{source.name}`"
+        lacking = "no other sources" if source.name == OTHER_SOURCES else f"no source `{source.name}`"
         raise UserError(
             f"params.yaml: train.mixture: {store.folder} has {lacking}. It has {known}{more}. Correct the name or "
             "remove it; what clean.split holds out is not trained on"
@@ -200,7 +200,7 @@ def shares(order: RowOrder) -> dict[str, SourceShare]:
     }
 
 
-def describe(order: RowOrder, store: TokenStore) -> Iterator[str]:
+def describe_order(order: RowOrder, store: TokenStore) -> Iterator[str]:
     """Yield a line for each source of a mixture, and one for the documents left out; nothing without a mixture."""
     if (mixed := order.mixed) is None:
         return

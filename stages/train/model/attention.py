@@ -71,7 +71,7 @@ def _logits(model: PreTrainedModel, rows: Tensor, **inputs: Tensor) -> Tensor:
     except Exception as error:  # Each architecture fails in a way of its own.
         raise UserError(
             f"params.yaml: train.model: `{model.config.model_type}` with these fields cannot compute the logits of a "
-            f"row of tokens: {one_line(error)}"
+            f"row of tokens: {describe_error(error)}"
         ) from None
     finally:
         model.train(training)
@@ -118,6 +118,6 @@ def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
         )
 
 
-def one_line(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error's type and message in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

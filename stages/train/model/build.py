@@ -34,9 +34,9 @@ from stages.runtime.hub import HUB_COMMIT, model_folder, require_weights
 from stages.train.model.attention import (
     check_causal,
     check_documents_kept_apart,
+    describe_error,
     head_size,
     leave_out_mask,
-    one_line,
 )
 from stages.train.model.loss import CausalLoss, check_router_fields
 from stages.train.params import TrainParams
@@ -71,7 +71,7 @@ def from_source(start_from: str, kind: Any, **options: Any) -> Any:
         return kind.from_pretrained(folder, trust_remote_code=False, **options)
     except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
         raise UserError(
-            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {one_line(error)}"
+            f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {describe_error(error)}"
         ) from None
 
 
@@ -99,7 +99,7 @@ def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
     except UserError:
         raise
     except Exception as error:  # Each architecture refuses in a way of its own.
-        raise UserError(f"params.yaml: train.model: {one_line(error)}") from None
+        raise UserError(f"params.yaml: train.model: {describe_error(error)}") from None
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
@@ -137,7 +137,7 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
             )
     except Exception as error:  # Each architecture refuses in a way of its own.
         raise UserError(
-            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {one_line(error)}"
+            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {describe_error(error)}"
         ) from None
     return model
 
@@ -196,7 +196,7 @@ def _resize(model: PreTrainedModel, rows: int) -> None:
     except AttributeError as error:
         raise UserError(
             f"params.yaml: train.model: the vocabulary of `{model.config.model_type}` cannot be resized in "
-            f"transformers: {one_line(error)}"
+            f"transformers: {describe_error(error)}"
         ) from None
 
 
@@ -300,8 +300,8 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
         if isinstance(error, SafetensorError) and "No space left" in str(error):
             raise OSError(errno.ENOSPC, str(error), str(folder)) from error
         raise UserError(
-            f"train: transformers cannot save the trained model: {one_line(error)}; the checkpoints are kept, so the "
-            "same command continues at this step once the cause is removed"
+            f"train: transformers cannot save the trained model: {describe_error(error)}; the checkpoints are kept, so "
+            "the same command continues at this step once the cause is removed"
         ) from None
     mode = (folder / "config.json").stat().st_mode
     for weights in folder.glob("*.safetensors"):

@@ -10,21 +10,21 @@ from pydantic import Field
 
 from stages.runtime.section import Section
 
-Positive = Annotated[int, Field(ge=1)]
+PositiveInteger = Annotated[int, Field(ge=1)]
 
 
 class MonitoringParams(Section):
     """HOW a training is followed and saved: the weights do not depend on it."""
 
-    log_every_steps: Positive
+    log_every_steps: PositiveInteger
     """Steps between two points of the training curves."""
-    evaluate_every_steps: Positive
+    evaluate_every_steps: PositiveInteger
     """Steps between two evaluations on held-out sequences."""
-    checkpoint_every_steps: Positive
+    checkpoint_every_steps: PositiveInteger
     """Steps between two checkpoints; a crash loses at most that many."""
-    checkpoints_kept: Positive
+    checkpoints_kept: PositiveInteger
     """How many of the newest checkpoints are kept."""
-    milestone_every_steps: Positive | None
+    milestone_every_steps: PositiveInteger | None
     """Steps between two checkpoints that are never deleted; null: only the newest are kept."""
     trackers: list[Literal["wandb", "tensorboard", "trackio", "mlflow"]]
     """Services that show the run, besides reports/curves."""

@@ -26,7 +26,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
-from stages.train.data.batches import Integers, pack, read_rows
+from stages.train.data.batches import Integers, pack_rows, read_rows
 from stages.train.data.order import epoch_order
 from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.params import MonitoringParams
@@ -60,7 +60,7 @@ class Validation:
         self.store = store
         self.model = model
         self.sequence_length = params.sequence_length
-        self.index = pack(store, params.sequence_length)
+        self.index = pack_rows(store, params.sequence_length)
         drawn = epoch_order(params.seed, 0, self.index.rows)[: params.evaluation_sequences]
         self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
 

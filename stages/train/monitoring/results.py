@@ -26,7 +26,7 @@ from stages.formats.model_folder import (
     TRAINING_RUN,
     weights_sha256,
 )
-from stages.formats.reports import CURVES, read_json, write_json
+from stages.formats.reports import CURVES_FOLDER, read_json, write_json
 from stages.formats.revision.execution import (
     TRAIN_REPORT,
     TRAIN_SPEED,
@@ -77,7 +77,7 @@ class TrainingReport(BaseModel):
     """Under a mixture, what each source gave."""
 
 
-def write_results(
+def write_train_results(
     trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult, checkpoints: Checkpoints
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
@@ -94,7 +94,7 @@ def write_results(
     for path in exported:
         if problem := fault(path):
             raise UserError(f"train: {path}, of train.export_steps, is damaged: {problem}; delete it and run again")
-    with atomic_folder(CURVES) as folder:
+    with atomic_folder(CURVES_FOLDER) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
         save_model(plain_model(trainer.eager, trained, trainer.store.manifest), folder)

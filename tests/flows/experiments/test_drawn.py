@@ -8,7 +8,7 @@ import pytest
 
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import results_folder
-from flows.experiments.runs import RECORD, append_run, recorded_runs
+from flows.experiments.runs import RUNS_FILE, append_run, recorded_runs
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.experiments.some_runs import finished
@@ -30,7 +30,7 @@ def record(loss_of: Any) -> None:
     for cell in cells_of("toy", experiment):
         if cell.levels["width"] == newest:
             run = finished(cell, loss_of(cell.overrides["model.width"]))
-            append_run(results_folder("toy") / RECORD, run)
+            append_run(results_folder("toy") / RUNS_FILE, run)
 
 
 def test_without_optuna_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_recorded_levels_stay_if_optuna_draws_others(monkeypatch: pytest.MonkeyP
     drawn(space=space, **axis)
     for _ in range(6 if axis["by"] == "tpe" else 1):
         record(lambda width: width)
-    before = {run.cell for run in recorded_runs(results_folder("toy") / RECORD)}
+    before = {run.cell for run in recorded_runs(results_folder("toy") / RUNS_FILE)}
 
     sampler = optuna.samplers.RandomSampler
     monkeypatch.setattr(optuna.samplers, "RandomSampler", lambda seed: sampler(seed=seed + 99))
@@ -92,7 +92,7 @@ def test_a_failed_level_counts_and_the_next_one_is_drawn() -> None:
     drawn(**axis)
     for cell in cells_of("toy", read_experiment("toy")):
         failed = finished(cell).model_copy(update={"state": "failed", "reports": {}})
-        append_run(results_folder("toy") / RECORD, failed)
+        append_run(results_folder("toy") / RUNS_FILE, failed)
 
     assert len(drawn(**axis)) == 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.colors import to_rgb
 
-from flows.experiments.forms import COLUMN_INCHES, LOOKS, _looks, write_figure
+from flows.experiments.forms import COLUMN_INCHES, LINE_STYLES, _looks, write_figure
 from flows.experiments.results import fit_of
 from stages.formats.curves import Points
 from tests.flows.experiments.some_runs import some_data
@@ -113,10 +113,12 @@ def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(
 
 
 def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colours_by_line_and_marker() -> None:
-    greys = [0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LOOKS)]
-    many = list(islice(_looks(), 7 * len(LOOKS)))
+    greys = [
+        0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LINE_STYLES)
+    ]
+    many = list(islice(_looks(), 7 * len(LINE_STYLES)))
 
-    assert len({look[1] for look in LOOKS}) == len({look[2] for look in LOOKS}) == len(LOOKS)
-    assert len({round(grey, 2) for grey in greys}) == len(LOOKS)
-    assert tuple(many[: len(LOOKS)]) == LOOKS
+    assert len({look[1] for look in LINE_STYLES}) == len({look[2] for look in LINE_STYLES}) == len(LINE_STYLES)
+    assert len({round(grey, 2) for grey in greys}) == len(LINE_STYLES)
+    assert tuple(many[: len(LINE_STYLES)]) == LINE_STYLES
     assert len({(colour, line) for colour, line, _ in many}) == len({(colour, m) for colour, _, m in many}) == len(many)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from dvc.utils.hydra import apply_overrides
 
-from flows.project.compose import composed_text, composed_with_dial, difference, groups, option, value_of
+from flows.project.compose import composed_text, composed_with_dial, difference, option, preset_groups, value_of
 from flows.project.edit import apply, edited, open_yaml
 from stages.card.params import describes_another_corpus
 from stages.runtime.errors import UserError
@@ -32,13 +32,15 @@ def composed(tmp_path: Path, *words: str, base: Path | None = ROOT / "params.yam
 
 
 @pytest.mark.parametrize(
-    "word", [f"{group}={choice}" for group, choices in groups(ROOT / "conf").items() for choice in choices]
+    "word", [f"{group}={choice}" for group, choices in preset_groups(ROOT / "conf").items() for choice in choices]
 )
 def test_every_preset_gives_parameters_that_all_stages_take(tmp_path: Path, word: str) -> None:
     assert composed(tmp_path, word)
 
 
-@pytest.mark.parametrize("corpus", [choice for choice in groups(ROOT / "conf")["corpus"] if choice != "embedded"])
+@pytest.mark.parametrize(
+    "corpus", [choice for choice in preset_groups(ROOT / "conf")["corpus"] if choice != "embedded"]
+)
 def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_back(
     tmp_path: Path, corpus: str
 ) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from flows import cli
 from flows.project import doctor
-from flows.run.locks import LOCK
+from flows.run.locks import RUN_LOCK
 from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +17,7 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_projects_own_environment_has_no_fault() -> None:
-    faults = [finding for finding in doctor.examine() if finding.level == "fault"]
+    faults = [finding for finding in doctor.examine_machine() if finding.level == "fault"]
 
     assert faults == []
 
@@ -27,7 +27,7 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
 
-    findings = list(doctor.examine())
+    findings = list(doctor.examine_machine())
 
     assert {finding.what for finding in findings if finding.level == "fault"} >= {"git", "DVC", "variables"}
     assert all(finding.remedy for finding in findings if finding.level != "ok")
@@ -36,7 +36,7 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
 def test_a_repository_that_git_refuses_to_read_is_named_in_gits_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
 
-    found = doctor.git()
+    found = doctor.git_finding()
 
     assert "dubious ownership" in found.found
     assert "safe.directory" in found.remedy
@@ -83,8 +83,8 @@ def test_a_variable_that_is_set_is_shown_with_its_meaning_and_a_misspelt_one_wit
 
 def test_the_cache_is_not_read_while_a_run_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    LOCK.parent.mkdir()
-    with LOCK.open("w") as file:
+    RUN_LOCK.parent.mkdir()
+    with RUN_LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
         with pytest.raises(UserError, match="is using this folder"):

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flows.reproduce.compare import Difference, first_difference
+from flows.reproduce.compare import FileDifference, first_difference
 from stages.runtime.atomic import file_sha256
 
 
-def compared(recorded: Path, found: Path) -> Difference | None:
+def compared(recorded: Path, found: Path) -> FileDifference | None:
     return first_difference(recorded, found, file_sha256(recorded))
 
 
-def difference(tmp_path: Path, name: str, recorded: str, found: str) -> Difference | None:
+def difference(tmp_path: Path, name: str, recorded: str, found: str) -> FileDifference | None:
     for folder, text in (("recorded", recorded), ("found", found)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text, encoding="utf-8")
@@ -25,7 +25,7 @@ def difference(tmp_path: Path, name: str, recorded: str, found: str) -> Differen
 def test_json_by_the_dotted_key(tmp_path: Path) -> None:
     recorded, found = {"a": 1, "b": {"c": [1, 2], "d": 3}}, {"a": 1, "b": {"c": [1, 5], "d": 4}}
 
-    assert difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found)) == Difference(
+    assert difference(tmp_path, "x.json", json.dumps(recorded), json.dumps(found)) == FileDifference(
         "b.c[1]", "2", "5", "2 values differ"
     )
 
@@ -63,19 +63,19 @@ def test_cells_of_a_table_too_but_another_step_is_no_rounding(tmp_path: Path, ro
 
 
 def test_json_of_the_same_values_in_other_bytes_is_a_difference_too(tmp_path: Path) -> None:
-    assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == Difference("", "8 bytes", "9 bytes, others")
+    assert difference(tmp_path, "x.json", '{"a": 1}', '{"a":  1}') == FileDifference("", "8 bytes", "9 bytes, others")
 
 
 def test_a_curve_by_its_first_step(tmp_path: Path) -> None:
     head = "step\tloss\n"
 
     assert difference(tmp_path, "x.tsv", head + "1\t5.0\n2\t4.0\n3\t3.0\n", head + "1\t5.0\n2\t4.1\n3\t3.1\n") == (
-        Difference("step 2.loss", "4.0", "4.1", "2 values differ")
+        FileDifference("step 2.loss", "4.0", "4.1", "2 values differ")
     )
 
 
 def test_a_table_that_ends_early(tmp_path: Path) -> None:
-    assert difference(tmp_path, "x.csv", "step,loss\n1,5\n2,4\n", "step,loss\n1,5\n") == Difference(
+    assert difference(tmp_path, "x.csv", "step,loss\n1,5\n2,4\n", "step,loss\n1,5\n") == FileDifference(
         "step 2", "{'step': 2.0, 'loss': 4.0}", "None"
     )
 
@@ -88,7 +88,9 @@ def test_weights_by_tensor_with_their_number_and_the_largest_difference(tmp_path
     changed[1, 0] = 0.5
     save_file(tensors | {"b": changed}, second)
 
-    assert compared(first, second) == Difference("b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5")
+    assert compared(first, second) == FileDifference(
+        "b", "0 at [2]", "0.5 at [2]", "1 of 3 tensors differ, by at most 0.5"
+    )
 
 
 def test_a_number_and_no_number_are_infinitely_far_apart(tmp_path: Path) -> None:
@@ -96,13 +98,15 @@ def test_a_number_and_no_number_are_infinitely_far_apart(tmp_path: Path) -> None
     save_file({"a": np.array([1.0, np.nan, 2.0], np.float32), "b": np.array([np.nan], np.float32)}, first)
     save_file({"a": np.array([1.5, np.nan, np.nan], np.float32), "b": np.array([np.nan], np.float32)}, second)
 
-    assert compared(first, second) == Difference("a", "2 at [2]", "nan at [2]", "1 of 2 tensors differ, by at most inf")
+    assert compared(first, second) == FileDifference(
+        "a", "2 at [2]", "nan at [2]", "1 of 2 tensors differ, by at most inf"
+    )
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.tsv", "x.txt"])
 def test_equal_bytes_do_not_differ_and_a_missing_file_does(tmp_path: Path, name: str) -> None:
     assert difference(tmp_path, name, "{}", "{}") is None
-    assert compared(tmp_path / "recorded" / name, tmp_path / name) == Difference("", "a file", "no file")
+    assert compared(tmp_path / "recorded" / name, tmp_path / name) == FileDifference("", "a file", "no file")
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.tsv", "a.safetensors", "a.txt"])

@@ -9,8 +9,8 @@ import pytest
 from dvc.repo import Repo
 
 from flows.reproduce.checkout import configure_dvc, pull
-from flows.reproduce.commands import MARK, only_reproduction_in, require_consent
-from flows.reproduce.compare import ComparedStage, Difference
+from flows.reproduce.commands import REPRODUCTION_MARK, only_reproduction_in, require_consent
+from flows.reproduce.compare import ComparedStage, FileDifference
 from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import ReproductionVerdict, compare_evaluations, compare_set, pairs
@@ -54,7 +54,7 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
         pass
     for _ in range(2):
         with only_reproduction_in(tmp_path / "new"):
-            assert (tmp_path / "new" / MARK).exists()
+            assert (tmp_path / "new" / REPRODUCTION_MARK).exists()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mi
 def test_only_rounding_excuses_another_number_of_the_same_weights(
     file: str, weight: Literal["rounding", "content", "hash"], same_inputs: bool, contradicts: bool
 ) -> None:
-    difference = Difference("acc", "0.9", "0.5", weight=weight, file=file)
+    difference = FileDifference("acc", "0.9", "0.5", weight=weight, file=file)
 
     assert ComparedStage("harness", "different", [], [difference], same_inputs).contradicts(difference) == contradicts
 

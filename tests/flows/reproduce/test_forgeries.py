@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.reproduction import reproduce
+from flows.reproduce.reproduction import run_reproduction
 from flows.reproduce.revision import read_revision
-from flows.reproduce.verdict import judge
+from flows.reproduce.verdict import verdict_of
 from stages.formats.revision.provenance import (
     CARD,
-    CURVES,
+    CURVES_PICTURE,
     EVALUATION,
     EXECUTION,
 )
@@ -69,7 +69,7 @@ def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UserError, match=r"is damaged: modeling_evil\.py: is not a file"):
-        reproduce(ReproduceOptions("main", segment="3-6"))
+        run_reproduction(ReproduceOptions("main", segment="3-6"))
     assert not Path(".parrotflow").exists()
 
 
@@ -79,14 +79,14 @@ def evaluation_and_card(forger: Forger) -> None:
 
 
 def picture(forger: Forger) -> None:
-    content = (forger.folder / CURVES).read_bytes()
-    (forger.folder / CURVES).write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
+    content = (forger.folder / CURVES_PICTURE).read_bytes()
+    (forger.folder / CURVES_PICTURE).write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
 
 
 AFTER: dict[str, tuple[Callable[[Forger], None], str]] = {
     "an evaluation, and the card": (evaluation_and_card, "reports/evaluate.json"),
     "the card": (lambda f: f.text(CARD, "A model for tests.", "The best model."), f"data/card/{CARD}"),
-    "the picture": (picture, f"data/card/{CURVES}"),
+    "the picture": (picture, f"data/card/{CURVES_PICTURE}"),
     "a tokenizer": (tokenizer, "model/tokenizer.json"),
     "a further configuration": (lambda f: f.add("adapter.json", "{}"), "model/adapter.json"),
 }
@@ -101,7 +101,7 @@ def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         monkeypatch.chdir(project)
         for name, segment in (("segment", "3-6"), ("said", None)):
             with (work.parent / name).open("w") as said, redirect_stdout(said):
-                assert reproduce(ReproduceOptions("published/tiny", yes=True, folder=work, segment=segment)) == 0
+                assert run_reproduction(ReproduceOptions("published/tiny", yes=True, folder=work, segment=segment)) == 0
     return work / "checkout"
 
 
@@ -125,7 +125,7 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert verify_files(tmp_path / "work/revision") == []
     revision = read_revision("main", tmp_path / "work/revision", tmp_path / "work")
 
-    verdict = judge(revision, rebuilt, [], {})
+    verdict = verdict_of(revision, rebuilt, [], {})
 
     assert verdict.result == "not reproduced"
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
@@ -140,7 +140,7 @@ def test_another_patch_of_python_in_a_report_is_listed_and_no_failure(
     shutil.move(forger.folder, tmp_path / "work/revision")
     revision, here = read_revision("main", tmp_path / "work/revision", tmp_path / "work"), platform.python_version()
 
-    verdict = judge(revision, rebuilt, [], {})
+    verdict = verdict_of(revision, rebuilt, [], {})
 
     assert verdict.result == "equal within intervals"
     assert verdict.facts == [f"versions.python: recorded 3.11.0, here {here}"]
@@ -151,7 +151,7 @@ def test_a_segment_that_ends_with_a_step_that_is_not_recorded_is_refused(
 ) -> None:
     monkeypatch.chdir(project)
     with pytest.raises(UserError, match=r"--segment 3-7: 7 is not a recorded step; recorded are 3, 6$"):
-        reproduce(ReproduceOptions("published/tiny", segment="3-7", folder=tmp_path / "work"))
+        run_reproduction(ReproduceOptions("published/tiny", segment="3-7", folder=tmp_path / "work"))
     assert not (tmp_path / "work/checkout").exists()
 
 

@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.reproduce import ReproduceOptions
-from flows.reproduce.reproduction import reproduce
+from flows.reproduce.reproduction import run_reproduction
 from stages.formats.revision.provenance import (
     EVALUATION,
     EXECUTION,
@@ -62,7 +62,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     opened: list[str] = []
     sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
 
-    assert reproduce(request) == 0
+    assert run_reproduction(request) == 0
     # Its first line, which could be a pointer of Git LFS; then all of it, once.
     assert opened.count(str(revision / "model.safetensors")) == 2
     assert len([path for path in opened if path.endswith("checkout/model/model.safetensors")]) <= 2
@@ -71,7 +71,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     assert "\nbit-identical: " in said
     assert f"commit {commit(project)}; every file as the stages read it, in " in said
 
-    assert reproduce(request) == 0
+    assert run_reproduction(request) == 0
     said = capfd.readouterr().out
     assert "\nrunning " not in said
     assert "\nbit-identical: " in said
@@ -82,7 +82,7 @@ def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
 ) -> None:
     monkeypatch.setenv("OTHER_MACHINE", "7")
 
-    assert reproduce(ReproduceOptions(str(revision), yes=True)) == 0
+    assert run_reproduction(ReproduceOptions(str(revision), yes=True)) == 0
 
     said = capfd.readouterr().out
     assert "\nequal within intervals: " in said
@@ -112,7 +112,7 @@ def test_other_versions_of_libraries_are_used_only_if_asked_and_named_where_the_
     execution["sessions"][0]["versions"]["numpy"] = "1.0.1"
     (revision / EXECUTION).write_text(json.dumps(execution))
     seal(revision)
-    reproduce(ReproduceOptions(str(revision), yes=True, this_environment=True))
+    run_reproduction(ReproduceOptions(str(revision), yes=True, this_environment=True))
 
     said = capfd.readouterr().out
     assert "although it differs: numpy 1.0.1 -> 2.4.6" in said
@@ -128,7 +128,7 @@ def test_a_record_without_the_stage_of_a_published_file_is_refused(revision: Pat
     seal(revision)
 
     with pytest.raises(UserError, match=rf"no stage in record/dvc\.lock makes {unmade}"):
-        reproduce(ReproduceOptions(str(revision)))
+        run_reproduction(ReproduceOptions(str(revision)))
 
 
 def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_lies_within_its_interval(
@@ -143,7 +143,7 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
     seal(revision)
 
-    assert reproduce(ReproduceOptions(str(revision), yes=True)) == 1
+    assert run_reproduction(ReproduceOptions(str(revision), yes=True)) == 1
 
     said = capfd.readouterr().out
     assert "\nnot reproduced: " in said
@@ -159,11 +159,11 @@ def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path)
     seal(revision)
 
     with pytest.raises(UserError, match=r"data/code/train\.json: stages/train/__main__\.py modified: the revision"):
-        reproduce(ReproduceOptions(str(revision)))
+        run_reproduction(ReproduceOptions(str(revision)))
     shutil.rmtree(code.parents[1])
     seal(revision)
     with pytest.raises(UserError, match=r"data/code/train\.json: is missing: the revision"):
-        reproduce(ReproduceOptions(str(revision)))
+        run_reproduction(ReproduceOptions(str(revision)))
 
 
 def until_it_trains(revision: Path, hold: Path) -> "subprocess.Popen[str]":
@@ -206,14 +206,14 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert reproduce(ReproduceOptions("main", yes=True)) == 0
+    assert run_reproduction(ReproduceOptions("main", yes=True)) == 0
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
     with pytest.raises(UserError, match=r"was begun with another revision or other options"):
-        reproduce(ReproduceOptions("main", yes=True, from_scratch=True))
+        run_reproduction(ReproduceOptions("main", yes=True, from_scratch=True))
 
 
 @pytest.fixture
@@ -242,14 +242,14 @@ def test_an_input_that_changed_here_is_no_obstacle_if_what_was_made_of_it_is_res
     monkeypatch.chdir(mine)
     request = ReproduceOptions(str(revision), yes=True)
 
-    assert reproduce(request) == 0
-    assert reproduce(request) == 0
+    assert run_reproduction(request) == 0
+    assert run_reproduction(request) == 0
 
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert said.count("\nbit-identical: ") == 2
     with pytest.raises(UserError, match=r"corpus\.txt: stage data read it with DVC's md5 "):
-        reproduce(replace(request, from_scratch=True, folder=tmp_path / "work"))
+        run_reproduction(replace(request, from_scratch=True, folder=tmp_path / "work"))
 
 
 def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_puts_it_into_the_checkout(
@@ -265,17 +265,17 @@ def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_
     there, md5 = tmp_path / "work/checkout/corpus.txt", file_md5(mine / "corpus.txt")
 
     with pytest.raises(UserError, match=rf"corpus\.txt: .*DVC's md5 {md5}, .*; put it at {there} and run the same"):
-        reproduce(request)
+        run_reproduction(request)
     assert not (tmp_path / "work/venv").exists()
     shutil.copyfile(mine / "corpus.txt", there)
 
-    assert reproduce(request) == 0
+    assert run_reproduction(request) == 0
     assert "\nbit-identical: " in capfd.readouterr().out
 
 
 def test_a_segment_is_named_by_two_steps(revision: Path) -> None:
     with pytest.raises(UserError, match=r"--segment 2: expected FROM-TO in steps, e\.g\. 0-100"):
-        reproduce(ReproduceOptions(str(revision), segment="2"))
+        run_reproduction(ReproduceOptions(str(revision), segment="2"))
 
 
 def test_sigterm_reaches_the_stage_and_not_dvc_which_would_leave_it_running(

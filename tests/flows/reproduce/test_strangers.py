@@ -12,8 +12,8 @@ import pytest
 
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import choose_interpreter, make_environment, needed_versions
-from flows.reproduce.reproduction import reproduce
-from flows.reproduce.revision import read_revision, require_intact
+from flows.reproduce.reproduction import run_reproduction
+from flows.reproduce.revision import read_revision, require_as_published
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE, RECORDED_REQUIREMENTS, GitState
 from stages.runtime.errors import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
@@ -140,7 +140,7 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
 
 def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
     with pytest.raises(UserError, match="--token NOT_SET_HERE: no such variable"):
-        reproduce(ReproduceOptions(str(revision), token=["NOT_SET_HERE"]))
+        run_reproduction(ReproduceOptions(str(revision), token=["NOT_SET_HERE"]))
 
 
 def test_what_a_download_and_a_clone_have_next_to_a_revision_is_ignored(revision: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_a_download_and_a_clone_have_next_to_a_revision_is_ignored(revision
         (revision / path).parent.mkdir(parents=True, exist_ok=True)
         (revision / path).write_text("of the Hub")
 
-    require_intact("main", revision)
+    require_as_published("main", revision)
 
 
 def test_where_main_was_edited_on_the_hub_the_tag_of_the_revision_is_named(revision: Path) -> None:
@@ -156,9 +156,9 @@ def test_where_main_was_edited_on_the_hub_the_tag_of_the_revision_is_named(revis
     name = json.loads((revision / PROVENANCE).read_text())["revision"]
 
     with pytest.raises(UserError, match=rf"NOTES\.md: is not part of this revision; .* has a tag: me/tiny@{name}$"):
-        require_intact("me/tiny", revision)
+        require_as_published("me/tiny", revision)
     with pytest.raises(UserError, match=r"fetch it again$"):
-        require_intact(f"me/tiny@{name}", revision)
+        require_as_published(f"me/tiny@{name}", revision)
 
 
 def test_an_environment_is_made_with_the_recorded_minor_version_of_python(

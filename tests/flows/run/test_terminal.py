@@ -8,12 +8,12 @@ from rich.console import Console
 
 from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
-from flows.run.terminal import columns, in_digits, one_line, plan_table, quoted
+from flows.run.terminal import columns, cropped, in_digits, plan_table, quoted
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:
     table, shown = columns("stage", "state", "seconds", "why", cut="why"), io.StringIO()
-    table.add_row("train", "running", "3 of about 5", one_line("a reason " * 20))
+    table.add_row("train", "running", "3 of about 5", cropped("a reason " * 20))
 
     Console(file=shown, width=60).print(table)
 

@@ -22,7 +22,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made(head: str | None = None) -> Path:
-    return clone.prepare(CELL, head or clone.head_commit(), clone.CLONES / CELL.id)
+    return clone.prepare_clone(CELL, head or clone.head_commit(), clone.CLONES / CELL.id)
 
 
 def test_it_has_the_commits_files_the_cells_params_with_their_comments_and_the_projects_cache(project: Path) -> None:

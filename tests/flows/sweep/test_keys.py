@@ -10,7 +10,7 @@ from flows.experiments.runs import append_run
 from flows.run.outcome import StageOutcome
 from flows.sweep import clone
 from flows.sweep.batch import Batch
-from flows.sweep.keys import facts_of_targets, keys_of_cells, source_hashes, standings
+from flows.sweep.keys import cell_statuses, facts_of_targets, keys_of_cells, source_hashes
 from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
 from tests.flows.toy import commit, dvc, git
@@ -89,12 +89,12 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
     made = keys("train")
 
     def reason(now: dict[str, str]) -> str:
-        return standings(batch, {CELL.id: now})[CELL.id].reason
+        return cell_statuses(batch, {CELL.id: now})[CELL.id].reason
 
     assert reason(made) == "not run yet"
     run = batch.end(CELL, StageOutcome("a", "failed", message="no luck"), "head", {"model": {}, "unread": {}}, made)
     assert run.params == {"model": {}}
-    assert (reason(made), standings(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
+    assert (reason(made), cell_statuses(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
     assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
     append_run(RECORD, run.model_copy(update={"state": "finished"}))
     assert reason(made) == "has no scores.json yet"

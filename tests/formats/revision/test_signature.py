@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.formats.revision.provenance import PROVENANCE, SIGNATURE
+from stages.formats.revision.provenance import PROVENANCE, SIGNATURE_FILE
 from stages.formats.revision.verify import TRUSTED_KEY, sign, verify_files, verify_signature
 from stages.runtime.errors import UserError
 from tests.formats.revision.records import write_index
@@ -59,7 +59,7 @@ def test_openssh_itself_verifies_it(signed: Path, key: Path, tmp_path: Path) -> 
     (tmp_path / "allowed").write_text(f"me@example.com {public(key).read_text()}")
 
     names = ["-f", str(tmp_path / "allowed"), "-I", "me@example.com", "-n", "parrotflow"]
-    command = ["ssh-keygen", "-Y", "verify", *names, "-s", str(signed / SIGNATURE)]
+    command = ["ssh-keygen", "-Y", "verify", *names, "-s", str(signed / SIGNATURE_FILE)]
     subprocess.run(command, input=(signed / PROVENANCE).read_bytes(), check=True)
 
 
@@ -95,7 +95,7 @@ def test_a_signature_that_was_made_for_something_else_is_not_valid(revision: Pat
 
 @pytest.mark.parametrize("text", ["", "{}", "-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n"])
 def test_a_damaged_signature_is_not_valid_with_a_key_or_without(signed: Path, key: Path, text: str) -> None:
-    (signed / SIGNATURE).write_text(text)
+    (signed / SIGNATURE_FILE).write_text(text)
 
     assert verify_signature(signed, public(key)).state == "invalid"
     assert not verify_signature(signed).is_acceptable(None)
@@ -129,9 +129,9 @@ def test_a_changed_byte_of_any_file_is_named(signed: Path, key: Path) -> None:
     for path in sorted(path for path in signed.rglob("*") if path.is_file()):
         content = path.read_bytes()
         some = {0, len(content) // 2, len(content) - 1} if content else set()
-        for at in range(len(content)) if path.name == SIGNATURE else some:
+        for at in range(len(content)) if path.name == SIGNATURE_FILE else some:
             path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
             unsigned = verify_files(signed) or verify_signature(signed).state == "invalid"
             assert unsigned, f"{path}, byte {at}"
-            assert path.name in (SIGNATURE, PROVENANCE) or path.name in str(verify_files(signed))
+            assert path.name in (SIGNATURE_FILE, PROVENANCE) or path.name in str(verify_files(signed))
         path.write_bytes(content)

@@ -9,7 +9,7 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.commands.trace import trace, trained_order
-from stages.train.data.batches import pack, read_rows
+from stages.train.data.batches import pack_rows, read_rows
 from stages.train.data.order import open_order, origins, rows_of_step
 from tests.train.small_run import run_workers, write_params, write_project
 
@@ -23,7 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
     store, params = TokenStore(Path("data/tokens/train")), trained_order()
-    index = pack(store, params.sequence_length)
+    index = pack_rows(store, params.sequence_length)
     by_path = {info["path"]: number for number, info in enumerate(store.document_infos())}
 
     for step in (1, 5, params.max_steps):

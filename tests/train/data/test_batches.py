@@ -12,8 +12,8 @@ from stages.train.data.batches import (
     ProcessShare,
     dropout_seed,
     micro_batches,
-    pack,
     pack_documents,
+    pack_rows,
     read_rows,
 )
 from stages.train.data.order import DataOrder, open_order, rows_of_step
@@ -42,7 +42,7 @@ def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: 
 
 
 def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:
-    index = pack(store, 32)
+    index = pack_rows(store, 32)
     assert 0 <= store.manifest.tokens - index.rows * 32 < 32
     stream = store.read(0, store.manifest.tokens)
     batch = read_rows(store, index, np.arange(index.rows), 32)
@@ -127,7 +127,7 @@ def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
 
 def test_the_seed_of_dropout_is_a_stated_function(store: TokenStore) -> None:
     """numpy's SeedSequence, whose values numpy keeps (NEP 19); Python's `hash` of a tuple may change."""
-    rows = read_rows(store, pack(store, 32), np.array([0]), 32)
+    rows = read_rows(store, pack_rows(store, 32), np.array([0]), 32)
     assert dropout_seed(7, MicroBatch(rows, 2, 4, True)) == 13787687309989359358
     seeds = {dropout_seed(s, MicroBatch(rows, t, r, True)) for s in (0, 1) for t in (0, 1) for r in (0, 8)}
     assert len(seeds) == 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.data.mixture import Draws, Ratios, whole_numbers
-from stages.train.data.order import RowOrder, describe, open_order, shares
+from stages.train.data.order import RowOrder, describe_order, open_order, shares
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
@@ -108,7 +108,7 @@ def test_documents_without_a_weight_are_left_out_and_a_line_says_so(store: Token
     sizes = Counter(source_of_tokens(store))
     mixture = {"weights": {"code": 1, "web": 0}, "phases": [{"after": 6, "weights": {"books": 1, "code": 1}}]}
     order = open_order(store, values(mixture))
-    *of_sources, left = describe(order, store)
+    *of_sources, left = describe_order(order, store)
     assert left == f"mixture: 40 documents ({sizes['web']:,} tokens) are left out: they have no weight"
     assert [line.split(":")[1] for line in of_sources] == [" books", " code"]
     assert set(by_source(store, tokens_trained_on(order, range(12)))) == {"books", "code"}

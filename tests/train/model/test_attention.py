@@ -14,7 +14,7 @@ from transformers.integrations import flex_attention as flex
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.data.batches import Rows, pack, read_rows
+from stages.train.data.batches import Rows, pack_rows, read_rows
 from stages.train.model.attention import UNMASKED, use_flex_attention
 from stages.train.model.build import build_model, save_model
 from stages.train.model.loss import CausalLoss
@@ -46,7 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
     store: TokenStore, sequence_length: int
 ) -> None:
-    index = pack(store, sequence_length)
+    index = pack_rows(store, sequence_length)
     if not index.rows:
         return
     batch = read_rows(store, index, np.arange(min(index.rows, 40)), sequence_length)
@@ -64,7 +64,7 @@ def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
 @pytest.mark.parametrize("model", [GPT2, LLAMA, MISTRAL])
 def test_a_packed_row_gives_the_losses_of_its_documents_alone(model: dict[str, Any], store: TokenStore) -> None:
     loss = loss_of(model, "document")
-    index = pack(store, 32)
+    index = pack_rows(store, 32)
     all_rows = read_rows(store, index, np.arange(index.rows), 32)
     row = int((all_rows.positions == 0).sum(axis=1).argmax())
     inputs, targets, positions = tensors(read_rows(store, index, np.array([row]), 32))
@@ -85,7 +85,7 @@ def test_flex_attention_gives_the_losses_that_the_mask_gives(
 ) -> None:
     """As on a GPU; here without its kernel, and without the compiler that makes its mask."""
     loss = loss_of(model, "document")
-    batch = tensors(read_rows(store, pack(store, 32), np.arange(4), 32))
+    batch = tensors(read_rows(store, pack_rows(store, 32), np.arange(4), 32))
     masked = loss(*batch)
     use_flex_attention(loss.model)
     assert loss.model.config._attn_implementation == "flex_attention"

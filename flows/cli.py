@@ -277,13 +277,16 @@ def ui(*, port: int = 4200) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])
 
 
-def doctor(*, cache: bool = False) -> None:
+def doctor(*, cache: bool = False, free: bool = False) -> None:
     """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run.
 
     Parameters
     ----------
     cache
         Also read all of DVC's cache, and remove each entry that is damaged.
+    free
+        Also delete the checkpoints of earlier runs: all but those of the newest run, of the last finished one, and of
+        the run that train.start_from names.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -293,8 +296,8 @@ def doctor(*, cache: bool = False) -> None:
 
     console, faults = Console(highlight=False, soft_wrap=True), 0
     style = {"ok": "green", "note": "yellow", "fault": "red"}
-    with run_lock("`parrotflow doctor --cache`") if cache else nullcontext():
-        for finding in examine_machine(whole_cache=cache):
+    with run_lock("`parrotflow doctor`") if cache or free else nullcontext():
+        for finding in examine_machine(whole_cache=cache, free=free):
             faults += finding.level == "fault"
             console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
             if finding.remedy:

@@ -114,8 +114,7 @@ VARIABLES = {
     "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
     "PARROTFLOW_SHARD_CACHE_GB": (
         "50",
-        "gigabytes that each kind of result may keep in `.parrotflow/cache`; the stage that uses it removes the least "
-        "recently used",
+        "gigabytes of results that `.parrotflow/cache` may keep; stages remove the least recently used",
     ),
     "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
     "PARROTFLOW_TRUSTED_KEY": (

@@ -14,16 +14,22 @@ import psutil
 
 from flows.dvc_repo import drop_damaged, is_torn
 from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
+from stages.formats.model_folder import CHECKPOINTS
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.code import installed
 from stages.runtime.errors import STATE_DIR, UserError, first_line
 from stages.runtime.hub import network_fault
 from stages.runtime.preflight import check_params, section_models
+from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
 
 FREE_DISK_BYTES = 1_000_000_000
 """A run of the default pipeline writes 80 MB."""
+
+GROWING_FOLDERS = (".dvc/cache", ".parrotflow")
+"""Folders that grow from run to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +44,16 @@ class Finding:
     """The remedy; empty if there is nothing to do."""
 
 
-def examine_machine(*, whole_cache: bool = False) -> Iterator[Finding]:
-    """Check everything that a run depends on."""
+def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterator[Finding]:
+    """Check everything that a run depends on. `whole_cache` and `free`: the options of `parrotflow doctor`."""
     yield packages()
     yield parameters()
     yield git_finding()
     yield dvc()
     if whole_cache:
         yield cache()
+    if free:
+        yield freed()
     yield disk()
     yield database()
     yield accelerator()
@@ -118,13 +126,38 @@ def cache() -> Finding:
 
 
 def disk() -> Finding:
-    """Room for a run."""
+    """Room for a run, and the sizes of what the project keeps."""
     free = shutil.disk_usage(Path()).free
-    found = f"{free / 1e9:.0f} GB free"
+    sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in GROWING_FOLDERS if Path(name).exists()]
+    earlier = sum(map(size_of, earlier_checkpoints())) / 1e9
+    found = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)}, of them {earlier:.1f} GB checkpoints of earlier runs"
     if free >= FREE_DISK_BYTES:
         return Finding("ok", "disk", found)
-    remedy = "free some space: `dvc gc --all-commits --all-experiments`, and old folders in .parrotflow/checkpoints"
-    return Finding("fault", "disk", found, remedy)
+    remedy = "`parrotflow doctor --free` deletes earlier runs' checkpoints, `dvc gc --all-commits --all-experiments` "
+    return Finding("fault", "disk", found, f"{remedy}results of no commit and no experiment")
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def earlier_checkpoints() -> list[Path]:
+    """The folders of checkpoints, but for those of the newest run, of the last finished one, and of `start_from`."""
+    runs = sorted(CHECKPOINTS.glob("*/"), key=lambda run: run.stat().st_mtime)
+    finished = Execution.find(TRAIN_EXECUTION)
+    kept = {CHECKPOINTS / finished.fingerprint} if finished else set()
+    params = PARAMS_FILE.read_text(encoding="utf-8") if PARAMS_FILE.exists() else ""
+    return [run for run in runs[:-1] if run not in kept and run.name not in params]
+
+
+def freed() -> Finding:
+    """Delete the checkpoints of earlier runs."""
+    earlier = earlier_checkpoints()
+    size = sum(map(size_of, earlier))
+    for run in earlier:
+        shutil.rmtree(run)
+    return Finding("ok", "checkpoints", f"deleted those of {len(earlier)} earlier runs, {size / 1e9:.1f} GB")
 
 
 def database() -> Finding:

@@ -38,8 +38,7 @@ def main() -> None:
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
     write_json(REPORTS / "clean.json", clean_metrics(ledger, judged.masked.counts, judged.searched))
-    for cache in ("masked", "features", "words", "contamination", "splits"):
-        drop_unused(cache)
+    drop_unused()
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
 
 

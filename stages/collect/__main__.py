@@ -13,7 +13,7 @@ from license_expression import Licensing
 
 from stages.collect.find import LINK, NOT_HASHED
 from stages.collect.params import CollectParams
-from stages.collect.shards import CACHE_NAME, write_documents
+from stages.collect.shards import write_documents
 from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, WITH_REMEDY, SourceItem, SourcePart, check_text, to_utf8
 from stages.collect.sources.files import ARCHIVE
 from stages.formats.documents import DOCUMENTS, Document, corpus_id, document_id, shard_paths, text_size
@@ -57,7 +57,7 @@ def main() -> None:
             raise UserError("\n".join([f"collect: the corpus is empty: {reasons(taken)}", *remarks(taken, notes)]))
     write_json(REPORTS / "collect.json", collect_metrics(taken, corpus_id(shard_paths(DOCUMENTS))))
     atomic_write(LEFT_OUT_TABLE, left_out_table(taken))
-    drop_unused(CACHE_NAME)
+    drop_unused()
     counts = f"{taken.documents.total():,} documents, {taken.total_bytes:,} bytes"
     left_out = f"left out {taken.reasons.total():,} ({LEFT_OUT_TABLE})"
     print(f"collected {counts}; {left_out}", *remarks(taken, notes), sep="\n")

@@ -161,9 +161,9 @@ def _sums(entry: Path) -> dict[str, str]:
     return {file.relative_to(entry).as_posix(): file_sha256(file) for file in files}
 
 
-def drop_unused(kind: str) -> None:
-    """Delete what kills have left and, beyond `PARROTFLOW_SHARD_CACHE_GB` (default 50) of the kind, what was unused
-    for longest. While another process uses the cache nothing is deleted: a later run does it.
+def drop_unused() -> None:
+    """Delete what kills have left and, beyond `PARROTFLOW_SHARD_CACHE_GB` (default 50) in all, what was unused for
+    longest. While another process uses the cache nothing is deleted: a later run does it.
 
     Raises UserError for a variable that is not a number.
     """
@@ -176,7 +176,7 @@ def drop_unused(kind: str) -> None:
         if not alone:
             return
         total = 0
-        entries = [(path.stat().st_mtime, path) for path in (CACHE / kind).glob("??/*")]
+        entries = [(path.stat().st_mtime, path) for path in CACHE.glob("*/??/*")]
         for used, entry in sorted(entries, reverse=True):
             if is_partial := entry.name.startswith("."):
                 is_left = time.time() - used > LEFT_BEHIND_SECONDS

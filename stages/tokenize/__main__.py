@@ -25,7 +25,7 @@ def main() -> None:
         with atomic_folder(TOKENS / split) as folder:
             report[split] = write_store(shards[split], vocabulary, engine, folder).summary
     write_json(REPORTS / "tokenize.json", report)
-    drop_unused("tokens")
+    drop_unused()
     print(*(f"{split}: {report[split]['tokens']:,} tokens by {engine}" for split in SPLITS), sep="\n", flush=True)
 
 

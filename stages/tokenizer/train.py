@@ -74,7 +74,7 @@ def train_on_documents(shards: Sequence[Path], limit: int, vocabulary_size: int,
     key = cache_key(pattern, str(vocabulary_size), *(f"{known_sha256(shard)} {count}" for shard, count in counted))
     entry = cached(TRAINED, key, partial(_train_on_sample, counted, vocabulary_size, pattern))
     tokenizer = Tokenizer.from_file(str(entry / TOKENIZER_JSON))
-    drop_unused(TRAINED)
+    drop_unused()
     return tokenizer
 
 

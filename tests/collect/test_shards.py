@@ -103,7 +103,7 @@ def test_what_workers_have_cached_goes_at_the_end_if_nothing_is_to_be_kept(
     write(tmp_path / "d", [f"text number {number}" for number in range(20)], 100)
     assert len(list((CACHE / CACHE_NAME).glob("??/*"))) > 3
 
-    drop_unused(CACHE_NAME)
+    drop_unused()
 
     assert list((CACHE / CACHE_NAME).glob("??/*")) == []
 

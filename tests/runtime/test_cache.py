@@ -93,16 +93,27 @@ def test_of_a_run_that_is_larger_than_the_limit_the_next_one_finds_as_much_as_fi
         for item in range(5):
             map_cached("toy", [item], str, compute)
             time.sleep(0.01)  # times of use differ
-        drop_unused("toy")
+        drop_unused()
     assert computed[:5] == [0, 1, 2, 3, 4]
     assert computed[5:] == [0, 1, 0, 1]
+
+
+def test_the_limit_holds_for_all_kinds_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = cached("toy", cache_key("a"), lambda folder: write("x" * 1000, folder))
+    time.sleep(0.01)  # times of use differ
+    second = cached("other", cache_key("a"), lambda folder: write("x" * 1000, folder))
+    monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "1.5e-6")
+
+    drop_unused()
+
+    assert (first.exists(), second.exists()) == (False, True)
 
 
 def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_SHARD_CACHE_GB", "much")
 
     with pytest.raises(UserError, match="PARROTFLOW_SHARD_CACHE_GB=much: expected a number of gigabytes"):
-        drop_unused("toy")
+        drop_unused()
 
 
 def test_only_what_is_not_known_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +143,10 @@ def test_what_kills_have_left_half_written_goes_after_a_day() -> None:
     (left,) = (CACHE / "toy").glob("??/*")
     entry = cached("toy", cache_key("c"), lambda folder: write("whole", folder))
 
-    drop_unused("toy")  # another run may be writing it
+    drop_unused()  # another run may be writing it
     assert left.exists()
     os.utime(left, (0, 0))
-    drop_unused("toy")
+    drop_unused()
 
     assert list((CACHE / "toy").glob("??/*")) == [entry]
 
@@ -152,9 +163,9 @@ def test_nothing_goes_while_another_process_uses_the_cache(monkeypatch: pytest.M
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        drop_unused("toy")
+        drop_unused()
         assert entry.exists()
         process.communicate(b"\n")
 
-    drop_unused("toy")
+    drop_unused()
     assert not entry.exists()

@@ -92,7 +92,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
             failed.append(_task_error(name, error))
         else:
             print(f"scored {name}", flush=True)
-    drop_unused(ANSWERS)
+    drop_unused()
     if failed:
         kind = UnavailableError if any(isinstance(error, UnavailableError) for error in failed) else UserError
         raise kind("\n".join(map(str, failed)))

@@ -1,4 +1,5 @@
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from flows import cli
 from flows.project import doctor
 from flows.run.locks import RUN_LOCK
+from stages.formats.model_folder import CHECKPOINTS
+from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -79,6 +82,26 @@ def test_a_variable_that_is_set_is_shown_with_its_meaning_and_a_misspelt_one_wit
     finding = doctor.variables()
     assert (finding.level, finding.found) == ("note", "PARROTFLOW_WORKER is not a variable that parrotflow reads")
     assert finding.remedy == "set PARROTFLOW_WORKERS instead"
+
+
+def test_only_checkpoints_that_no_current_run_can_use_are_deleted_and_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, run in enumerate(("newest", "started", "earlier", "finished")):
+        step = CHECKPOINTS / run / "step-00000003"
+        step.mkdir(parents=True)
+        (step / "state.distcp").write_bytes(bytes(1000))
+        os.utime(step.parent, (1e9 - age, 1e9 - age))
+    Path("params.yaml").write_text(f"train: {{start_from: {CHECKPOINTS}/started/step-00000003}}\n")
+    execution = Execution(fingerprint="finished", sessions=[], checkpoints={}, weights_sha256="")
+    (tmp_path / TRAIN_EXECUTION).parent.mkdir()
+    execution.write(Path(TRAIN_EXECUTION))
+
+    assert ".parrotflow 0.0 GB" in doctor.disk().found
+    assert len(list(CHECKPOINTS.iterdir())) == 4
+    assert doctor.freed().found == "deleted those of 1 earlier runs, 0.0 GB"
+    assert {path.name for path in CHECKPOINTS.iterdir()} == {"newest", "started", "finished"}
 
 
 def test_the_cache_is_not_read_while_a_run_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,10 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
     return found
 
 
+CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
+"""Errors of botocore and google-auth, which are installed only for such a remote."""
+
+
 @contextmanager
 def asking_remote(command: str) -> Iterator[None]:
     """Raise UserError if the DVC remote is not set up or refuses access, UnavailableError if it does not answer."""
@@ -113,9 +117,11 @@ def asking_remote(command: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ConfigError, RemoteMissingDepsError, PermissionError) as error:
+    except (ConfigError, RemoteMissingDepsError, PermissionError, ImportError) as error:
         raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
     except Exception as error:  # each kind of remote has errors of its own
+        if type(error).__name__ in CREDENTIAL_ERRORS:
+            raise UserError(f"dvc {command}: {error}; give the DVC remote its credentials") from error
         raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
 
 

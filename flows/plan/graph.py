@@ -20,7 +20,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage, Stage
 
-from flows.dvc_repo import git, in_order_of_repro, is_restorable, open_repo, remedy, run_cache_entry
+from flows.dvc_repo import in_order_of_repro, is_restorable, open_repo, remedy, run_cache_entry
 from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
@@ -106,7 +106,6 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
             stages = _wanted(repo, targets)
             for stage in stages:
                 refuse_foreign(stage)
-            refuse_empty_submodules(repo, stages)
             check_deps(repo, stages)
             return Plan(tuple(_plan(repo, stages, force)))
     except DvcException as error:
@@ -132,18 +131,6 @@ def refuse_foreign(stage: Stage) -> None:
             f"{stage.addressing}: parrotflow runs the stages of {DVC_FILE} in the project's root; move it there, or "
             f"run `dvc repro {stage.addressing}`"
         )
-
-
-def refuse_empty_submodules(repo: Repo, stages: Sequence[Stage]) -> None:
-    """Raise UserError for a git submodule that a stage reads and that is not checked out: it would read nothing."""
-    entries = git(Path(repo.root_dir), "ls-files", "--stage").splitlines()
-    for link in (Path(repo.root_dir, one.partition("\t")[2]) for one in entries if one.startswith("160000 ")):
-        reader = next((one for one in stages for dep in one.deps if link.is_relative_to(dep.fs_path)), None)
-        if reader and not (link.is_dir() and any(link.iterdir())):
-            raise UserError(
-                f"{link.relative_to(repo.root_dir)}: a git submodule without its files, and {reader.addressing} reads "
-                "it: `git submodule update --init` brings them"
-            )
 
 
 def _wanted(repo: Repo, targets: Sequence[str]) -> list[PipelineStage]:

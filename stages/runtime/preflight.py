@@ -20,6 +20,8 @@ from stages.runtime.errors import STAGES_TO_DO, UserError, first_line
 from stages.runtime.section import PARAMS_FILE, Section, check_section, named_files, read_params_file, read_yaml
 
 DVC_FILE = Path("dvc.yaml")
+
+GITMODULES = Path(".gitmodules")
 LOCK_FILE = Path("dvc.lock")
 
 LOCK_REMEDY = f"`git checkout {LOCK_FILE}` brings back the committed one; else delete it: DVC's cache has the results"
@@ -100,7 +102,7 @@ def check_before_run(to_do: Collection[str] | None = None, values: Mapping[str, 
     values = read_params_file() if models and values is None else values or {}
     sections = {name: check_section(name, values[name], model) for name, model in models.items()}
     found = (fault for name, section in sections.items() for fault in (*section.check(values), *_files(name, section)))
-    if faults := [f"{PARAMS_FILE}: {fault}" for fault in found]:
+    if faults := [*(f"{PARAMS_FILE}: {fault}" for fault in found), *_empty_submodules(to_do)]:
         raise UserError("\n".join(faults))
 
 
@@ -131,6 +133,21 @@ def _files(name: str, section: Section) -> Iterator[str]:
                     f"{parameter}: {path} is not among the deps of {stage} in {DVC_FILE}, so a change would go "
                     "unnoticed: add it there"
                 )
+
+
+def _empty_submodules(to_do: Collection[str] | None) -> Iterator[str]:
+    """The git submodules that a stage reads and that are not checked out: it would read nothing there."""
+    text = GITMODULES.read_text(encoding="utf-8") if GITMODULES.exists() else ""
+    names = None if to_do is None else {name.partition("@")[0] for name in to_do}
+    for link in map(Path, re.findall(r"^\s*path\s*=\s*(.+?)\s*$", text, re.MULTILINE)):
+        is_empty = not (link.is_dir() and any(link.iterdir()))
+        for name, template in stage_templates().items():
+            if is_empty and (names is None or name in names) and lies_in(link, listed_paths(template, "deps")):
+                yield (
+                    f"{link}: a git submodule without its files, and {name} reads it: `git submodule update --init` "
+                    "brings them"
+                )
+                break
 
 
 def stage_templates() -> dict[str, dict[str, Any]]:

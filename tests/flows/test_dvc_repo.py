@@ -256,6 +256,15 @@ def test_a_remote_that_is_not_set_up_is_a_mistake_and_one_that_does_not_answer_m
         raise OSError("no route")
 
 
+@pytest.mark.parametrize(
+    "error", [ImportError("ssh is supported, but requires 'dvc-ssh'"), type("NoCredentialsError", (Exception,), {})()]
+)
+def test_a_remote_without_its_library_or_credentials_is_a_mistake(error: Exception) -> None:
+    with pytest.raises(UserError) as mistake, asking_remote("pull"):
+        raise error
+    assert not isinstance(mistake.value, UnavailableError)
+
+
 def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(ran_twice: Path) -> None:
     dvc(ran_twice, "cache", "dir", "--local", "/proc/no-cache")
     (ran_twice / "source.txt").write_text("another\n")

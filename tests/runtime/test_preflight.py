@@ -105,6 +105,22 @@ def test_a_password_in_a_url_is_refused_before_anything_runs(tmp_path: Path, mon
     assert not [said for said in (in_params, in_a_variable, in_the_pipeline) if "s3cr3t" in str(said.value)]
 
 
+def test_a_submodule_that_a_stage_reads_and_that_is_not_checked_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").write_text("stages: {collect: {cmd: 'true', deps: [corpus]}, other: {cmd: 'true'}}")
+    Path(".gitmodules").write_text('[submodule "texts"]\n\tpath = corpus/texts\n\turl = ../texts\n')
+    Path("corpus/texts").mkdir(parents=True)
+
+    for to_do in (None, ["collect"]):
+        with pytest.raises(UserError, match="^corpus/texts: a git submodule without its files, and collect"):
+            check_before_run(to_do)
+    check_before_run(["other"])
+    Path("corpus/texts/a.txt").write_text("here")
+    check_before_run()
+
+
 def with_values(**changes: Any) -> dict[str, Any]:
     """params.yaml's values with others at some keys: `score__k` is score.k."""
     values = read_params_file()

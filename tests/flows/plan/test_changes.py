@@ -10,7 +10,7 @@ import pytest
 from flows.plan.changes import Reason
 from flows.plan.graph import make_plan
 from stages.runtime.errors import UserError
-from tests.flows.toy import dvc, git, make_toy, repro
+from tests.flows.toy import dvc, make_toy, repro
 from tests.small_project import ROOT
 
 DVC_YAML = """\
@@ -154,19 +154,6 @@ def test_outputs_behind_a_link_to_another_disk_are_refused_with_what_works(proje
 
     with pytest.raises(UserError, match=r"^data: a link, and DVC keeps no output behind one; .*`dvc cache dir --local"):
         make_plan()
-
-
-@pytest.mark.usefixtures("listed")
-def test_a_submodule_that_is_not_checked_out_is_refused() -> None:
-    git(Path.cwd(), "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},corpus/texts")
-    Path("corpus/texts").mkdir()
-
-    with pytest.raises(
-        UserError, match=r"^corpus/texts: a git submodule without its files, and \w+ reads it: `git sub"
-    ):
-        make_plan()
-    Path("corpus/texts/a.txt").write_text("here")
-    make_plan()
 
 
 @pytest.mark.usefixtures("listed")

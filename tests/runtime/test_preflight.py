@@ -114,7 +114,7 @@ def test_a_submodule_that_a_stage_reads_and_that_is_not_checked_out_is_refused(
     Path("corpus/texts").mkdir(parents=True)
 
     for to_do in (None, ["collect"]):
-        with pytest.raises(UserError, match="^corpus/texts: a git submodule without its files, and collect"):
+        with pytest.raises(UserError, match=r"^corpus/texts: a git submodule without its files, and collect"):
             check_before_run(to_do)
     check_before_run(["other"])
     Path("corpus/texts/a.txt").write_text("here")

@@ -310,7 +310,10 @@ def push_results(targets: Collection[str] = ()) -> None:
     """
     with asking_remote("push"), open_repo() as repo:
         stages = {stage for target in targets or (None,) for stage in repo.stage.collect(target, with_deps=True)}
-        left_out = {out.hash_info for stage in stages for out in stage.outs if out.hash_info and not out.use_cache}
+        uncached = [out for stage in stages for out in stage.outs if out.hash_info and not out.use_cache]
+        left_out = {out.hash_info for out in uncached}
+        for folder in (out.get_obj() for out in uncached if out.is_dir_checksum):
+            left_out |= {info for _, _, info in folder or ()}  # DVC would push the list of its files alone
         repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
         if failed := repo.cloud.push(left_out).failed:
             raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")

@@ -152,10 +152,11 @@ def test_the_doctor_finds_what_a_disk_has_damaged_and_dvc_would_restore(ran_twic
 METRIC = """\
 stages:
   one:
-    cmd: cp source.txt one.txt && wc -c source.txt > metric.txt
+    cmd: cp source.txt one.txt && wc -c source.txt > metric.txt && mkdir curves && echo step > curves/a.tsv
     deps: [source.txt]
     outs: [one.txt]
     metrics: [metric.txt: {cache: false}]
+    plots: [curves: {cache: false}]
 """
 
 
@@ -179,14 +180,14 @@ def pulled(stage: str) -> tuple[StageOutcome, str]:
 
 
 @pytest.mark.parametrize("targets", [[], ["one"]])
-def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
+def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_its_metrics_and_curves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: list[str]
 ) -> None:
     folder = make_toy(tmp_path / "toy", METRIC)
     repro(folder)
     monkeypatch.chdir(folder)
     pushed(folder, targets)
-    for name in ("one.txt", "metric.txt", "dvc.lock"):
+    for name in ("one.txt", "metric.txt", "dvc.lock", "curves/a.tsv"):
         Path(name).unlink()
 
     fetch_run_cache()
@@ -194,6 +195,7 @@ def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_a_metric_of_it(
     outcome, said = pulled("one")
     assert outcome.result == "restored", said
     assert Path("metric.txt").exists()
+    assert Path("curves/a.tsv").read_text() == "step\n"
 
 
 FOLDER = """\

@@ -144,6 +144,8 @@ def fetch_result(name: str) -> list[str]:
         (stage,) = repo.stage.collect(name)
         if isinstance(stage, PipelineStage):
             found = run_cache_entry(stage)
+            if found:
+                _keep_present(found)
             return _fetched(found, found.get_used_objs(force=True)) if found else []
         if not all(out.exists for out in stage.outs):
             with suppress(DownloadError):
@@ -152,6 +154,14 @@ def fetch_result(name: str) -> list[str]:
                 raise UserError(f"{name}: the DVC remote does not have {', '.join(lacking)}: `dvc push` it there")
             stage.checkout()
     return []
+
+
+def _keep_present(found: Stage) -> None:
+    """Put outputs that are in the workspace, as git brings metrics, into DVC's cache: `dvc push` leaves them out."""
+    with found.repo.stage_cache._cache_type_copy():
+        for out in found.outs:
+            if out.changed_cache() and out.exists and not out.changed_checksum():
+                out.commit()
 
 
 def _fetched(stage: Stage, objects: Mapping[Any, Collection[Any]]) -> list[str]:

@@ -198,6 +198,24 @@ def test_what_was_pushed_is_restored_elsewhere_though_git_tracks_its_metrics_and
     assert Path("curves/a.tsv").read_text() == "step\n"
 
 
+def test_a_plain_push_is_restored_where_git_has_brought_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_toy(tmp_path / "toy", METRIC)
+    repro(folder)
+    monkeypatch.chdir(folder)
+    dvc(folder, "remote", "add", "-q", "-d", "store", str(tmp_path / "store"))
+    dvc(folder, "push", "--run-cache")
+    shutil.rmtree(".dvc/cache")
+    Path("one.txt").unlink()
+
+    fetch_run_cache()
+
+    outcome, said = pulled("one")
+    assert outcome.result == "restored", said
+    assert Path("one.txt").exists()
+
+
 FOLDER = """\
 stages:
   one: {cmd: mkdir one && cp source.txt one/, deps: [source.txt], outs: [one]}

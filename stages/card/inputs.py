@@ -15,7 +15,7 @@ from stages.formats.evaluation.scores import (
     read_measurements,
 )
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
-from stages.formats.reports import REPORTS, read_json
+from stages.formats.reports import REPORTS, Report, read_json
 from stages.formats.revision.execution import TRAIN_REPORT
 from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
@@ -79,8 +79,25 @@ def read_inputs() -> CardInputs:
         harness=HarnessReport.read(),
         measurements=read_measurements(),
     )
+    require_these_weights(inputs)
     require_declared(inputs)
     return inputs
+
+
+def require_these_weights(inputs: CardInputs) -> None:
+    """Reject an evaluation of other weights than the training's: DVC had restored a damaged copy for it."""
+    scored = inputs.harness.scored_with
+    weights: dict[type[Report], str] = {
+        Evaluation: inputs.evaluation.receipt.models[MODEL.as_posix()].weights_sha256,
+        Generation: inputs.generation.receipts.weights_sha256,
+        HarnessReport: scored.weights_sha256 if scored else inputs.training["weights_sha256"],
+    }
+    for report, measured in weights.items():
+        if measured != inputs.training["weights_sha256"]:
+            raise UserError(
+                f"{report.path}: measures other weights than those that training made, a damaged copy of {MODEL}/: "
+                f"`dvc repro --force --single-item {report.stage}` measures again"
+            )
 
 
 def require_declared(inputs: CardInputs) -> None:

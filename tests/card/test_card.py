@@ -18,6 +18,7 @@ from stages.card.params import CardParams, Destination, read_destination
 from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.reports import read_json, write_json
+from stages.formats.revision.execution import TRAIN_REPORT
 from stages.formats.sources import ROWS_SHOWN, Amount, Source
 from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
@@ -77,7 +78,11 @@ def harness_report(documents: int) -> HarnessReport:
         exported_steps={},
         tasks={"quiz|": task},
         scored_with=ScoredWith(
-            weights_sha256="0", context_length=1024, seed=0, bootstrap_resamples=9, versions={"lm_eval": "0.4.13"}
+            weights_sha256=read_json(TRAIN_REPORT)["weights_sha256"],
+            context_length=1024,
+            seed=0,
+            bootstrap_resamples=9,
+            versions={"lm_eval": "0.4.13"},
         ),
     )
 

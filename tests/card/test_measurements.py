@@ -8,9 +8,10 @@ from huggingface_hub import ModelCard
 
 from stages.card.__main__ import main
 from stages.card.inputs import read_inputs
+from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.scores import Measurements, TableMetric, read_measurements
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import write_json
+from stages.formats.reports import read_json, write_json
 from stages.runtime.errors import UserError
 
 MAIN, REPORT = Path("data/card"), Path("reports/riddles.json")
@@ -77,6 +78,15 @@ def test_a_measurement_of_another_model_is_refused(project: Path) -> None:
     write_riddles(weights_sha256="0" * 64)
 
     with pytest.raises(UserError, match=r"^reports/riddles\.json: measures other weights .* list model among the deps"):
+        read_inputs()
+
+
+def test_an_evaluation_of_a_damaged_copy_of_the_model_is_refused(project: Path) -> None:
+    report = read_json(Generation.path)
+    report["receipts"]["weights_sha256"] = "0" * 64
+    write_json(Generation.path, report)
+
+    with pytest.raises(UserError, match=r"^reports/generate\.json: measures other weights .*`dvc repro --force"):
         read_inputs()
 
 

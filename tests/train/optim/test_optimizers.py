@@ -23,7 +23,7 @@ from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary
-from tests.train.small_run import params, run, write_project
+from tests.train.small_run import params, run, write_params, write_project
 
 NORMS = {r"\.(input|post_attention)_layernorm\.weight": "other", r"model\.norm\.weight": "other"}
 ATTENTION = {r"\.[qkvo]_proj\.weight": "matrix"}
@@ -111,8 +111,7 @@ def test_the_optimizer_that_contributing_adds_trains_and_names_its_own_curve(tmp
     shutil.copytree(ROOT / "stages", code / "stages", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copyfile(ROOT / "requirements.lock", code / "requirements.lock")
     subprocess.run(["git", "apply", "-"], cwd=code, input=diff, text=True, check=True)
-    section = params(max_steps=2) | yaml.safe_load(settings)
-    (project / "params.yaml").write_text(yaml.safe_dump({"train": section}), encoding="utf-8")
+    write_params(project, max_steps=2, **yaml.safe_load(settings))
 
     said = run(project, PYTHONPATH=str(code))
 

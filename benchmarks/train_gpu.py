@@ -37,6 +37,8 @@ from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 from stages.train.worker import compile_and_spread, set_up
 
+ROOT = Path(__file__).parents[1]
+
 VOCABULARY = 50_257
 ACCUMULATION = 4
 
@@ -134,7 +136,9 @@ def product_trainer(params: TrainParams, device: torch.device, compiled: bool) -
     for name, value in environment(launch).items():
         os.environ.setdefault(name, value)
     write_random_tokens(TOKENS / TRAIN, 2 * params.global_batch_size * params.sequence_length)
-    return compile_and_spread(set_up(params, read_section("monitoring", MonitoringParams), StopSignal()), compiled)
+    return compile_and_spread(
+        set_up(params, read_section("monitoring", MonitoringParams, ROOT / "params.yaml"), StopSignal()), compiled
+    )
 
 
 def write_random_tokens(folder: Path, tokens: int) -> None:

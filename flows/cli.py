@@ -223,26 +223,31 @@ def sweep(
     if at_once < 1 or (pool and at_once > 1):
         raise UserError("--at-once: expected 1 or more; it applies to this machine, not to --pool")
 
-    def run_cells(batch: "Batch", head: str, keys: "Mapping[str, Mapping[str, str]]") -> "dict[str, Run]":
-        from flows.run.programs import stage_environment
-        from flows.run.server import start_server
-
-        environment, server = stage_environment(batch.targets), start_server()
-        server.reach_directly()
-        # These import Prefect, which takes seconds, while the server starts.
-        if pool:
-            from flows.sweep.pool import run_cells_on_pool
-
-            return run_cells_on_pool(batch, head, keys, server)
-        from flows.sweep.local import run_cells_here
-
-        return run_cells_here(batch, head, keys, environment, server, at_once)
-
+    run_cells = partial(_run_cells, pool=pool, at_once=at_once)
     missing = sweeps.run_sweep(name, run_cells=run_cells, retry=retry, wait=wait)
     table(name)
     if missing:
         print("\n".join(missing))
         raise SystemExit(1)
+
+
+def _run_cells(
+    batch: "Batch", head: str, keys: "Mapping[str, Mapping[str, str]]", *, pool: bool, at_once: int
+) -> "dict[str, Run]":
+    """Run the cells of a sweep at the commit `head` in one flow run; return their runs by the cells' ids."""
+    from flows.run.programs import stage_environment
+    from flows.run.server import start_server
+
+    environment, server = stage_environment(batch.targets), start_server()
+    server.reach_directly()
+    # These import Prefect, which takes seconds, while the server starts.
+    if pool:
+        from flows.sweep.pool import run_cells_on_pool
+
+        return run_cells_on_pool(batch, head, keys, server)
+    from flows.sweep.local import run_cells_here
+
+    return run_cells_here(batch, head, keys, environment, server, at_once)
 
 
 def serve() -> None:

@@ -7,8 +7,8 @@
         metric: loss
         space: {train.optimizer.adamw_learning_rate: {low: 0.001, high: 0.03, log: true}}
 
-A level that is recorded stays, whatever another seed or another version of optuna would draw. The others follow from
-the seed, TPE's also from the recorded results: each read replays them into a new study, in the order of the record.
+Recorded levels stay, even if another seed or another version of optuna would draw other ones. New levels follow from
+the seed; TPE's also follow from the recorded results, which each read replays into a new study in their order.
 """
 
 import itertools

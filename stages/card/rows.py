@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from huggingface_hub import EvalResult
 
@@ -49,8 +50,8 @@ class Row:
         """The entry of the model-index, which has no field for an interval: the metric's name has it."""
         if self.fields and self.value is not None:
             interval = f", 95 % interval {self._ends()}" if self.interval else ""
-            fields = {**self.fields, "metric_name": self.fields["metric_name"] + interval}
-            yield EvalResult(task_type=TASK_TYPE, metric_value=self.value, **fields)  # type: ignore[arg-type]
+            fields: dict[str, Any] = {**self.fields, "metric_name": self.fields["metric_name"] + interval}
+            yield EvalResult(task_type=TASK_TYPE, metric_value=self.value, **fields)
 
     def _ends(self) -> str:
         return " to ".join(format(end, self.digits) for end in self.interval or ())

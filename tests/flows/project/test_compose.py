@@ -152,7 +152,7 @@ def test_lists_that_are_indented_in_another_way_are_written_anew() -> None:
 
 
 def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path) -> None:
-    """ruamel.yaml loses a line's end if a comment stands behind the key of a list."""
+    """A comment after the key of a list makes ruamel.yaml drop a line break."""
     text = (ROOT / "params.yaml").read_text()
     values = read_params_file(ROOT / "params.yaml")
     for key in [key for key, value in flatten(values).items() if isinstance(value, list)]:

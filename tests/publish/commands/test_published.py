@@ -53,7 +53,7 @@ def test_list_names_every_revision_the_best_first_and_the_one_that_main_leads_to
     assert [row[0] for row in rows if set(three) & {*row}] == ["*", three[1], three[0]]
 
 
-def test_the_list_is_the_same_in_a_copy_whatever_its_dates(three: list[str], printed: Printed) -> None:
+def test_a_copy_with_other_file_dates_is_listed_in_the_same_way(three: list[str], printed: Printed) -> None:
     before = printed(list_revisions, folder=PUBLISHED)
     shutil.copytree(PUBLISHED, "copy", symlinks=True)
     for path in Path("copy").rglob("*"):

@@ -95,7 +95,7 @@ def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
     """The files of the model, its card and its reports that no recorded stage makes."""
     made = makers_of(stages)
     files = {path: project_path(path) or "" for path in provenance.files}
-    results = {path: file for path, file in files.items() if not is_observed(path) or is_within(file, f"{REPORTS}")}
+    results = {path: file for path, file in files.items() if not is_observed(path) or is_within(file, str(REPORTS))}
     return [path for path, file in results.items() if maker_of(made, file) is None]
 
 

@@ -30,8 +30,8 @@ SECRET_NAMES = re.compile(
 )
 """Parts of the names of environment variables whose values are credentials."""
 
-HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")
-"""A token of the Hugging Face Hub."""
+HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
+"""A token of the Hugging Face Hub; shorter than those of today, so that no earlier form gets through."""
 
 CREDENTIAL_REMEDY = (
     "which logs, records and publications would show; take it out, and give it in ~/.netrc or fsspec's configuration "

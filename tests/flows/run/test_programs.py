@@ -58,6 +58,7 @@ def test_a_secret_that_another_begins_with_or_that_has_several_lines_is_hidden_w
         assert redact("is abcdefgh-and-more, abcdefgh") == "is [ADMIN_TOKEN], [USER_TOKEN]"
         assert [redact(line) for line in key.splitlines()][1:3] == ["[MY_SECRET]", "[MY_SECRET]"]
         assert redact("abc in /home/somebody") == "abc in /home/somebody"
+        assert redact("with hf_" + "Ab1" * 6) == "with [token]"
 
 
 def planned(command: str, state: StageState = "run", upstream: tuple[str, ...] = (), **program: object) -> PlannedStage:

@@ -2,8 +2,10 @@ import errno
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ from stages.formats.revision.provenance import is_observed
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
 from tests.formats.revision.records import execution
-from tests.publish.publishing import main
+from tests.publish.publishing import main, train_anew
 from tests.publish.repository import git
 from tests.small_project import folder_bytes
-from tests.trained_project import write_model, write_sections
+from tests.trained_project import write_sections
 
 KEPT = Path("published/tiny/revisions")
 MAIN = Path("published/tiny/main")
@@ -30,10 +32,10 @@ def publish_until_killed(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """Publish in a child process, which is killed where it would call `at`."""
     with monkeypatch.context() as killing:
         killing.setattr(at, lambda *_: os.kill(os.getpid(), 9))
-        child = os.fork()
-        if child == 0:
-            main()
-        os.waitpid(child, 0)
+        child = get_context("fork").Process(target=main)
+        child.start()
+        child.join()
+    assert child.exitcode == -signal.SIGKILL
 
 
 def receipt() -> dict[str, Any]:
@@ -80,12 +82,12 @@ def test_main_leads_back_to_a_model_that_was_restored_without_its_execution(proj
     execution(weights_sha256()).write()
     main()
     first, content = receipt()["revision"], folder_bytes(MAIN)
-    write_model(project, seed=1)
+    train_anew(1)
     execution(weights_sha256()).write()
     main()
     assert MAIN.readlink().name == receipt()["revision"] != first
 
-    write_model(project, seed=0)  # the report of the execution is still that of the other training
+    train_anew(0)  # the report of the execution is still that of the other training
     main()
 
     assert MAIN.readlink().name == first
@@ -108,7 +110,7 @@ def test_a_kill_during_the_copy_leaves_nothing_that_looks_published(
 ) -> None:
     main()
     before = folder_bytes(Path("published"))
-    write_model(project, seed=1)
+    train_anew(1)
 
     publish_until_killed(monkeypatch, at="pathlib.Path.chmod")
 

@@ -19,9 +19,10 @@ from stages.publish.revision import Gate, Revision
 from stages.runtime.errors import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
 from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.formats.revision.records import SESSION
+from tests.publish.publishing import train_anew
 from tests.publish.to_hub import NAME, publish, use
 from tests.small_project import ROOT
-from tests.trained_project import write_model, write_sections
+from tests.trained_project import write_sections
 
 DATA = "me/data"
 RUN = "0123456789abcdef"
@@ -50,9 +51,9 @@ def require_complete(hub: Hub, receipt: Receipt) -> None:
 def with_steps(*numbers: int) -> None:
     """Give the model exported steps, and the record of the run that trained it."""
     for number in numbers:
-        write_model(Path(), seed=number)
+        train_anew(number)
         shutil.copytree(MODEL, f"exported/step-{number:08d}", ignore=shutil.ignore_patterns("tokenizer*", "step-*"))
-    write_model(Path(), seed=0)
+    train_anew(0)
     shutil.copytree("exported", MODEL, dirs_exist_ok=True)
     Execution(weights_sha256=weights_sha256(), fingerprint=RUN + "0" * 16, sessions=[SESSION], checkpoints={}).write()
 
@@ -74,7 +75,7 @@ def test_main_follows_what_is_published_also_back_to_an_earlier_revision_and_kee
     hub.repositories[NAME].commit("main", {"README.md": b"# mine", "paper.pdf": b"pdf"}, [], "by hand")
     receipts = []
     for seed in (0, 1, 0):
-        write_model(Path(), seed=seed)
+        train_anew(seed)
         if seed:
             (MODEL / "vocabulary.txt").write_text("of the second revision alone\n")
         receipts.append(publish())
@@ -147,7 +148,7 @@ def test_a_branch_that_somebody_else_moved_meanwhile_is_not_overwritten(hub: Hub
 
 def test_a_worse_model_or_one_without_a_known_predecessor_is_refused_and_nothing_is_sent(hub: Hub) -> None:
     publish(2.0)
-    write_model(Path(), seed=1)
+    train_anew(1)
     before = hub.requests("PUT|/commit/")
 
     with pytest.raises(RefusedError, match=f"^{NAME}: the model has 3 bits per byte, main has 2; "):

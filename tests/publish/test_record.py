@@ -15,9 +15,8 @@ from stages.runtime.errors import UserError
 from stages.runtime.preflight import recorded_stages
 from tests.formats.revision.records import execution
 from tests.formats.revision.test_signature import make_key, public
-from tests.publish.publishing import main
+from tests.publish.publishing import main, train_anew
 from tests.publish.repository import contents, git
-from tests.trained_project import write_model
 
 REVISION = Path("published/tiny/main")
 
@@ -55,7 +54,7 @@ def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made
     assert Execution.find(REVISION / EXECUTION) == recorded
     assert read_json(REVISION / SPEED)["device"] == "abacus"
 
-    write_model(project, seed=1)  # as after a restore from the cache: the reports are of another run
+    train_anew(1)  # as after a restore from the cache: the reports are of another run
     main()
 
     assert not (REVISION / EXECUTION).exists()

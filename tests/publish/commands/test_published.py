@@ -9,7 +9,8 @@ from stages.formats.reports import read_json, write_json
 from stages.publish.commands.published import faults, list_revisions, promote, verify
 from stages.runtime.errors import RefusedError, UserError
 from tests.publish.publishing import main as publish
-from tests.trained_project import write_model, write_sections
+from tests.publish.publishing import train_anew
+from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
 MAIN = PUBLISHED / "main"
@@ -32,7 +33,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 
 def publish_with(bits_per_byte: float, seed: int = 0) -> str:
     """Publish another model with that evaluation; the revision's name."""
-    write_model(Path(), seed=seed)
+    train_anew(seed)
     write_json(REPORT, read_json(REPORT) | {"bits_per_byte": bits_per_byte})
     publish()
     return MAIN.resolve().name

@@ -23,6 +23,8 @@ RECORD = RESULTS / "default_run.json"
 LIBRARIES = ("torch", "transformers", "accelerate")
 LISTING = re.compile(r"^stage +result .*?(?=^```|\Z)", re.DOTALL | re.MULTILINE)
 """The table of the stages and what follows it, in the run's output and in README.md."""
+MACHINE = re.compile(r"On [^.]+, it ends")
+"""README.md names the machine of the record before the listing."""
 
 
 def main() -> None:
@@ -43,7 +45,8 @@ def main() -> None:
     }
     write_json(RECORD, record)
     readme = ROOT / "README.md"
-    readme.write_text(LISTING.sub(lambda _: listing, readme.read_text(encoding="utf-8")), encoding="utf-8")
+    text = LISTING.sub(lambda _: listing, readme.read_text(encoding="utf-8"))
+    readme.write_text(MACHINE.sub(f"On {record['machine']}, it ends", text), encoding="utf-8")
     print(f"{listing}\nweights {weights}: {'as before' if weights == before else f'before they were {before}'}")
 
 

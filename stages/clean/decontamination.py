@@ -15,7 +15,7 @@ from stages.clean.masking import mask
 from stages.clean.params import Decontamination
 from stages.clean.words import word_list
 from stages.formats.documents import read_shard
-from stages.formats.rows import NO_VALUE, field_of, json_object, read_lines
+from stages.formats.rows import NO_VALUE, field_of, read_row_file
 from stages.runtime.atomic import file_sha256, known_sha256
 from stages.runtime.cache import cache_key, map_cached
 from stages.runtime.errors import UserError
@@ -68,8 +68,8 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
     item_of: dict[NGram, str] = {}
     shorter: dict[bytes, set[int]] = {}
     for file in sets.files:
-        for number, text in evaluation_items(Path(file), sets.fields):
-            name, words = f"{file}#{number}", passage_words(text)
+        for name, text in evaluation_items(Path(file), sets.fields):
+            words = passage_words(text)
             if len(words) < sets.minimum_words:
                 searched["not_searched"] += 1
                 continue
@@ -88,15 +88,11 @@ def evaluation_passages(sets: Decontamination, masks: Sequence[str] = ()) -> tup
     return searched, Passages(item_of, sets.ngram_size, {word: tuple(sorted(sizes)) for word, sizes in shorter.items()})
 
 
-def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The text of each item of an evaluation set by its line. Raises UserError if it cannot be read."""
-    if not path.name.lower().endswith((".jsonl", ".jsonl.gz")):
-        raise UserError(f"clean.decontamination: {path}: items are read from .jsonl or .jsonl.gz: rename or convert it")
-    for number, line in read_lines(path, "; clean.decontamination.files names it: correct its path or the file"):
-        where = f"clean.decontamination: {path}: line {number}"
-        row = json_object(line, where)
-        texts = (_text(field_of(row, field), f"{where}: field `{field}`") for field in fields)
-        yield number, "\n".join(filter(None, texts))
+def evaluation_items(path: Path, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The name and the text of each item of an evaluation set. Raises UserError if it cannot be read."""
+    for name, row in read_row_file(path):
+        texts = (_text(field_of(row, field), f"clean.decontamination: {name}: field `{field}`") for field in fields)
+        yield name, "\n".join(filter(None, texts))
 
 
 def _text(value: Any, where: str) -> str:

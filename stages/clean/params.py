@@ -52,7 +52,8 @@ class Decontamination(Section):
     """Documents that contain a passage of an evaluation set are dropped, so that its score means something."""
 
     files: Annotated[list[FileName], Field(min_length=1)]
-    """Evaluation sets: .jsonl or .jsonl.gz with an item a line. List them under `deps` of the stage in dvc.yaml too."""
+    """Evaluation sets: files with an item in each row, as `collect` reads them. List them under `deps` of the stage in
+    dvc.yaml too."""
     fields: Annotated[list[str], Field(min_length=1)]
     """Fields of an item that make up its text, e.g. `prompt` and `canonical_solution`."""
     ngram_size: Annotated[int, Field(ge=3, le=100)]

@@ -14,9 +14,10 @@ from license_expression import Licensing
 from stages.collect.find import LINK, NOT_HASHED
 from stages.collect.params import CollectParams
 from stages.collect.shards import write_documents
-from stages.collect.source_kinds import NOT_UTF8, TOO_LARGE, WITH_REMEDY, SourceItem, SourcePart, check_text, to_utf8
+from stages.collect.source_kinds import TOO_LARGE, WITH_REMEDY, SourceItem, SourcePart
 from stages.collect.sources.files import ARCHIVE
 from stages.formats.documents import DOCUMENTS, Document, corpus_id, document_id, shard_paths, text_size
+from stages.formats.opening import NOT_UTF8, check_text, to_utf8
 from stages.formats.reports import REPORTS, write_json
 from stages.runtime.atomic import atomic_folder, atomic_write
 from stages.runtime.cache import drop_unused

@@ -3,23 +3,19 @@
 A source takes the files that DVC hashes: hidden files, links, and what .dvcignore names are left out and counted.
 """
 
-import bz2
 import errno
-import gzip
-import lzma
 import os
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, cast
 
-from stages.formats.documents import without_query
+from stages.formats.opening import decompressed, opened_file
 from stages.runtime.atomic import NOT_HERE, NOT_PULLED, is_lfs_pointer
 from stages.runtime.credentials import without_credentials
-from stages.runtime.errors import UnavailableError, UserError
+from stages.runtime.errors import UnavailableError, UserError, message_on_one_line
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"
@@ -184,53 +180,26 @@ def _web_options() -> dict[str, Any]:
     return {"client_kwargs": {"trust_env": True, "timeout": timeout, **configured.get("client_kwargs", {})}}
 
 
-Opener: TypeAlias = Callable[[BinaryIO], BinaryIO]
-
-
-def _open_zstd(stream: BinaryIO) -> BinaryIO:
-    import pyarrow as pa  # slow; its reader refuses a file that is cut off, and compares a checksum if there is one
-
-    return cast("BinaryIO", pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
-
-
-OPENERS: dict[str, Opener] = {
-    ".gz": cast("Opener", gzip.open),
-    ".bz2": cast("Opener", bz2.open),
-    ".xz": cast("Opener", lzma.open),
-    ".zst": _open_zstd,
-}
-
-
 @contextmanager
 def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
     """The content of a file, decompressed if its name says so. Raises UserError for a file of this machine that cannot
     be read or is damaged, UnavailableError for a server that breaks off."""
-    name = without_query(file.name).lower() if decompress else ""
-    unpacked = next((opens for end, opens in OPENERS.items() if name.endswith(end)), None)
+    if not file.url:
+        with opened_file(Path(file.name), decompress=decompress) as content:
+            yield content
+        return
     try:
-        with _stream(file) as stream:
-            if unpacked is None:
-                yield stream
-            else:
-                with unpacked(stream) as content:
-                    yield content
+        with _stream(file) as stream, decompressed(file.name if decompress else "", stream) as content:
+            yield content
     except UserError:
         raise
     except Exception as error:  # each file system of fsspec has errors of its own
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        if file.url:
-            raise remote_error(f"{file.name}: cannot be read", error) from None
-        if isinstance(error, OSError | EOFError | lzma.LZMAError | zlib.error):
-            raise UserError(
-                f"{file.name}: cannot be read ({message_on_one_line(error)}); correct or remove it"
-            ) from None
-        raise
+        raise remote_error(f"{file.name}: cannot be read", error) from None
 
 
 def _stream(file: FoundFile) -> BinaryIO:
-    if not file.url:
-        return Path(file.name).open("rb")
     import fsspec
 
     web = file.url.startswith(("http://", "https://"))
@@ -246,9 +215,3 @@ def remote_error(what: str, error: BaseException) -> UserError:
     if denied or getattr(error, "status", None) in (401, 403):
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")
-
-
-def message_on_one_line(error: BaseException) -> str:
-    """The message of a library's error without line breaks."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(reason.split()) or type(error).__name__

@@ -15,6 +15,7 @@ from typing import Annotated, NamedTuple, get_args
 from pydantic import Field, PrivateAttr
 
 from stages.collect import sources
+from stages.formats.opening import NULS, SURROGATE
 from stages.runtime.atomic import NOT_HERE, NOT_PULLED
 from stages.runtime.section import Section, require_distinct, subclasses_in
 
@@ -25,17 +26,8 @@ MixtureShare = Annotated[float, Field(gt=0, le=1)]
 
 TOO_LARGE = "larger than max_document_bytes"
 
-NOT_UTF8 = "not UTF-8"
-
-NULS = "text with a few NUL bytes (`tr -d '\\000'` removes them)"
-
-SURROGATE = "half of a surrogate pair (\\ud800 to \\udfff), which is no character (remove it)"
-
 WITH_REMEDY = (NOT_HERE, NOT_PULLED, NULS, SURROGATE)
 """Reasons to leave out what was probably meant to be read; they say how to repair it."""
-
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a text in UTF-16 begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +47,6 @@ class SourceItem:
         for name in ("source", "path", "license"):
             text = getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8")
             object.__setattr__(self, name, text)
-
-
-def check_text(content: bytes | str) -> tuple[str, str]:
-    """A content as text, and why it cannot be a document: one of them empty. A byte-order mark is not part of it."""
-    try:
-        data = content.encode("utf-8") if isinstance(content, str) else content
-        if b"\0" in data and not data.startswith(UTF16):
-            return "", "binary (NUL bytes)" if is_binary(data) else NULS
-        text = data.decode("utf-8-sig")
-    except UnicodeEncodeError:
-        return "", SURROGATE
-    except UnicodeDecodeError:
-        return "", NOT_UTF8
-    return (text, "") if text.strip() else ("", "empty")
-
-
-def is_binary(content: bytes) -> bool:
-    """True if more than one in 500 bytes is NUL, as in UTF-16 and in most formats that are no text."""
-    return content.startswith(UTF16) or content.count(b"\0") * 500 > len(content)
-
-
-def to_utf8(content: bytes) -> str:
-    """The command that probably makes UTF-8 of a text that is not; most of it may be UTF-8, with damaged bytes."""
-    if content.startswith(UTF16):
-        return "iconv -f utf-16 -t utf-8"
-    text = content.decode("utf-8", "replace")
-    is_utf8 = sum(not one.isascii() for one in text) > 2 * text.count("\ufffd")
-    return "iconv -c -f utf-8 -t utf-8" if is_utf8 else "iconv -f cp1252 -t utf-8"
 
 
 class SourcePart(NamedTuple):

@@ -27,8 +27,8 @@ class EvaluateParams(Section):
     """Tokens by which a window advances; null is three quarters of it. Smaller: more context for each token, a
     lower loss, more time (context_length / stride times a single pass)."""
     sets: dict[SetName, FileName]
-    """Further held-out sets, by name: a file or a folder of documents. `.jsonl` and `.parquet` hold a document in each
-    row (`text`, and `source` and `path` if they are there); any other file is a document."""
+    """Further held-out sets, by name: a file or a folder of documents. Files are read as `collect` reads them; a row
+    has its `text`, and may have `source` and `path`."""
     baselines: list[ModelName]
     """Models that are scored on the same documents, each with its own tokenizer: folders, or commits on the Hub
     (owner/name@COMMIT)."""

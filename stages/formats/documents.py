@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stages.formats.opening import without_query
 from stages.runtime.errors import UserError
 
 DOCUMENTS = Path("data/documents")
@@ -80,11 +81,6 @@ def text_size(text: str) -> int:
 def containing_file(path: str) -> str:
     """The file that a document's path is in, also of a row and of a part; of a web address without its query."""
     return without_query(PLACE_IN_FILE.sub("", path))
-
-
-def without_query(path: str) -> str:
-    """A path; a web address without its query, which says nothing of what kind of file it is."""
-    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def document_id(text: str) -> str:

@@ -72,6 +72,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def message_on_one_line(error: BaseException) -> str:
+    """The message of a library's error without line breaks; of the operating system's only the reason."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split()) or type(error).__name__
+
+
 def visible(text: str, kept: str = "") -> str:
     """A text whose characters that are not shown, or that a terminal would obey, are escapes, but for those kept."""
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)

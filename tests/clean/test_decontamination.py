@@ -126,19 +126,19 @@ ITEM = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("nowhere.jsonl", None, "nowhere.jsonl: cannot be read (No such file or directory); clean.decontamination"),
-        ("fields.jsonl", '{"prompt": "a"}', "clean.decontamination: fields.jsonl: line 1: field `solution` is missing"),
+        ("nowhere.jsonl", None, "nowhere.jsonl: cannot be read (No such file or directory); correct or remove it"),
+        ("fields.jsonl", '{"prompt": "a"}', "clean.decontamination: fields.jsonl#1: field `solution` is missing"),
         (
             "mapping.jsonl",
             '{"prompt": {"text": ["a"], "label": ["A"]}, "solution": ""}\n',
-            "clean.decontamination: mapping.jsonl: line 1: field `prompt` has fields of its own (text, label)",
+            "clean.decontamination: mapping.jsonl#1: field `prompt` has fields of its own (text, label)",
         ),
-        ("set.JSON", "a set of words", "clean.decontamination: set.JSON: items are read from .jsonl or .jsonl.gz"),
-        ("set.jsonl.zst", "a set of words", "clean.decontamination: set.jsonl.zst: items are read from .jsonl"),
+        ("set.txt", "a set of words", "set.txt: rows are read from .jsonl, .json, .csv, .tsv, .parquet: rename"),
+        ("set.jsonl.zst", "a set of words", "set.jsonl.zst: cannot be read ("),
         ("short.jsonl", json.dumps(SHORT[0]), "clean.decontamination: no item of short.jsonl has 8 words"),
-        ("broken.jsonl", f"{ITEM}\n\n{ITEM[:-9]}", "clean.decontamination: broken.jsonl: line 3 is not valid JSON"),
-        ("list.jsonl", "[1]\n", "clean.decontamination: list.jsonl: line 1 is not a JSON object"),
-        ("latin1.jsonl", "caf\udce9", "latin1.jsonl: is not UTF-8 text"),
+        ("broken.jsonl", f"{ITEM}\n\n{ITEM[:-9]}", "broken.jsonl: line 3 is not valid JSON"),
+        ("list.jsonl", "[1]\n", "list.jsonl: line 1 is not a JSON object"),
+        ("latin1.jsonl", "caf\udce9", "latin1.jsonl: line 1 is not UTF-8: try `iconv -f cp1252 -t utf-8`"),
     ],
 )
 def test_an_evaluation_set_that_cannot_serve_is_refused(name: str, content: str | None, said: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stages.formats.model_folder import weight_files
-from stages.formats.rows import read_lines
+from stages.formats.rows import read_row_file
 from stages.runtime.atomic import LFS_POINTER, atomic_folder, atomic_write
 from stages.runtime.errors import UserError
 from stages.runtime.hub import model_folder
@@ -109,7 +109,7 @@ def test_of_two_runs_that_write_the_same_file_at_once_one_stays_whole(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "open_it"),
     [
-        ("rows.jsonl", lambda folder: read_lines(folder / "rows.jsonl")),
+        ("rows.jsonl", lambda folder: list(read_row_file(folder / "rows.jsonl"))),
         ("model.safetensors", weight_files),
         ("model.safetensors", lambda folder: model_folder("start_from", str(folder), ["*.safetensors"])),
         ("tokenizer.json", lambda folder: take_over(folder, folder / "new")),

@@ -1,24 +1,18 @@
 """Files on this machine or at URLs, each read as what its name says: text, or rows of JSON, CSV or Parquet."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, cast
+from typing import Annotated, BinaryIO, Literal
 
 from pydantic import AfterValidator, Field
 
 from stages.collect.find import FoundFile, before_wildcards, find, opened
-from stages.collect.rows import Fields, csv_rows, json_lines, json_rows, parquet_rows, rows_as_items
-from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, SourceName, is_binary
-from stages.formats.documents import without_query
-from stages.formats.rows import HEAD_BYTES, ending, looks_like_rows
-from stages.runtime.errors import UserError, visible
+from stages.collect.rows import Fields, rows_as_items
+from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, SourceName
+from stages.formats.opening import ARCHIVES, ROWS, ending, is_binary, text_reader
+from stages.formats.rows import numbered_rows
+from stages.runtime.errors import visible
 from stages.runtime.section import NamedFile
-
-ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
-"""Endings of files with a document a row, each also with one of `COMPRESSED`."""
-
-PACKED = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar", ".lz4")
 
 ARCHIVE = "archive (unpack it)"
 
@@ -60,42 +54,28 @@ class Files(FileSource):
         """The documents of each file, in the order of the files' names. Raises UserError for a file that cannot be
         read, for broken rows, and for JSON under another name."""
         for file in find(self.globs):
-            end = ending(without_query(file.name))
-            if file.flaw or end in PACKED:
+            end = ending(file.name)
+            if file.flaw or end in ARCHIVES:
                 yield self.left_out(file.name, file.flaw or ARCHIVE)
             elif end in ROWS:
                 with opened(file) as stream:
-                    yield from self._rows(file, end, stream, limit)
+                    columns = [*self.text, *self.fields.named]
+                    rows = numbered_rows(file.name, stream, columns, self.fields.named, limit, self.notes)
+                    yield from rows_as_items(self, rows, file.name, self.text, self.fields)
             else:
                 if end in WEB_PAGE:
                     self.notes.append(visible(f"{file.name}: taken with its tags; `kind: html` takes the visible text"))
                 yield from self._text(file, limit)
 
-    def _rows(self, file: FoundFile, end: str, stream: BinaryIO, limit: int) -> Iterator[SourceItem]:
-        has = ""
-        if end == ".parquet":
-            rows, has = parquet_rows(file, stream, self.text, self.fields)
-        elif end == ".jsonl":
-            rows = json_lines(file.name, stream, limit)
-        elif end == ".json":
-            rows = json_rows(file.name, stream, limit)
-        else:
-            rows = csv_rows(file.name, stream, limit, "\t" if end == ".tsv" else ",", self.fields, self.notes)
-        yield from rows_as_items(self, rows, file.name, self.text, self.fields, has)
-
     def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:
         with opened(file) as stream:
-            reader = io.BufferedReader(cast("io.RawIOBase", stream), HEAD_BYTES)
-            if looks_like_rows(reader.peek(HEAD_BYTES)):
-                raise UserError(
-                    f"{file.name}: is JSON, not text: rename it to .jsonl or .json, or put it into .dvcignore"
-                )
+            reader = text_reader(file.name, stream)
             if self.part_bytes is None:
                 content = reader.read(limit + 1)
                 too_large = len(content) > limit
                 yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
                 return
-            for number, (part, is_last) in enumerate(text_parts(cast("BinaryIO", reader), self.part_bytes), start=1):
+            for number, (part, is_last) in enumerate(text_parts(reader, self.part_bytes), start=1):
                 if number == 1 and not is_last and is_binary(part):
                     # All of it is left out, for the same reason.
                     yield self.item(file.name, part + reader.read(limit))

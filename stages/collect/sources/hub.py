@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from stages.collect.find import message_on_one_line
 from stages.collect.rows import Fields, rows_as_items
 from stages.collect.source_kinds import NamedSource, Names, SourceItem, SourceName
+from stages.runtime.errors import message_on_one_line
 from stages.runtime.hub import data_set_error
 from stages.runtime.section import NamedFile
 

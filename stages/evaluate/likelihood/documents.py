@@ -21,18 +21,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerFast
 
 from stages.formats.documents import Document, document_id, read_documents, require_documents
-from stages.formats.rows import COMPRESSED, ending, looks_like_rows, parse_json
+from stages.formats.opening import EMPTY, NOT_UTF8, ROWS, check_text, ending, opened_file, text_reader, to_utf8
+from stages.formats.rows import numbered_rows
 from stages.formats.tokens import VALIDATION, Positions, TokenIds
-from stages.runtime.atomic import require_here
-from stages.runtime.errors import UserError, first_line
+from stages.runtime.errors import UserError
 
 ROWS_AT_ONCE = 1000
 """Documents in memory at once."""
+
+FIELDS = ("text", "source", "path")
+"""Of a row that is a document."""
 
 
 @dataclass(frozen=True)
@@ -80,23 +81,44 @@ def named_sets(sets: Mapping[str, str]) -> list[HeldOutSet]:
 def named_set(name: str, path: Path) -> HeldOutSet:
     """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
 
-    `.jsonl` and `.parquet` hold a document in each row, in the field or column `text`, with its `source` and `path` if
-    it has them; any other file is a document. Raises UserError for one that is compressed, and for text that looks like
-    rows, whose braces and keys would be scored. Empty texts are left out, and byte-order marks, as `collect` does.
+    Files of rows hold a document in each row, in the field or column `text`, with its `source` and `path` if it has
+    them; any other file is a document. Texts of white space are left out, and byte-order marks, as `collect` does.
     """
-    return HeldOutSet(name, path, lambda: (document for document in _read(name, path) if document.text))
+    return HeldOutSet(name, path, lambda: _read(name, path))
 
 
-def _read(name: str, path: Path) -> Iterator[Document]:
+def _read(set_name: str, path: Path) -> Iterator[Document]:
     for file in _files(path):
         own = file.relative_to(path).as_posix() if path.is_dir() else file.name
         own = os.fsencode(own).decode("utf-8", errors="replace")
-        require_here(file)
-        try:
-            for number, row in _rows(file):
-                yield _document(row, name, own if number is None else f"{own}#{number}")
-        except (OSError, ValueError, pa.ArrowException, RecursionError) as error:
-            raise UserError(f"{file}: cannot be read as documents ({first_line(error)})") from None
+        for mark, row in _rows(file):
+            if document := _document(row, set_name, own + mark, f"{file}{mark}"):
+                yield document
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of a file, each with `#NUMBER`; a text as one row, without a number."""
+    with opened_file(file) as stream:
+        if ending(file.name) in ROWS:
+            yield from ((f"#{number}", row or {}) for number, row in numbered_rows(str(file), stream, FIELDS))
+        else:
+            yield "", {"text": text_reader(str(file), stream).read()}
+
+
+def _document(row: Mapping[str, Any], set_name: str, name: str, where: str) -> Document | None:
+    """A row as a document; None if its text is white space. Raises UserError if it has no text, or no valid one."""
+    content = row.get("text")
+    if not isinstance(content, str | bytes):
+        found = f"that is {type(content).__name__}" if "text" in row else f"it has {', '.join(sorted(map(str, row)))}"
+        raise UserError(f"{where}: no text in a field `text`; {found}")
+    text, flaw = check_text(content)
+    source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))
+    if flaw == EMPTY:
+        return None
+    if flaw := flaw or check_text(source + path)[1]:
+        remedy = f": try `{to_utf8(content)}`" if flaw == NOT_UTF8 and isinstance(content, bytes) else ""
+        raise UserError(f"{where}: {flaw}{remedy}")
+    return Document(document_id(text), source, "", path, "", text)
 
 
 def _files(path: Path) -> Iterable[Path]:
@@ -104,39 +126,6 @@ def _files(path: Path) -> Iterable[Path]:
         return [path]
     files = (file for file in path.rglob("*") if file.is_file())
     return sorted(f for f in files if not any(part.startswith(".") for part in f.relative_to(path).parts))
-
-
-def _rows(file: Path) -> Iterator[tuple[int | None, Any]]:
-    if file.name.lower().endswith(COMPRESSED):
-        raise UserError(f"{file}: is compressed: unpack it")
-    match ending(file.name):
-        case ".jsonl":
-            with file.open(encoding="utf-8-sig", newline="\n") as lines:
-                yield from ((number, parse_json(line)) for number, line in enumerate(lines, start=1) if line.strip())
-        case ".parquet":
-            with pq.ParquetFile(file, page_checksum_verification=True) as table:
-                rows = (row for batch in table.iter_batches(ROWS_AT_ONCE) for row in batch.to_pylist())
-                yield from enumerate(rows, start=1)
-        case _:
-            content = file.read_bytes()
-            if looks_like_rows(content):
-                raise UserError(
-                    f"{file}: is JSON, not text: rename it to .jsonl if it has an object a line, else write it so"
-                )
-            yield None, {"text": content.decode("utf-8-sig")}
-
-
-def _document(row: Any, set_name: str, name: str) -> Document:
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        found = f"it has {', '.join(sorted(map(str, row)))}" if isinstance(row, dict) else "it is not an object"
-        if isinstance(row, dict) and "text" in row:
-            found = f"that is {'null' if row['text'] is None else type(row['text']).__name__}"
-        raise ValueError(f"{name}: no text in a field `text`; {found}")
-    text = row["text"]
-    source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))
-    for kept in (source, path):
-        kept.encode("utf-8")  # raises a ValueError for half of a surrogate pair, which JSON can write
-    return Document(document_id(text), source, "", path, "", text)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Code problems: what a model is to complete, and the tests that its programs have to pass.
 
-Two formats of JSON lines are read, also gzipped (`.jsonl.gz`); the fields of a row tell which one it is:
+Rows of two formats are read (stages/formats/rows.py); the fields of a row tell which one it is:
 
 - HumanEval's (Chen et al. 2021, arXiv:2107.03374): task_id, prompt, entry_point, canonical_solution, and a test that
   defines `check(candidate)`. The program that is scored is prompt + completion + test + a call of check.
@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import AliasChoices, BaseModel, Field, ValidationError
 
 from stages.formats.reports import first_fault, write_lines
-from stages.formats.rows import json_object, read_json_lines, read_lines
+from stages.formats.rows import read_json_lines, read_row_file
 from stages.runtime.errors import UserError
 
 PROBLEMS = Path("data/problems.jsonl")
@@ -69,10 +69,9 @@ class MbppRow(BaseModel, frozen=True, strict=True):
 def read_problems(path: Path, language: str = "python") -> list[Problem]:
     """The problems of a file in HumanEval's or MBPP's format, in its order; all are taken to be in `language`.
 
-    Raises UserError that names the line and the field that is missing or wrong, or a task_id that occurs twice.
+    Raises UserError that names the row and the field that is missing or wrong, or a task_id that occurs twice.
     """
-    lines = [(f"{path}: line {number}", line) for number, line in read_lines(path)]
-    return require_unique([as_problem(json_object(line, where), where, language) for where, line in lines], str(path))
+    return require_unique([as_problem(row, where, language) for where, row in read_row_file(path)], str(path))
 
 
 def as_problem(row: Mapping[str, Any], where: str, language: str) -> Problem:

@@ -36,7 +36,9 @@ def write_jsonl(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def test_jsonl_parquet_and_text_files_of_a_folder_are_one_set_in_the_order_of_their_paths(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "b.jsonl", {"text": "two", "source": "own"}, {"text": ""}, {"text": "three", "path": "x.py"})
+    write_jsonl(
+        tmp_path / "b.jsonl", {"text": "two", "source": "own"}, {"text": " \n"}, {"text": "three", "path": "x.py"}
+    )
     pq.write_table(pa.table({"text": ["four\u2028"], "source": ["rows"]}), tmp_path / "c.parquet")
     (tmp_path / "a").mkdir()
     (tmp_path / "a/one.py").write_text("one", encoding="utf-8")
@@ -67,20 +69,17 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("s.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "s.jsonl: cannot be read as documents (s.jsonl#2: no text"),
-        ("s.jsonl", b'{"text": null}\n', "s.jsonl#1: no text in a field `text`; that is null"),
-        ("s.jsonl", b'{"text": "a", "source": "\\ud800"}\n', "s.jsonl: cannot be read as documents ("),
-        ("s.jsonl", b"not json\n", "s.jsonl: cannot be read as documents (Expecting value"),
-        ("s.parquet", b"not parquet", "s.parquet: cannot be read as documents ("),
-        ("s.txt", b"\xff", "s.txt: cannot be read as documents ('utf-8' codec"),
-        (
-            "s.txt",
-            b'{"text": "a"}\n{"text": "b"}\n',
-            "s.txt: is JSON, not text: rename it to .jsonl if it has an object",
-        ),
-        ("s.json", b'{"data": [{"text": "a"}]}', "s.json: is JSON, not text"),
-        ("s.json", b'["a", "b"]', "s.json: is JSON, not text"),
-        ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0), "s.jsonl.gz: is compressed: unpack it"),
+        ("s.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "s.jsonl#2: no text in a field `text`; it has body"),
+        ("s.jsonl", b'{"text": null}\n', "s.jsonl#1: no text in a field `text`; that is NoneType"),
+        ("s.jsonl", b'{"text": "a", "source": "\\ud800"}\n', "s.jsonl#1: half of a surrogate pair"),
+        ("s.jsonl", b"not json\n", "s.jsonl: line 1 is not valid JSON (Expecting value"),
+        ("s.parquet", b"not parquet", "s.parquet: no readable Parquet file ("),
+        ("s.txt", b"\xff", "s.txt: not UTF-8: try `iconv -f cp1252 -t utf-8`"),
+        ("s.txt", b'{"text": "a"}\n{"text": "b"}\n', "s.txt: is JSON, not text: rename it to .jsonl or .json"),
+        ("s.json", b'{"data": [{"text": "a"}]}', "s.json#1: no text in a field `text`; it has data"),
+        ("s.json", b'["a", "b"]', "s.json#1: no text in a field `text`"),
+        ("s.csv", b"body\na\n", "s.csv#1: no text in a field `text`; it has body"),
+        ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0)[:-3], "s.jsonl.gz: cannot be read ("),
         ("s.jsonl", LFS_POINTER, "s.jsonl: Git LFS pointer, not the data (`git lfs pull` downloads it)"),
         ("s.txt", b"", "holds no text; give `s` documents or remove it from evaluate.sets"),
     ],

@@ -44,16 +44,8 @@ class Text:
     """The text that it wrote."""
     whole: str
     """The function: the last lines of the prompt, or all of it, and the text."""
-    written: Generated
-    """The generated text; `text` is the part that was kept."""
-    skipped: int
-    """Characters of it before `text`: white space of the prompt that the model wrote itself."""
+    ended: Ended
     language: str
-
-    @property
-    def ended(self) -> Ended:
-        """Why it ended."""
-        return self.written.ended
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
@@ -137,7 +129,7 @@ def header_sample(header: Header, request: GenerationRequest, written: Generated
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
     """A completed header, as report.py measures it."""
     whole, language = sample.signature + sample.body, language_of(sample.path, params.language)
-    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written, 0, language)
+    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, language)
 
 
 def completion(asked: tuple[Problem, int], request: GenerationRequest, written: Generated) -> Completion:
@@ -152,8 +144,9 @@ def completion(asked: tuple[Problem, int], request: GenerationRequest, written: 
     )
 
 
-def problem_text(asked: tuple[Problem, int], done: Completion, written: Generated) -> Text:
+def problem_text(problem: Problem, done: Completion) -> Text:
     """A completed problem, as report.py measures it."""
-    (problem, sample), text = asked, done.completion
-    whole, skipped = problem.prompt + text, len(written.text) - len(text)
-    return Text("problem", done.task_id, sample, problem.prompt, text, whole, written, skipped, problem.language)
+    whole = problem.prompt + done.completion
+    return Text(
+        "problem", done.task_id, done.sample, problem.prompt, done.completion, whole, done.ended, problem.language
+    )

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.model import position_limit
-from stages.evaluate.rows import BatchedRows, End, require_rows, sample_tokens, stop_at
+from stages.evaluate.rows import BatchedRows, End, log_probabilities, require_rows, sample_tokens, stop_at
 from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64
@@ -51,6 +51,10 @@ class Generated:
     ended: Ended
     ids: list[int]
     """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
+    pieces: list[str]
+    """The characters that each token added, also those of the stop string; empty until a character is whole."""
+    log_probabilities: list[float]
+    """The log-probability of each token, under the model itself (`rows.log_probabilities`)."""
 
 
 def generate(
@@ -62,7 +66,7 @@ def generate(
     """
     for row, ended in _write(model, _work(model, tokenizer, requests, width)):
         if ended:
-            yield Generated(row.number, row.text, ended, row.drawn)
+            yield Generated(row.number, row.text, ended, row.drawn, row.pieces, row.log_probabilities)
 
 
 def stream(
@@ -136,16 +140,21 @@ class _Row:
     stream: DecodeStream
     """Has seen the end of the prompt: some tokenizers write a space before every word but the first of a text."""
     drawn: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)
     text: str = ""
 
-    def take(self, token: int, work: _Work) -> Ended | None:
+    def take(self, token: int, log_probability: float, work: _Work) -> Ended | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
+        self.log_probabilities.append(log_probability)
+        self.pieces.append("")
         if token == work.end_id:
             return "eos"
         self.seen.append(token)
         piece = self.stream.step(work.tokenizer.backend_tokenizer, token)
         if piece:
+            self.pieces[-1] = piece
             self.text += piece
             end = self.request.end(self.text)
             if end is not None:
@@ -180,9 +189,9 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
             if not writing:
                 break
             fed: dict[int, int] = {}
-            for slot, token in _drawn(writing, rows.logits[:, : work.known_ids]):
+            for slot, token, log_probability in _drawn(writing, rows.logits[:, : work.known_ids]):
                 row = writing[slot]
-                ended = row.take(token, work)
+                ended = row.take(token, log_probability, work)
                 yield row, ended
                 if ended:
                     del writing[slot]
@@ -203,14 +212,16 @@ def _stream_after(ids: list[int], work: _Work) -> DecodeStream:
     return stream
 
 
-def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int]]:
-    """A token for each row in progress, (slot, token); rows of the same settings together."""
+def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int, float]]:
+    """A token for each row in progress, (slot, token, its log-probability); rows of the same settings together."""
     alike: dict[tuple[float, float], list[int]] = defaultdict(list)
     for slot in sorted(writing):
         sampling = writing[slot].request.sampling
         alike[sampling.temperature, sampling.top_p].append(slot)
-    drawn: list[tuple[int, int]] = []
+    drawn: list[tuple[int, int, float]] = []
     for (temperature, top_p), slots in alike.items():
         uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
-        drawn += zip(slots, sample_tokens(logits[slots], temperature, top_p, uniforms), strict=True)
+        own = logits[slots]
+        tokens = sample_tokens(own, temperature, top_p, uniforms)
+        drawn += zip(slots, tokens, log_probabilities(own, tokens), strict=True)
     return drawn

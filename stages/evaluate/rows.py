@@ -94,6 +94,20 @@ def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[n
     return index
 
 
+DECIMALS = 3
+"""Decimals of a log-probability. Further ones are float32's rounding in all but the likeliest tokens."""
+
+
+def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
+    """The natural logarithm of each row's token's probability, rounded; logits (rows, vocabulary).
+
+    Under the model itself, at temperature 1 and over all tokens, however it was drawn.
+    """
+    drawn = torch.tensor(tokens, device=logits.device)[:, None]
+    own = torch.log_softmax(logits.float(), dim=-1).gather(1, drawn)[:, 0]
+    return [round(value, DECIMALS) + 0.0 for value in own.tolist()]  # + 0.0: no -0.0
+
+
 PROBE_ROWS = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
 """Token ids of two rows, with which `require_rows` tries a model."""
 

@@ -29,7 +29,7 @@ from transformers import (
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generator import GenerationRequest, _Row, _stream_after, generate, prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import after, stop_at
+from stages.evaluate.rows import DECIMALS, after, stop_at
 from stages.runtime.errors import UserError
 
 FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)
@@ -81,15 +81,19 @@ def test_the_cache_changes_nothing_and_positions_that_run_out_go_on_from_the_lat
     asked = [GenerationRequest(prompt, 0, stop_at(()), long) for prompt in prompts]
 
     for one in generate(model, tokenizer, asked, width=4):
-        read, expected = prompt_tokens(tokenizer, prompts[one.request]), []
+        read, expected, likelihoods = prompt_tokens(tokenizer, prompts[one.request]), [], []
         for _ in one.ids:
             if len(read) > 32:
                 read = read[-16:]
             with torch.inference_mode():
-                expected.append(int(model(torch.tensor([read])).logits[0, -1].argmax()))
+                own = torch.log_softmax(model(torch.tensor([read])).logits[0, -1], dim=-1)
+            expected.append(int(own.argmax()))
+            likelihoods.append(float(own.max()))
             read = [*read, expected[-1]]
         assert one.ids == expected
         assert len(one.ids) == 60
+        assert one.log_probabilities == pytest.approx(likelihoods, abs=10**-DECIMALS)
+        assert "".join(one.pieces) == one.text
 
 
 SMALL = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -164,7 +168,7 @@ def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
     characters = [encode(tokenizer, character) for character in text]
     for ids in (encode(tokenizer, text), list(itertools.chain.from_iterable(characters))):
         row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), work))
-        taken = (row.take(token, work) for token in [*ids, *([work.end_id] if eos else [])])
+        taken = (row.take(token, 0.0, work) for token in [*ids, *([work.end_id] if eos else [])])
 
         assert next(filter(None, taken)) == ended
         if ended != "length":

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stages.evaluate import rows
-from stages.evaluate.rows import sample_tokens
+from stages.evaluate.rows import log_probabilities, sample_tokens
 from stages.runtime.errors import UserError
 
 LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))
@@ -89,3 +89,10 @@ def test_logits_that_are_no_numbers_are_refused(value: float) -> None:
 
 def test_a_temperature_too_low_for_float32_takes_the_most_likely_token() -> None:
     assert sample_tokens(LOGITS[None], 1e-40, 1.0, np.array([0.99])) == [1]
+
+
+def test_a_token_is_as_likely_as_the_model_says_whatever_its_draw_was_limited_to() -> None:
+    logits = LOGITS.expand(3, 4) + torch.tensor([[0.0], [5.0], [-7.0]])  # a constant changes no probability
+
+    assert log_probabilities(logits, [0, 1, 3]) == [round(float(np.log(share)), 3) for share in (0.1, 0.5, 0.25)]
+    assert str(log_probabilities(torch.tensor([[0.0, 99.0]]), [1])) == "[0.0]"

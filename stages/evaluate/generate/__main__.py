@@ -43,7 +43,7 @@ def main() -> None:
     samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
     header_texts = [texts.header_text(*one, params) for one in zip(samples, bodies, strict=True)]
     completions = [texts.completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
-    problem_texts = [texts.problem_text(one, done) for (one, _), done in zip(asked, completions, strict=True)]
+    problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, solutions, strict=True)]
 
     looks = look_at([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, looks, cut)

@@ -1,6 +1,7 @@
 """Measures what the model wrote without running it: does it parse, does it repeat itself or the training data.
 
-The report, with the settings that the texts were generated with; a row for each text; and all of it on one page.
+The report, with the settings that the texts were generated with; a row for each text; and all of it on one page, where
+each token is shaded by how likely it was.
 """
 
 import csv
@@ -8,8 +9,10 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from math import exp
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +28,36 @@ from stages.formats.pages import filled_template
 from stages.formats.reports import REPORTED_DIGITS, releases, significant
 from stages.formats.tokens import TokenStore
 
+SHADES = (0.5, 0.1, 0.01, 0.001)
+"""Probabilities: a token has as many shades as it is less likely than of these."""
+
 SHOWN_TEXTS = 1000
-"""Most texts in a part of the page."""
+"""Most texts in a part of the page: each token is an element that a browser has to show."""
+
+
+class ShadedToken(NamedTuple):
+    """A piece of a text on the page."""
+
+    text: str
+    shade: int
+    """0, the likeliest, to 4."""
+    log_probability: float
+    """If several tokens make up a character, the sum over all of them."""
+
+
+def shaded_tokens(text: Text) -> tuple[list[ShadedToken], str]:
+    """The tokens of what was kept of a text, cut at its ends, and what the text has after them: an added line's end."""
+    written = "".join(text.written.pieces)[text.skipped :]
+    both = zip(written, text.text, strict=False)
+    kept = next((n for n, (one, other) in enumerate(both) if one != other), min(len(written), len(text.text)))
+    found, end, likelihood = [], -text.skipped, 0.0
+    for piece, log_probability in zip(text.written.pieces, text.written.log_probabilities, strict=True):
+        begin, end, likelihood = end, end + len(piece), likelihood + log_probability
+        if shown := written[max(begin, 0) : min(max(end, 0), kept)]:
+            found.append(ShadedToken(shown, sum(exp(likelihood) < bound for bound in SHADES), likelihood))
+        if piece:
+            likelihood = 0.0
+    return found, text.text[kept:]
 
 
 SAMPLES_TEMPLATE = Path(__file__).with_name("samples.html.jinja")
@@ -187,9 +218,11 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
     prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
     return filled_template(
         SAMPLES_TEMPLATE,
-        {"percent": "{:.0%}".format},
+        {"percent": "{:.0%}".format, "nats": "{:.3f}".format},
         report=report,
+        shades=SHADES,
         shown_texts=SHOWN_TEXTS,
+        shaded_tokens=shaded_tokens,
         by_prompt=by_prompt,
         parts=[
             (f"Held-out {' and '.join(prompts)}", report.headers, headers),

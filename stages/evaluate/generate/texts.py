@@ -44,8 +44,16 @@ class Text:
     """The text that it wrote."""
     whole: str
     """The function: the last lines of the prompt, or all of it, and the text."""
-    ended: Ended
+    written: Generated
+    """The generated text; `text` is the part that was kept."""
+    skipped: int
+    """Characters of it before `text`: white space of the prompt that the model wrote itself."""
     language: str
+
+    @property
+    def ended(self) -> Ended:
+        """Why it ended."""
+        return self.written.ended
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
@@ -129,7 +137,7 @@ def header_sample(header: Header, request: GenerationRequest, written: Generated
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
     """A completed header, as report.py measures it."""
     whole, language = sample.signature + sample.body, language_of(sample.path, params.language)
-    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written.ended, language)
+    return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written, 0, language)
 
 
 def completion(asked: tuple[Problem, int], request: GenerationRequest, written: Generated) -> Completion:
@@ -144,9 +152,8 @@ def completion(asked: tuple[Problem, int], request: GenerationRequest, written: 
     )
 
 
-def problem_text(problem: Problem, done: Completion) -> Text:
+def problem_text(asked: tuple[Problem, int], done: Completion, written: Generated) -> Text:
     """A completed problem, as report.py measures it."""
-    whole = problem.prompt + done.completion
-    return Text(
-        "problem", done.task_id, done.sample, problem.prompt, done.completion, whole, done.ended, problem.language
-    )
+    (problem, sample), text = asked, done.completion
+    whole, skipped = problem.prompt + text, len(written.text) - len(text)
+    return Text("problem", done.task_id, sample, problem.prompt, text, whole, written, skipped, problem.language)

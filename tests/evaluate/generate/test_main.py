@@ -1,8 +1,10 @@
 import csv
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -54,6 +56,10 @@ def test_headers_and_problems_are_completed_with_their_receipts_and_a_second_run
     looks = list(csv.DictReader((project / "data/looks.csv").open(newline="")))
     assert [look["kind"] for look in looks] == ["header"] * 3 + ["problem"] * 24
     assert [int(look["longest_shared"]) <= int(look["tokens"]) for look in looks] == [True] * 27
+    likelihoods = [float(title) for title in Texts((project / "data/samples.html").read_text()).titles]
+    assert max(likelihoods) <= 0
+    # An untrained model finds each of 300 tokens about equally likely.
+    assert median(likelihoods) == pytest.approx(-math.log(300), abs=0.3)
     first = outs(project)
     main()
     assert outs(project) == first
@@ -66,11 +72,14 @@ class Texts(HTMLParser):
         super().__init__()
         self.tags: set[str] = set()
         self.blocks: list[str] = []
+        self.titles: list[str] = []
         self.inside = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        if self.inside and tag == "i":
+            self.titles.append(str(dict(attrs)["title"]))
         if tag == "pre":
             self.blocks.append("")
             self.inside = True
@@ -122,8 +131,8 @@ def test_nothing_need_be_asked(project: Path) -> None:
         ({"generate__width": 0}, "generate.width = 0: Input should be greater than or equal to 1"),
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
-            {"generate__problems__sets": [{"path": "evaluation/problems/x.csv", "language": "python", "stop": None}]},
-            "evaluation/problems/x.csv: cannot be read (No such file or directory)",
+            {"generate__problems__sets": [{"path": "evaluation/problems/x", "language": "python", "stop": None}]},
+            "evaluation/problems/x: cannot be read (No such file or directory)",
         ),
     ],
 )

@@ -39,7 +39,9 @@ def test_only_code_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_line(
 ) -> None:
     params = GenerateParams.model_validate(sections("generate")["generate"] | {"language": language})
     header = Header("id", "source", "path.py", 1, before="", signature="def f():")
-    written = Generated(request=0, text="\n    x = 1\n    return x", ended=ended, ids=[])
+    written = Generated(
+        request=0, text="\n    x = 1\n    return x", ended=ended, ids=[], pieces=[], log_probabilities=[]
+    )
 
     request = GenerationRequest(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))
     sample = header_sample(header, request, written, params)
@@ -80,7 +82,7 @@ def test_the_model_writes_the_white_space_at_a_prompts_end_and_the_completion_fo
 ) -> None:
     asked, request = ask(problem(prompt), open_tokenizer(project / "model"))
 
-    done = completion(asked, request, Generated(0, written, "eos", ids=[]))
+    done = completion(asked, request, Generated(0, written, "eos", ids=[], pieces=[], log_probabilities=[]))
 
     assert (request.prompt, done.completion) == (read, stored)
     if written.startswith("\n    "):

@@ -8,6 +8,7 @@ kind of machine with the same number of threads; a text's last bits, and so rare
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -36,7 +37,7 @@ class GenerationRequest:
     prompt: str
     seed: int
     end: End
-    """The condition that ends the text."""
+    """The condition that ends the text; each text gets a copy."""
     sampling: Sampling
 
 
@@ -139,6 +140,7 @@ class _Row:
     """A random number for each token to be drawn."""
     stream: DecodeStream
     """Has seen the end of the prompt: some tokenizers write a space before every word but the first of a text."""
+    end: End
     drawn: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)
@@ -156,7 +158,7 @@ class _Row:
         if piece:
             self.pieces[-1] = piece
             self.text += piece
-            end = self.request.end(self.text)
+            end = self.end(self.text)
             if end is not None:
                 self.text = self.text[:end]
                 return "stop"
@@ -185,7 +187,9 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
                     ids = work.prompts[request.prompt][-length:]
                     rows.read(slot, ids)
                     uniforms = np.random.default_rng(request.seed).random(request.sampling.max_new_tokens)
-                    writing[slot] = _Row(number, request, list(ids), uniforms, _stream_after(ids, work))
+                    writing[slot] = _Row(
+                        number, request, list(ids), uniforms, _stream_after(ids, work), copy(request.end)
+                    )
             if not writing:
                 break
             fed: dict[int, int] = {}

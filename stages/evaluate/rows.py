@@ -254,7 +254,7 @@ def _tensor(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
 
 
 End: TypeAlias = Callable[[str], int | None]
-"""Called after each piece: the index at which to cut the text so far; None while it has not ended."""
+"""Called after each piece of one text: the index at which to cut the text so far; None while it has not ended."""
 
 
 def stop_at(strings: Sequence[str]) -> End:

@@ -167,7 +167,7 @@ def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
     work = SimpleNamespace(tokenizer=tokenizer, end_id=tokenizer.eos_token_id)
     characters = [encode(tokenizer, character) for character in text]
     for ids in (encode(tokenizer, text), list(itertools.chain.from_iterable(characters))):
-        row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), work))
+        row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), work), request.end)
         taken = (row.take(token, 0.0, work) for token in [*ids, *([work.end_id] if eos else [])])
 
         assert next(filter(None, taken)) == ended

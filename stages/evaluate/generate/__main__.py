@@ -5,11 +5,11 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 # isort: split
 
 from stages.evaluate.generate import texts
-from stages.evaluate.generate.languages import choose_headers
+from stages.evaluate.generate.languages import choose_headers, drawn_documents
 from stages.evaluate.generate.params import GenerateParams
 from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
 from stages.evaluate.model import open_tokenizer
-from stages.formats.documents import CLEAN, read_documents, require_documents
+from stages.formats.documents import CLEAN, require_documents
 from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
@@ -27,9 +27,8 @@ def main() -> None:
     weight_files(MODEL)
     store = TokenStore(TOKENS / TRAIN)
     sets = texts.open_sets(params.problems.sets)
-    headers = choose_headers(
-        read_documents(held_out), params.language, params.headers.count, params.headers.header_bytes, params.seed
-    )
+    documents, wanted = drawn_documents(held_out, params.seed), params.headers
+    headers = choose_headers(documents, params.language, wanted.count, wanted.header_bytes, params.seed)
 
     tokenizer = open_tokenizer(MODEL)
     beginnings = texts.header_requests(headers, params)

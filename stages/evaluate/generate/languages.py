@@ -8,16 +8,18 @@ import ast
 import hashlib
 import io
 import re
-import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from heapq import nsmallest
+from itertools import chain, groupby, islice, zip_longest
+from pathlib import Path
 from typing import TypeAlias
 
 from stages.evaluate.generate.params import HeldOutLanguage, LanguageName
 from stages.evaluate.rows import End
-from stages.formats.documents import Document, containing_file
+from stages.formats.documents import Document, containing_file, documents_of, id_bits, read_shard, shard_paths
 from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
@@ -55,51 +57,74 @@ class Header:
         return f"{self.document}:{self.line}"
 
 
-Find: TypeAlias = Callable[[Document, int], list[Header]]
-"""(document, header_bytes) -> all headers of the document."""
+Signatures: TypeAlias = dict[int, str]
+"""Index of a line -> the text to complete, which begins there."""
 
 
 def choose_headers(
     documents: Iterable[Document], language: HeldOutLanguage, count: int, header_bytes: int, seed: int
 ) -> list[Header]:
-    """`count` headers, a pseudo-random choice: the first of each document before the second of any.
+    """`count` headers: the first of each document, in a pseudo-random order of its own, before the second of any.
 
-    Ranked by a hash with the seed, so that adding a document does not change the ranks of the others.
+    No more documents are read than give as many headers.
     """
-    ranked: list[tuple[int, str, Header]] = []
-    for document in documents:
-        find = LANGUAGES[language_of(document.path, language)].headers
-        headers = [(_draw(seed, header.key), header) for header in find(document, header_bytes)]
-        for rank, (draw, header) in enumerate(sorted(headers, key=lambda pair: pair[0])[:count]):
-            ranked.append((rank, draw, header))
-    return [header for _, _, header in sorted(ranked, key=lambda entry: entry[:2])[:count]]
-
-
-def last_whole_lines(lines: list[str], most_bytes: int) -> str:
-    """The last lines, as many as fit into `most_bytes`."""
-    kept: list[str] = []
-    size = 0
-    for line in reversed(lines):
-        size += len(line.encode("utf-8"))
-        if size > most_bytes:
+    ranked: list[list[Header]] = []
+    for document in islice(documents, None if count else 0):
+        lines, signatures = LANGUAGES[language_of(document.path, language)].signatures(document.text)
+        drawn = nsmallest(count, signatures, key=lambda first: _draw(seed, f"{document.id}:{first + 1}"))
+        headers = [_header(document, lines, first, signatures[first], header_bytes) for first in drawn]
+        ranked += [headers] if headers else []
+        if len(ranked) == count:
             break
-        kept.append(line)
-    return "".join(reversed(kept))
+    chosen = chain.from_iterable(zip_longest(*ranked))
+    return [header for header in chosen if header is not None][:count]
+
+
+def drawn_documents(folder: Path, seed: int) -> Iterator[Document]:
+    """The documents of a folder from a point on that follows from the seed, then those before it.
+
+    Ids are hashes of the texts, so the first of them are a random choice that another document hardly changes, and only
+    the shards that hold them are read.
+    """
+    shards = shard_paths(folder)
+    start = _draw(seed, "")
+    bits = [shard.stem[1:] for shard in shards]
+    first = max(bisect_right(bits, id_bits(start, max(map(len, bits), default=0))) - 1, 0)
+    begun = list(documents_of(read_shard(shards[first])))
+    yield from (document for document in begun if document.id >= start)
+    for shard in shards[first + 1 :] + shards[:first]:
+        yield from documents_of(read_shard(shard))
+    yield from (document for document in begun if document.id < start)
 
 
 def _draw(seed: int, key: str) -> str:
     return hashlib.sha256(f"{seed}:{key}".encode()).hexdigest()
 
 
-def function_headers(document: Document, header_bytes: int) -> list[Header]:
-    """Every function whose body begins on a line of its own; none if the document does not parse."""
-    tree = _tree(document.text)
-    if tree is None:
-        return []
+def _header(document: Document, lines: list[str], first: int, signature: str, header_bytes: int) -> Header:
+    before = last_whole_lines(lines, first, header_bytes)
+    return Header(document.id, document.source, document.path, first + 1, before, signature)
+
+
+def last_whole_lines(lines: list[str], stop: int, most_bytes: int) -> str:
+    """The last lines before the one at index `stop`, as many as fit into `most_bytes`."""
+    first, size = stop, 0
+    while first and (size := size + len(lines[first - 1].encode("utf-8"))) <= most_bytes:
+        first -= 1
+    return "".join(lines[first:stop])
+
+
+def function_signatures(text: str) -> tuple[list[str], Signatures]:
+    """The lines of a text, and every function whose body begins on a line of its own; none if it does not parse."""
+    tree = _tree(text)
     # Lines as `ast` counts them: a form feed does not end a line.
-    lines = io.StringIO(document.text, newline="").readlines()
-    functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
-    return [_header(document, node, lines, header_bytes) for node in functions if _body_stands_apart(node, lines)]
+    lines = io.StringIO(text, newline="").readlines()
+    functions = [node for node in ast.walk(tree) if isinstance(node, Function)] if tree else []
+    return lines, {
+        node.lineno - 1: "".join(lines[node.lineno - 1 : _first_line(node.body[0]) - 1]).rstrip()
+        for node in functions
+        if _body_stands_apart(node, lines)
+    }
 
 
 def _body_stands_apart(node: Function, lines: list[str]) -> bool:
@@ -107,61 +132,85 @@ def _body_stands_apart(node: Function, lines: list[str]) -> bool:
     return lines[body.lineno - 1].encode("utf-8")[: body.col_offset].strip() == b""
 
 
-def _header(document: Document, node: Function, lines: list[str], header_bytes: int) -> Header:
-    first = node.lineno - 1
-    return Header(
-        document=document.id,
-        source=document.source,
-        path=document.path,
-        line=node.lineno,
-        before=last_whole_lines(lines[:first], header_bytes),
-        signature="".join(lines[first : _first_line(node.body[0]) - 1]).rstrip(),
-    )
-
-
 def _first_line(statement: ast.stmt) -> int:
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
-def function_end(header: Header) -> End:
-    """Ends a completion where a line leaves the function of this header."""
-    return partial(_end, indentation(header.signature))
+_MARK = re.compile(r"""#|\"{3}|'{3}|["']|[([{]|[)\]}]|\\\n""")
+"""What changes how code is read, outside of strings."""
+
+_IN_STRING = {
+    quote: re.compile(rf"\\.|{quote}" if len(quote) == 3 else rf"\\.|{quote}|\n", re.DOTALL)
+    for quote in ('"""', "'''", '"', "'")
+}
+
+_FIRST_CHARACTER = re.compile(r"\S|\n")
 
 
-def _end(indent: int, text: str) -> int | None:
-    """The index of the first line that is not blank and is indented by at most `indent` columns; None if none is.
+@dataclass(slots=True)
+class FunctionEnd:
+    """Ends a completion before its first line that is not blank and is indented by at most `indent` columns.
 
     The text before the first newline belongs to the signature's line. Lines within a string or brackets, and comments
     after which the function continues, may have any indentation; comments before the line that ends the function
-    belong to what follows.
+    belong to what follows. It is called with one text as it grows, and reads each of its lines once.
     """
-    start = text.find("\n") + 1
-    if start == 0:
+
+    indent: int
+    start: int = 0
+    """The start of the line that was not read to its end."""
+    searched: int = 0
+    """Up to here that line has no newline."""
+    comments: int | None = None
+    """The start of the comments just before that line."""
+    quote: str = ""
+    """The delimiter of the string that the lines so far leave open."""
+    depth: int = 0
+    """Open brackets."""
+    continued: bool = False
+    """True if the last line ends with a backslash."""
+
+    def __call__(self, text: str) -> int | None:
+        """The index of the line that ends the function, or of the comments before it; None if none does."""
+        while self.start < len(text):
+            stop = text.find("\n", max(self.searched, self.start)) + 1
+            self.searched = len(text)
+            if self.start and self._leaves(text):
+                return self.start if self.comments is None else self.comments
+            if not stop:
+                return None
+            self._read(text[self.start : stop])
+            self.start = self.searched = stop
         return None
-    comments = None
-    for line in io.StringIO(text[start:]):
-        if line.strip():
-            if indentation(line) > indent:
-                comments = None
-            elif line.lstrip().startswith("#"):
-                comments = start if comments is None else comments
-            elif not _is_open(text[:start]):
-                return start if comments is None else comments
-        start += len(line)
-    return None
 
-
-def _is_open(code: str) -> bool:
-    """True if code ends within brackets or a string of several lines."""
-    try:
-        for _ in tokenize.generate_tokens(io.StringIO(code).readline):
-            pass
-    except tokenize.TokenError as error:
-        return "multi-line" in str(error) or "triple-quoted" in str(error)
-    except SyntaxError:
+    def _leaves(self, text: str) -> bool:
+        """True if the line at `start` is no longer part of the function."""
+        found = _FIRST_CHARACTER.search(text, self.start)
+        if found is None or found[0] == "\n":
+            return False
+        if indentation(text[self.start : found.end()]) > self.indent:
+            self.comments = None
+        elif found[0] == "#":
+            self.comments = self.start if self.comments is None else self.comments
+        else:
+            return not (self.quote or self.depth or self.continued)
         return False
-    return False
+
+    def _read(self, line: str) -> None:
+        position, self.continued = 0, False
+        while found := (_IN_STRING[self.quote] if self.quote else _MARK).search(line, position):
+            mark, position = found[0], found.end()
+            if self.quote:
+                self.quote = "" if mark in (self.quote, "\n") else self.quote
+            elif mark == "#":
+                return
+            elif mark in _IN_STRING:
+                self.quote = mark
+            elif mark == "\\\n":
+                self.continued = True
+            else:
+                self.depth = max(0, self.depth + (1 if mark in "([{" else -1))
 
 
 def indentation(line: str) -> int:
@@ -190,18 +239,16 @@ def _tree(text: str) -> ast.Module | None:
         return None
 
 
-def paragraph_headers(document: Document, header_bytes: int) -> list[Header]:
-    """The first half of each paragraph's words. Blank lines separate paragraphs."""
-    lines = document.text.split("\n")
-    firsts = [index for index, line in enumerate(lines) if line.strip() and (not index or not lines[index - 1].strip())]
-    headers = []
-    for first in firsts:
-        last = next((index for index in range(first, len(lines)) if not lines[index].strip()), len(lines))
-        opening = first_half("\n".join(lines[first:last]))
-        if opening:
-            before = last_whole_lines([f"{line}\n" for line in lines[:first]], header_bytes)
-            headers.append(Header(document.id, document.source, document.path, first + 1, before, opening))
-    return headers
+def paragraph_signatures(text: str) -> tuple[list[str], Signatures]:
+    """The lines of a text, and the first half of each paragraph's words. Blank lines separate paragraphs."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    signatures = {}
+    for is_blank, group in groupby(enumerate(lines), lambda numbered: not numbered[1].strip()):
+        if not is_blank:
+            (first, opening), *more = group
+            if half := first_half("".join([opening, *(line for _, line in more)]).removesuffix("\n")):
+                signatures[first] = half
+    return lines, signatures
 
 
 def first_half(paragraph: str) -> str:
@@ -218,13 +265,8 @@ def first_half(paragraph: str) -> str:
     return paragraph[:end]
 
 
-def paragraph_end(_: Header) -> End:
-    """Ends a completion before a blank line, which may hold white space."""
-    return blank_line
-
-
 def blank_line(text: str) -> int | None:
-    """The index of the first blank line, including the newline before it; None without one."""
+    """Ends a completion before its first blank line, which may hold white space, and the newline before it."""
     found = BLANK_LINE.search(text)
     return found.start() if found else None
 
@@ -240,7 +282,8 @@ def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
 class Language:
     """Everything that the stage needs to know about a language."""
 
-    headers: Find
+    signatures: Callable[[str], tuple[list[str], Signatures]]
+    """The lines of a text, and the beginnings in it that can be completed."""
     header_end: Callable[[Header], End]
     """Where the completion of a header ends."""
     parses: Callable[[str], bool] | None
@@ -251,8 +294,8 @@ class Language:
 
 LANGUAGES: dict[str, Language] = {
     "python": Language(
-        headers=function_headers,
-        header_end=function_end,
+        signatures=function_signatures,
+        header_end=lambda header: FunctionEnd(indentation(header.signature)),
         parses=parses_as_python,
         stops={
             # Chen et al. 2021, section 2.1; `@` begins a decorated definition.
@@ -262,8 +305,8 @@ LANGUAGES: dict[str, Language] = {
         },
     ),
     "text": Language(
-        headers=paragraph_headers,
-        header_end=paragraph_end,
+        signatures=paragraph_signatures,
+        header_end=lambda _: blank_line,
         parses=None,
         stops={"humaneval": ("\n\n",), "mbpp": ("\n\n",)},
     ),

@@ -131,8 +131,8 @@ def test_nothing_need_be_asked(project: Path) -> None:
         ({"generate__width": 0}, "generate.width = 0: Input should be greater than or equal to 1"),
         ({"generate__language": "cobol"}, "generate.language = 'cobol': Input should be 'python', 'text' or 'mixed'"),
         (
-            {"generate__problems__sets": [{"path": "evaluation/problems/x", "language": "python", "stop": None}]},
-            "evaluation/problems/x: cannot be read (No such file or directory)",
+            {"generate__problems__sets": [{"path": "evaluation/problems/x.csv", "language": "python", "stop": None}]},
+            "evaluation/problems/x.csv: cannot be read (No such file or directory)",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def main() -> None:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)
-    if code := launch(config):
+    if code := launch(config, params):
         sys.exit(code)
 
 

@@ -36,6 +36,10 @@ DIED_AFTER = STATE_DIR / f"train_died_on_{gethostname()}"
 
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
+LAUNCHED_PARAMS = "train.json"
+"""In the folder of the locks: the parameters for the workers. Since the command read them, params.yaml may have been
+edited."""
+
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
 """Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
@@ -45,8 +49,8 @@ AFTER_FAILURE_SECONDS = 20.0
 process group's timeout (`parallel.PROCESS_GROUP`)."""
 
 
-def launch(config: LaunchConfig) -> int:
-    """Run the workers to their end and return the exit code for this command.
+def launch(config: LaunchConfig, params: TrainParams) -> int:
+    """Run the workers with these parameters to their end and return the exit code for this command.
 
     0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died, and
     UserError if one died before without a new checkpoint since.
@@ -57,6 +61,7 @@ def launch(config: LaunchConfig) -> int:
         stop.set()
         line.ask_to_stop()
 
+    (line.folder / LAUNCHED_PARAMS).write_text(params.model_dump_json(), encoding="utf-8")
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     values = environment(config) | recorded_launch(config) | {supervision.VARIABLE: str(line.folder)}
     try:

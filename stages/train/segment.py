@@ -171,7 +171,7 @@ def recompute(segment: Segment) -> SegmentResult:
         execute_as_recorded(segment, Path(scratch))
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
         with chdir(scratch):
-            code = launch(launch_config())
+            code = launch(launch_config(), params)
             if code == EXIT_USER_ERROR:
                 raise UserError("the steps could not be computed; see above")
             if code:

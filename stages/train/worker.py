@@ -8,6 +8,7 @@ process, which is the way to debug it.
 import os
 import time
 import warnings
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -25,11 +26,12 @@ from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UserError, fir
 from stages.runtime.launch import SEGMENT
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
-from stages.runtime.supervision import follow_command, is_first_to_fail, leave
+from stages.runtime.supervision import VARIABLE, follow_command, is_first_to_fail, leave
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.resume import fingerprint, identity, resume
 from stages.train.data.order import open_order
 from stages.train.hardware import MICRO_BATCH, micro_batch_size, repeat_bits, resolve_precision, should_compile
+from stages.train.launcher import LAUNCHED_PARAMS
 from stages.train.loop import Setup, StopSignal, Trainer, TrainingStoppedError, train
 from stages.train.model.attention import use_flex_attention
 from stages.train.model.build import build_model, flops_per_token, made_trainable
@@ -55,7 +57,7 @@ def main() -> None:
     """Train in one process."""
     follow_command()
     stop = StopSignal()
-    setup = set_up(read_section("train", TrainParams), read_section("monitoring", MonitoringParams), stop)
+    setup = set_up(launched_params(), read_section("monitoring", MonitoringParams), stop)
     params, accelerator = setup.params, setup.accelerator
     compiled = should_compile(params, setup.throughput.flops_per_token, accelerator.device)
 
@@ -88,6 +90,13 @@ def main() -> None:
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)
+
+
+def launched_params() -> TrainParams:
+    """The parameters with which the command started; without a command those of params.yaml."""
+    if folder := os.environ.get(VARIABLE):
+        return TrainParams.model_validate_json((Path(folder) / LAUNCHED_PARAMS).read_bytes())
+    return read_section("train", TrainParams)
 
 
 def set_up(params: TrainParams, monitoring: MonitoringParams, stop: StopSignal) -> Setup:

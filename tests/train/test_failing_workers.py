@@ -15,9 +15,11 @@ import pytest
 
 from stages.runtime.errors import EXIT_TERMINATED, EXIT_USER_ERROR
 from stages.runtime.launch import launch_config
+from stages.runtime.section import read_section
 from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
+from stages.train.params import TrainParams
 from tests.train.small_run import environment, run_workers, write_project
 from tests.waiting import wait_until
 
@@ -32,7 +34,7 @@ def launched(project: Path, **variables: str) -> ForkProcess:
         os.environ.update(environment(**variables))
         launcher.WORKER = "tests.train.stuck_worker"
         before = signal.getsignal(signal.SIGTERM)
-        code = launcher.launch(launch_config())
+        code = launcher.launch(launch_config(), read_section("train", TrainParams))
         assert signal.getsignal(signal.SIGTERM) == before, "after the workers a signal has its earlier handler"
         raise SystemExit(code)
 
@@ -77,6 +79,8 @@ def test_where_one_of_two_processes_could_not_save_both_end_with_the_code_for_th
     project = write_project(tmp_path / "project")
     command = Supervision()
     command.ask_to_stop()
+    launched = read_section("train", TrainParams, project / "params.yaml").model_dump_json()
+    (command.folder / launcher.LAUNCHED_PARAMS).write_text(launched, encoding="utf-8")
     run_workers(project, 2, main_without_room, EXIT_TERMINATED, **{VARIABLE: str(command.folder)})
     command.close()
     said = capfd.readouterr().out

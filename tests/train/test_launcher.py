@@ -17,14 +17,17 @@ from stages.runtime import launch
 from stages.runtime.errors import EXIT_TERMINATED, EXIT_UNAVAILABLE, EXIT_USER_ERROR, UserError
 from stages.runtime.launch import environment as workers_environment
 from stages.runtime.launch import launch_config
+from stages.runtime.supervision import VARIABLE, Supervision
 from stages.train import launcher, worker
 from stages.train.checkpoint import checkpoints
+from stages.train.params import TrainParams
 from tests.train.small_run import (
     COMMAND,
     ROOT,
     environment,
     fork,
     held_port,
+    params,
     run,
     run_workers,
     start,
@@ -103,11 +106,29 @@ def test_after_a_second_death_without_a_new_checkpoint_the_cause_is_not_taken_fo
     for checkpoint in ("step-00000010", "step-00000020", "step-00000020"):
         Path(".parrotflow/checkpoints/f00", checkpoint).mkdir(parents=True, exist_ok=True)
         with pytest.raises(UserError) as died:
-            launcher.launch(launch_config())
+            launcher.launch(launch_config(), TrainParams.model_validate(params()))
         codes.append(died.value.exit_code)
 
     assert codes == [EXIT_UNAVAILABLE, EXIT_UNAVAILABLE, EXIT_USER_ERROR]
     assert "a worker died twice after .parrotflow/checkpoints/f00/step-00000020" in str(died.value)
+
+
+def test_workers_train_by_the_parameters_of_the_command_although_params_yaml_was_edited_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path / "project", max_steps=3)
+    monkeypatch.chdir(project)
+    keep = 'cp "$PARROTFLOW_SUPERVISION/train.json" . && touch "$PARROTFLOW_SUPERVISION/started-1"; exit 1'
+    monkeypatch.setattr(launcher, "command", lambda *_: ["sh", "-c", keep])
+    with pytest.raises(UserError, match="a worker died"):
+        launcher.launch(launch_config(), TrainParams.model_validate(params(max_steps=2)))
+
+    command = Supervision()
+    shutil.copy(project / "train.json", command.folder)
+    run_workers(project, 1, **{VARIABLE: str(command.folder)})
+    command.close()
+
+    assert read_json(project / "reports/train.json")["steps"] == 2
 
 
 def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:

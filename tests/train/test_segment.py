@@ -16,6 +16,7 @@ from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import segment, worker
 from stages.train.launcher import LAUNCH_SETTINGS, recorded_launch
+from stages.train.params import TrainParams
 from tests.small_project import ROOT, folder_bytes
 from tests.train.small_run import copy_of, run_workers, start, stopped_at, write_params, write_project
 
@@ -43,7 +44,7 @@ def project(finished: Path, tmp_path: Path) -> Path:
 def check(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
     """The command in a project, with its workers forked from this process instead of launched by accelerate."""
 
-    def launch(config: LaunchConfig) -> int:
+    def launch(config: LaunchConfig, _: TrainParams) -> int:
         given = Path.cwd() / "code"
         given.unlink(missing_ok=True)
         run_workers(Path.cwd(), config.processes, lambda: _leaving_its_code(given), **recorded_launch(config))

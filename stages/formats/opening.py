@@ -149,5 +149,5 @@ def to_utf8(content: bytes) -> str:
     if content.startswith(UTF16):
         return "iconv -f utf-16 -t utf-8"
     text = content.decode("utf-8", "replace")
-    is_utf8 = sum(not one.isascii() for one in text) > 2 * text.count("\ufffd")
+    is_utf8 = sum(not one.isascii() for one in text) >= 2 * text.count("\ufffd")
     return "iconv -c -f utf-8 -t utf-8" if is_utf8 else "iconv -f cp1252 -t utf-8"

@@ -191,6 +191,7 @@ def test_a_row_of_thousands_of_lines_is_named(corpus: Path, capsys: Said) -> Non
     [
         ("Köln".encode("cp1252"), 8, "iconv -f cp1252 -t utf-8"),
         ("Köln".encode("utf-16"), 20, "iconv -f utf-16 -t utf-8"),
+        ("Köln\n".encode() + b"\xff", 14, "iconv -c -f utf-8 -t utf-8"),
         ("Köln ist schön\n".encode() + b"\xff", 36, "iconv -c -f utf-8 -t utf-8"),
     ],
 )

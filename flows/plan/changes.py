@@ -4,7 +4,6 @@ A stage depends on one file of the folder of code (`stages.runtime.stage_code`).
 first, as the DVC stage that records the code will. A dvc.yaml without such a stage is planned as any other.
 """
 
-import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
@@ -20,7 +19,7 @@ from dvc.stage import PipelineStage, Stage
 
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
-from stages.runtime.section import differences
+from stages.runtime.section import as_yaml, differences
 from stages.runtime.stage_code import FOLDER, WRITER, code_in, file_changes, library_changes, modules_of, stage_codes
 
 ReasonKind = Literal[
@@ -142,18 +141,12 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
 
 def _change(old: Any, new: Any) -> str:
     """Both values as YAML writes them. Long ones are cut so that what differs is shown."""
-    texts = [_as_yaml(old), _as_yaml(new)]
+    texts = ["nothing" if value is None else as_yaml(value) for value in (old, new)]
     start = 0
     if max(map(len, texts)) > LONGEST_VALUE:
         same = next((i for i, (one, two) in enumerate(zip(*texts, strict=False)) if one != two), min(map(len, texts)))
         start = max(0, same - LONGEST_VALUE // 3)
     return " → ".join(_cut(text, start) for text in texts)
-
-
-def _as_yaml(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _cut(text: str, start: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from stages.formats.revision.provenance import Stages, ancestors, code_files, makers_of, overlaps, revision_path
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded_stages, stage_templates
-from stages.runtime.section import PARAMS_FILE, differences, read_yaml, value_at, write_yaml
+from stages.runtime.section import PARAMS_FILE, as_yaml, differences, read_yaml, value_at, write_yaml
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_changes, code_in
 
 TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep")
@@ -72,7 +72,7 @@ def changed_parameters(entry: Mapping[str, Any], stage: str, file: str, keys: It
     recorded = entry.get("params", {}).get(file, {})
     for key in keys:
         for name, before, after in differences(key, recorded.get(key), value_at(now, key)):
-            yield f"{file}: {name} is {after}, and {stage} ran with {before}"
+            yield f"{file}: {name} is {as_yaml(after)}, and {stage} ran with {as_yaml(before)}"
         if key not in recorded:
             yield f"{file}: {stage} ran without {key}"
 

@@ -183,6 +183,11 @@ def _describe(name: str, line: Any, path: Path) -> str:
             return f"{place}{value}: {line['msg'].removeprefix('Value error, ')}"
 
 
+def as_yaml(value: Any) -> str:
+    """A value as params.yaml has it: null, true."""
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def value_at(values: Any, key: str) -> Any:
     """The value at a dotted key, or at a name that has dots itself; None if there is no such key."""
     if isinstance(values, Mapping) and key in values:

@@ -38,7 +38,7 @@ from stages.runtime.errors import (
     private_state_dir,
 )
 from stages.runtime.preflight import DVC_FILE, check_unless_checked, listed_paths, stages_running
-from stages.runtime.section import differences, read_yaml, value_at
+from stages.runtime.section import as_yaml, differences, read_yaml, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
 STAGE_VARIABLE = "DVC_STAGE"
@@ -118,7 +118,7 @@ class Inputs:
                 yield file
             for key in keys:
                 for name, before, after in differences(key, value_at(old, key), value_at(new, key)):
-                    yield f"{name} {before} → {after}"
+                    yield f"{name} {as_yaml(before)} → {as_yaml(after)}"
 
 
 def run_stage(main: Callable[[], None]) -> None:

@@ -120,6 +120,7 @@ def edit_and_take_back(code: Path) -> None:
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda p: replace(p / "params.yaml", "rate: 1", "rate: 2"), "toy.rate 1 → 2"),
     (lambda p: replace(p / "params.yaml", "name: a", "name: b"), "toy.deep.name a → b"),
+    (lambda p: replace(p / "params.yaml", "name: a", "name: null"), "toy.deep.name a → null"),
     (lambda p: (p / "stages/toy/used.py").write_text("X = 2\n"), "stages/toy/used.py"),
     (lambda p: edit_and_take_back(p / "stages/toy/used.py"), "stages/toy/used.py"),  # it may have been loaded meanwhile
     (lambda p: (p / "source.txt").write_text("2"), "source.txt"),

@@ -19,7 +19,7 @@ from stages.formats.reports import read_json
 from stages.formats.tokens import TokenStore
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import UserError
-from stages.runtime.section import flatten
+from stages.runtime.section import as_yaml, flatten
 from stages.runtime.stage_code import computing_sha256, pinned
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import (
@@ -75,11 +75,14 @@ def check_start(checkpoint: Path, max_steps: int) -> None:
 
 
 def check_vocabulary(start_from: str) -> Iterator[str]:
-    """Yield a note if the ids of the model that is continued cannot be compared with the tokenizer's.
+    """Yield a note if ids of the model that is continued cannot be compared, or if its generation_config is not taken.
 
     Raises UserError if the two tokenizers have different tokens for an id.
     """
-    own, ours = tokens_by_id(source_folder(start_from)), tokens_by_id(TOKENIZER)
+    folder = source_folder(start_from)
+    own, ours = tokens_by_id(folder), tokens_by_id(TOKENIZER)
+    if (folder / "generation_config.json").is_file():
+        yield f"note: train.start_from: the generation_config.json of {start_from} is not taken"
     if not own:
         yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are taken to be the tokenizer's"
         return
@@ -142,7 +145,7 @@ def identity_changes(recorded: Path, values: dict[str, Any]) -> list[str]:
     except (ValueError, AttributeError):
         return [f"{recorded} is damaged"]  # it only serves messages
     return [
-        f"{key}: {before.get(key, 'absent')} -> {now.get(key, 'absent')}"
+        f"{key}: {as_yaml(before.get(key, 'absent'))} -> {as_yaml(now.get(key, 'absent'))}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key)
     ]

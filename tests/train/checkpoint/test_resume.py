@@ -157,12 +157,13 @@ def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_t
     monkeypatch.chdir(project)
     start = project / newest(project)
     run = read_json(start.with_name(IDENTITY))
-    run["train"] |= {"max_steps": 7, "seed": 1}
+    run["train"] |= {"max_steps": 7, "seed": 1, "gradient_checkpointing": None}
     checkpoints = checkpoints_of(start.parent.with_name("other"))
 
     assert resume(checkpoints, *made(), run).step == 0
 
-    differs = f"this is another run than {start.parent} (train.max_steps: 6 -> 7; train.seed: 0 -> 1)"
+    changes = "train.gradient_checkpointing: false -> null; train.max_steps: 6 -> 7; train.seed: 0 -> 1"
+    differs = f"this is another run than {start.parent} ({changes})"
     assert capsys.readouterr().out == (
         f"starting afresh: {differs}; to continue from its weights and optimizer state set train.start_from: {start}\n"
     )

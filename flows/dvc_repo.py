@@ -12,6 +12,7 @@ restored; without the table nothing is lost.
 
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +111,15 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 """Errors of botocore and google-auth, which are installed only for such a remote."""
 
+MAX_LOGGED = 1000
+"""Messages of DVC that are looked through for a refusal; beyond these it starts anew."""
+
 
 @contextmanager
 def asking_remote(command: str) -> Iterator[None]:
     """Raise UserError if the DVC remote is not set up or refuses access, UnavailableError if it does not answer."""
+    logged = BufferingHandler(MAX_LOGGED)  # DVC logs why each file failed, and raises how many did
+    logging.getLogger("dvc_data").addHandler(logged)
     try:
         yield
     except UserError:
@@ -120,9 +127,18 @@ def asking_remote(command: str) -> Iterator[None]:
     except (ConfigError, RemoteMissingDepsError, PermissionError, ImportError) as error:
         raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
     except Exception as error:  # each kind of remote has errors of its own
-        if type(error).__name__ in CREDENTIAL_ERRORS:
-            raise UserError(f"dvc {command}: {error}; give the DVC remote its credentials") from error
+        causes = (error, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
+        if refused := next(filter(_is_refusal, causes), None):
+            raise UserError(f"dvc {command}: {refused}; give the DVC remote its credentials") from error
         raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
+    finally:
+        logging.getLogger("dvc_data").removeHandler(logged)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    # Errors of HTTP and of WebDAV.
+    statuses = {getattr(error, "status", 0), getattr(error, "status_code", 0)}
+    return type(error).__name__ in CREDENTIAL_ERRORS or bool(statuses & {401, 403})
 
 
 def fetch_run_cache() -> None:

@@ -9,7 +9,9 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from dvc.lock import make_lock
@@ -283,6 +285,30 @@ def test_a_remote_without_its_library_or_credentials_is_a_mistake(error: Excepti
     with pytest.raises(UserError) as mistake, asking_remote("pull"):
         raise error
     assert not isinstance(mistake.value, UnavailableError)
+
+
+def test_a_remote_that_refuses_access_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(make_toy(tmp_path / "toy"))
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        dvc(Path.cwd(), "remote", "add", "-q", "-d", "refusing", f"http://127.0.0.1:{server.server_port}/store")
+        dvc(Path.cwd(), "repro", "-q")
+
+        with pytest.raises(UserError, match=r"dvc push: 401, .*; give the DVC remote its credentials") as mistake:
+            push_results()
+        server.shutdown()
+    assert not isinstance(mistake.value, UnavailableError)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Asks for a password, whatever is asked."""
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(401)
+        self.end_headers()
+
+    do_GET = do_HEAD = do_POST = answer  # noqa: N815
 
 
 def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stage(ran_twice: Path) -> None:

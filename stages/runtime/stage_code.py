@@ -139,7 +139,8 @@ def code_of(module: str, root: Path = Path()) -> StageCode:
 @cache
 def computing_sha256(module: str, root: Path = ROOT) -> str:
     """The hash of what the stage that a module belongs to computes with, read once in a process. Shards, checkpoints
-    and stored answers of another one are not used, and a recorded cell runs again.
+    and stored answers of another one are not used, and a recorded cell runs again. Packages that are only sources of
+    documents do not count: one more leaves the shards of the others.
 
     Modules outside of `stages` and `flows`, as tests have, have an empty one. Raises ValueError for a module there that
     belongs to no stage, whose edits would not count.
@@ -151,7 +152,7 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
         if parts[0] in PACKAGES:
             raise ValueError(f"{module}: belongs to no stage, so its code would not be in the key; move it into one")
         return ""
-    return code_of(stage, root).computing_sha256
+    return _code_of(stage, CodeFiles(root), pinned(root / REQUIREMENTS_LOCK), params=None).computing_sha256
 
 
 def _code_of(module: str, sources: CodeFiles, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:

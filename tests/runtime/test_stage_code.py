@@ -65,6 +65,15 @@ def test_the_libraries_are_those_that_the_code_imports_or_names_as_they_are_lock
     assert code_of("stages.toy", project).libraries == {"numpy": "2.4.6", "scikit-learn": "1.9.1"}
 
 
+def test_one_more_package_in_the_corpus_leaves_the_shards_of_the_others(project: Path) -> None:
+    before = computing_sha256("stages.toy.deep", project), code_of("stages.toy.deep", project)
+    (project / "params.yaml").write_text("deep: {sources: [{kind: packages, names: [rich, pydantic, scipy]}]}\n")
+    computing_sha256.cache_clear()
+
+    assert computing_sha256("stages.toy.deep", project) == before[0]
+    assert before[1].changes_to(code_of("stages.toy.deep", project)) == ["scipy nothing → 1.17.1"]
+
+
 def test_a_library_that_is_named_and_a_package_that_is_the_corpus_count_too(project: Path) -> None:
     assert code_of("stages.toy.deep", project).libraries == {
         "sacreBLEU": "2.6.0",

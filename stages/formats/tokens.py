@@ -11,7 +11,6 @@ Documents, not rows of a fixed length: packing is an index built later, so a cha
 tokenizes again.
 """
 
-import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -129,6 +128,7 @@ class TokenStore:
             self._check_size(f"{shard.name}.tokens.bin", shard.tokens * self._dtype.itemsize)
             self._check_size(f"{shard.name}.offsets.bin", (shard.documents + 1) * 8)
         self._tokens = lru_cache(MAPPED_SHARDS)(self._map_tokens)
+        self._document_lines = lru_cache(1)(self._read_document_lines)
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
         self._first_document = _starts([shard.documents for shard in self.manifest.shards])
 
@@ -192,11 +192,11 @@ class TokenStore:
     def document_info(self, number: int) -> dict[str, Any]:
         """Where a document comes from: id, source, revision, path, license, bytes."""
         shard = int(np.searchsorted(self._first_document, number, side="right")) - 1
-        path = self.folder / f"{self.manifest.shards[shard].name}.documents.jsonl"
-        with path.open(encoding="utf-8") as lines:
-            line = next(itertools.islice(lines, number - int(self._first_document[shard]), None))
-        info: dict[str, Any] = json.loads(line)
+        info: dict[str, Any] = json.loads(self._document_lines(shard)[number - int(self._first_document[shard])])
         return info
+
+    def _read_document_lines(self, shard: int) -> list[bytes]:
+        return (self.folder / f"{self.manifest.shards[shard].name}.documents.jsonl").read_bytes().split(b"\n")
 
     def document_infos(self) -> Iterator[dict[str, Any]]:
         """`document_info` of every document, in order."""

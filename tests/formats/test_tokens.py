@@ -59,6 +59,19 @@ def test_documents_and_positions_are_read_back_across_shards(
     assert store.read(start, stop).tolist() == flat[start:stop]
 
 
+def test_the_documents_of_a_shard_are_read_once_however_many_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    lines = TokenStore._read_document_lines
+    monkeypatch.setattr(TokenStore, "_read_document_lines", lambda self, n: read.append(n) or lines(self, n))
+    store = TokenStore(write_store(tmp_path / "s", [[[1]] * 100, [[2]] * 100]))
+
+    assert [store.document_info(number)["id"] for number in (0, 99, 150)] == ["0-0", "0-99", "1-50"]
+    assert [store.document_info(number)["id"] for number in range(100, 200)] == [f"1-{k}" for k in range(100)]
+    assert read == [0, 1]
+
+
 def test_ids_above_65535_take_four_bytes(tmp_path: Path) -> None:
     store = TokenStore(write_store(tmp_path / "s", [[[1, 70_000]]], vocab_size=2**16 + 5000))
 

@@ -17,6 +17,7 @@ from stages.evaluate.likelihood.score import ScoredModel, ScoredSet, Scores
 from stages.formats.documents import CLEAN, read_shard, shard_paths, write_table
 from stages.formats.evaluation.report import (
     FEWEST,
+    MAX_SOURCES,
     BaselineComparison,
     Evaluation,
     EvaluationReceipt,
@@ -89,7 +90,8 @@ def held_out_metrics(
 ) -> HeldOutMetrics:
     """Sum up a set's losses, with intervals over its documents."""
     columns = scores.columns
-    by_source, by_length = (rows_by_name(columns, names) for names in (scores.sources, scores.lengths))
+    by_source = of_largest_sources(rows_by_name(columns, scores.sources))
+    by_length = rows_by_name(columns, scores.lengths)
     return HeldOutMetrics(
         **metrics(columns),
         lost_share=lost_share,
@@ -120,8 +122,16 @@ def compare(ours: Scores, theirs: Scores) -> BaselineComparison:
 
 def rows_by_name(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
     """The rows of each name, in the order of the names."""
-    of_row = np.asarray(names)
-    return {str(name): columns[of_row == name] for name in np.unique(of_row)}
+    unique, of_row = np.unique(np.asarray(names), return_inverse=True)
+    order = np.argsort(of_row, kind="stable")
+    parts = np.split(columns[order], np.flatnonzero(np.diff(of_row[order])) + 1)
+    return dict(zip(unique.tolist(), parts, strict=True))
+
+
+def of_largest_sources(values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Those of the `MAX_SOURCES` sources with most bytes of text: the report does not grow with their number."""
+    largest = sorted(values.items(), key=lambda item: (-item[1][:, 2].sum(), item[0]))
+    return dict(largest[:MAX_SOURCES])
 
 
 def series(sums: Floats) -> dict[str, Floats]:
@@ -194,7 +204,7 @@ def evaluation_receipt(
         one.held_out.name: SetReceipt(
             path=one.held_out.path.as_posix(),
             documents_sha256=one.held_out.sha256,
-            documents_per_source=dict(Counter(one.scores.sources)),
+            documents_per_source=dict(Counter(one.scores.sources).most_common(MAX_SOURCES)),
             documents_per_length=dict(Counter(one.scores.lengths)),
         )
         for one in scored

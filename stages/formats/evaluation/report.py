@@ -21,6 +21,9 @@ Interval: TypeAlias = tuple[float, float]
 FEWEST = 10
 """Documents, or problems: over fewer the spread is not known, and no interval is given."""
 
+MAX_SOURCES = 50
+"""Sources in a report: those with most text. `data/document_losses.parquet` has all of them."""
+
 
 def t_interval(value: float, error: float, count: int) -> Interval | None:
     """Student's t interval, given the standard error over `count` documents; None for fewer than `FEWEST`."""
@@ -75,6 +78,7 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     tokens: int
     bytes: int
     bits_per_byte_per_source: dict[str, float]
+    """Of the `MAX_SOURCES` sources with most text."""
     bits_per_byte_per_length: dict[str, float]
     """Tokens of the document, in buckets of powers of two (`000512-001023`) -> bits per byte."""
     compressors_bits_per_byte: dict[str, float]
@@ -90,6 +94,7 @@ class SetReceipt(BaseModel, frozen=True, extra="forbid"):
     documents_sha256: str
     """Hash of the documents' ids, a line each; an id is the sha256 of the text."""
     documents_per_source: dict[str, int]
+    """Of the `MAX_SOURCES` sources with most documents."""
     documents_per_length: dict[str, int]
 
 

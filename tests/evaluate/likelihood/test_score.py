@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, PhiConfig, PhiForCausalLM, PreTrainedModel
 
 from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, WindowSizes, scored_per_bucket
-from stages.evaluate.likelihood.report import compare, compress, held_out_metrics
+from stages.evaluate.likelihood.report import compare, compress, held_out_metrics, of_largest_sources, rows_by_name
 from stages.evaluate.likelihood.score import Scores, score_batches
 from stages.formats.tokens import TokenStore
 
@@ -127,6 +127,18 @@ def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> Non
             assert (interval is None) == (list(names).count(name) < 10)
             assert interval is None or interval[0] <= values[name] <= interval[1]
     assert metrics.interval_95.bits_per_byte_per_source["alone"] is None
+
+
+def test_the_report_does_not_grow_with_the_number_of_sources_and_each_document_is_grouped_once() -> None:
+    names = [f"source {number % 3000:04d}" for number in range(6000)]
+    columns = np.stack([np.arange(6000.0), np.ones(6000), np.arange(6000.0) % 3000 + 1], axis=1)
+
+    parts = rows_by_name(columns, names)
+
+    assert list(parts) == sorted(set(names))
+    assert sum(map(len, parts.values())) == 6000
+    assert parts["source 0007"][:, 0].tolist() == [7, 3007]
+    assert list(of_largest_sources(parts)) == [f"source {number:04d}" for number in range(2999, 2949, -1)]
 
 
 def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_difference() -> None:

@@ -12,6 +12,7 @@ from stages.formats.documents import (
     document_id,
     id_bits,
     read_documents,
+    read_table,
     shard_paths,
 )
 from stages.runtime.cache import CACHE, drop_unused
@@ -115,10 +116,29 @@ def test_copies_of_one_text_stay_together_whatever_their_size(tmp_path: Path) ->
     assert [item.path for item in read_documents(folder)] == [f"{number}.py" for number in range(9)]
 
 
-def test_a_bucket_with_more_text_than_a_shard_can_hold_is_refused(
+@pytest.mark.parametrize("bits", [1, 3])
+def test_shards_split_as_far_as_they_must_however_few_buckets_a_level_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """10 TB in shards of 256 MB are 40,000 of them, ten for each bucket of the first level."""
+    texts = [f"text number {number:03d}" for number in range(500)]
+    expected = folder_bytes(write(tmp_path / "one_level", texts, 50))
+    monkeypatch.setattr(shards, "BUCKET_BITS", bits)
+    monkeypatch.setattr(shards, "BUFFER_BYTES", 500)
+
+    folder = write(tmp_path / "levels", texts, 50)
+
+    assert folder_bytes(folder) == expected
+    counts = [len(read_table(shard, ["id"])) for shard in shard_paths(folder)]
+    assert max(counts) <= 50 // len(texts[0])
+    assert len(counts) > 200
+
+
+def test_copies_of_one_text_that_no_shard_can_hold_are_refused_by_their_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards, "LARGEST_COLUMN_BYTES", 100)
 
-    with pytest.raises(UserError, match=r"112 bytes of text are too much for one shard: raise collect\.shard_"):
-        write(tmp_path / "d", ["the same text!"] * 8, 50)
+    assert len(shard_paths(write(tmp_path / "d", [f"text number {number}" for number in range(30)], 200))) > 2
+    with pytest.raises(UserError, match=r"^collect: \d\.py: 112 bytes of copies of this one text"):
+        write(tmp_path / "copies", ["the same text!"] * 8, 50)

@@ -35,12 +35,12 @@ from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
-from stages.train.data.batches import Rows, pack_rows, read_rows
-from stages.train.data.order import rows_of_step
-from stages.train.hardware import repeat_bits, resolve_precision, should_compile
-from stages.train.model.build import build_model, flops_per_token
-from stages.train.model.loss import CausalLoss
-from stages.train.optim.settings import build_optimizers
+from stages.train.compute.data.batches import Rows, pack_rows, read_rows
+from stages.train.compute.data.order import rows_of_step
+from stages.train.compute.hardware import repeat_bits, resolve_precision, should_compile
+from stages.train.compute.model.build import build_model, flops_per_token
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 
 Step = Callable[[], None]
@@ -146,8 +146,8 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     section = mini_section()
     section["optimizer"]["name"] = "adamw"
     section["model"]["activation_function"] = "gelu"  # nanoGPT knows no other
+    section["precision"] = resolve_precision(section["precision"], "cpu")
     params = TrainParams.model_validate(section)
-    params = resolve_precision(params, "cpu")
     store = TokenStore(TOKENS)
     index = pack_rows(store, params.sequence_length)
     rows = rows_of_step(0, 0, params, index.rows)

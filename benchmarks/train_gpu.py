@@ -25,17 +25,19 @@ from torch import nn
 
 from benchmarks.measurements import Measurement, compare, interleave, record
 from benchmarks.runs.nanogpt import load_nanogpt
-from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest
+from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file, read_section
 from stages.tokenize.encode import write_token_shard
-from stages.train.data.batches import MicroBatch
-from stages.train.hardware import MICRO_BATCH
-from stages.train.loop import StopSignal, Trainer
-from stages.train.model.build import padded_vocabulary
+from stages.train.compute.data.batches import MicroBatch
+from stages.train.compute.hardware import COMPILE, MICRO_BATCH
+from stages.train.compute.model.build import padded_vocabulary
+from stages.train.compute.setup import build_trainer
+from stages.train.compute.step import Trainer
 from stages.train.monitoring.params import MonitoringParams
+from stages.train.monitoring.throughput import peak_flops
 from stages.train.params import TrainParams
-from stages.train.worker import compile_and_spread, set_up
+from stages.train.worker import join
 
 ROOT = Path(__file__).parents[1]
 
@@ -92,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokens = sum(batch.rows.inputs.size for batch in batches)
     runs = 3 if given.quick or given.try_on_cpu else 20
     speeds = interleave({name: timed(side.step, tokens, device) for name, side in sides.items()}, runs)
-    peak = NOMINAL_PEAK if given.try_on_cpu else trainer.throughput.peak_flops
-    share = trainer.throughput.flops_per_token / peak * 100 if peak else None
+    peak = NOMINAL_PEAK if given.try_on_cpu else peak_flops(trainer.accelerator.device, params.precision)
+    share = trainer.flops_per_token / peak * 100 if peak else None
     subject = f"GPT-2 124M, micro-batches of {size} x {params.sequence_length} tokens"
     found = figures(subject, speeds, {name: side.memory_bytes for name, side in sides.items()}, share, device)
     for figure in found:
@@ -136,9 +138,9 @@ def product_trainer(params: TrainParams, device: torch.device, compiled: bool) -
     for name, value in environment(launch).items():
         os.environ.setdefault(name, value)
     write_random_tokens(TOKENS / TRAIN, 2 * params.global_batch_size * params.sequence_length)
-    return compile_and_spread(
-        set_up(params, read_section("monitoring", MonitoringParams, ROOT / "params.yaml"), StopSignal()), compiled
-    )
+    os.environ[COMPILE] = "on" if compiled else "off"
+    accelerator = join(read_section("monitoring", MonitoringParams, ROOT / "params.yaml"))
+    return build_trainer(params, accelerator, TokenStore(TOKENS / TRAIN))
 
 
 def write_random_tokens(folder: Path, tokens: int) -> None:

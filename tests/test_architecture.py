@@ -17,7 +17,7 @@ from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
 
 from flows.reproduce.environment import dependency_groups
-from stages.runtime.code import RUNTIME, CodeFiles
+from stages.runtime.code import RUNTIME, CodeFiles, computing
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
 from stages.runtime.stage_code import normalised, pinned, stage_codes
@@ -100,11 +100,25 @@ ASKS_FOR_DEVICES = {"launch"}
 
 
 def test_nothing_in_the_runtime_computes_since_hashes_of_code_leave_it_out() -> None:
-    computing = {"torch", "transformers", "accelerate", "numpy", "safetensors", "tokenizers", "pyarrow"}
+    libraries = {"torch", "transformers", "accelerate", "numpy", "safetensors", "tokenizers", "pyarrow"}
     allowed = {ROOT / RUNTIME / f"{name}.py" for name in ASKS_FOR_DEVICES}
-    found = {path for path in modules(RUNTIME) if computing & {name.split(".")[0] for name in imports(path)}}
+    found = {path for path in modules(RUNTIME) if libraries & {name.split(".")[0] for name in imports(path)}}
 
     assert found == allowed
+
+
+SHARED_WITH_COMPUTE = {"model_folder", "plain_head", "tokens"}
+"""The formats that a training computes with."""
+
+
+def test_what_a_training_computes_with_knows_nothing_of_how_it_is_launched_saved_and_reported() -> None:
+    """By the hash of that package a training continues: a clearer message elsewhere must not start it afresh."""
+    computes = computing(CodeFiles().closure_of("stages.train.compute."))
+    own = {path.relative_to(ROOT).as_posix() for path in modules("stages/train/compute")}
+
+    shared = {"stages/__init__.py"} | {f"stages/formats/{name}.py" for name in SHARED_WITH_COMPUTE}
+    assert set(computes) - own == shared
+    assert own <= set(computes), "each of its modules is used"
 
 
 def test_flows_know_of_a_stage_only_its_params() -> None:

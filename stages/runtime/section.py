@@ -74,6 +74,8 @@ class FixedFile(NamedFile):
 FileName: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(NamedFile)]
 """The type of a parameter that names a file or folder."""
 
+PositiveInteger = Annotated[int, Field(ge=1)]
+
 
 def named_files(key: str, value: object) -> Iterator[tuple[str, NamedFile]]:
     """The files that a section or a part of it names, each with the dotted key of its parameter."""

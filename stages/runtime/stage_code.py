@@ -19,7 +19,7 @@ from packaging.markers import Marker
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from ruamel.yaml.error import YAMLError
 
-from stages.runtime.code import PACKAGES, ROOT, RUNTIME, CodeFiles, computing, installed
+from stages.runtime.code import PACKAGES, ROOT, CodeFiles, computing, installed
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, read_yaml
 
@@ -29,6 +29,9 @@ WRITER = f"stages.{FOLDER.name}"
 """The module whose DVC stage writes the folder. It has no file there itself."""
 
 REQUIREMENTS_LOCK = Path("requirements.lock")
+
+COMPUTE = "compute"
+"""The name of the package in which a stage has what its results depend on, if it has other code too."""
 
 WITHOUT_EFFECT = {"pydantic", "pyyaml", "ruamel-yaml"}
 """Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
@@ -51,17 +54,14 @@ class StageCode:
     """File of the import closure -> hash of its syntax tree (`stages.runtime.code`)."""
     libraries: dict[str, str]
     """Library that these files import or name, as it is spelt in requirements.lock -> version."""
+    computing_sha256: str
+    """The hash of what the stage computes with, by which shards, checkpoints and recorded cells count: of the closure
+    of its package `compute` if it has one, else of all these files; without `stages/runtime`, which only runs it."""
 
     @property
     def text(self) -> str:
         """As it is in the file."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
-
-    @property
-    def computing_sha256(self) -> str:
-        """The hash of what the stage computes with: without `stages/runtime`, which only runs it."""
-        files = {file: digest for file, digest in self.files.items() if not file.startswith(RUNTIME)}
-        return hashlib.sha256(StageCode(files, self.libraries).text.encode()).hexdigest()
 
     def changes_to(self, new: "StageCode") -> list[str]:
         """Describe the differences: files and libraries."""
@@ -156,14 +156,18 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
 
 
 def _code_of(module: str, sources: CodeFiles, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
-    files = sources.closure_of(module)
-    required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
-    imported = {_library_of(name, pins, required) for name in sources.libraries(files)} - WITHOUT_EFFECT
     corpus = {normalised(name) for name in _packages(params, module.rpartition(".")[2])}
-    used = sorted(imported | required | corpus)
-    return StageCode(
-        {file: sources.module(file).sha256 for file in files}, dict(pins[name] for name in used if name in pins)
-    )
+
+    def code(files: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+        required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
+        imported = {_library_of(name, pins, required) for name in sources.libraries(files)} - WITHOUT_EFFECT
+        used = sorted(imported | required | corpus)
+        hashes = {file: sources.module(file).sha256 for file in files}
+        return hashes, dict(pins[name] for name in used if name in pins)
+
+    files = sources.closure_of(module)
+    computes = code(computing(sources.closure_of(f"{module}.{COMPUTE}.") or files))
+    return StageCode(*code(files), hashlib.sha256(json.dumps(computes, sort_keys=True).encode()).hexdigest())
 
 
 def _library_of(module: str, pins: Mapping[str, tuple[str, str]], required: Collection[str]) -> str:

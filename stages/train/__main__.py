@@ -19,18 +19,18 @@ from stages.runtime.launch import SEGMENT, device_count, launch_config, require_
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
-from stages.train.checkpoint.resume import TRAIN_LIBRARIES, check_start, check_vocabulary
+from stages.train.checkpoint.identity import TRAIN_LIBRARIES, check_start, check_vocabulary
 from stages.train.commands.forecast import make_forecast
-from stages.train.data.order import describe_order, open_order
-from stages.train.hardware import describe_precision
+from stages.train.compute.data.order import describe_order, open_order
+from stages.train.compute.model.build import build_config, source_folder
 from stages.train.launcher import (
     check_batch,
     check_store,
+    describe_precision,
     launch,
     note_dropout,
     note_idle_devices,
 )
-from stages.train.model.build import build_config, source_folder
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.params import TrainParams
@@ -42,7 +42,7 @@ def main() -> None:
     require_locked(*TRAIN_LIBRARIES)  # the versions by which checkpoints are found
     config = launch_config()
     require_devices(config)
-    precision = describe_precision(params, config.device_type)
+    precision = describe_precision(params.precision, config.device_type)
     check_batch(params, config)
     check_trackers(read_section("monitoring", MonitoringParams))
     training, validation = TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)

@@ -26,6 +26,8 @@ from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, STATE_DIR, UnavailableError, UserError
 from stages.runtime.launch import LaunchConfig, command, device_count, environment
 from stages.runtime.section import read_yaml
+from stages.train.compute.hardware import multiplies_bf16_fast, resolve_precision
+from stages.train.compute.optim.settings import Precision
 from stages.train.params import TrainParams
 
 WORKER = "stages.train.worker"
@@ -176,3 +178,13 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
             f"note: train.model.{used[0]} > 0: dropout masks depend on the size of micro-batches, so other hardware "
             "gives another result; train.deterministic_micro_batch_size fixes them"
         )
+
+
+def describe_precision(asked: Precision, device_type: str) -> str:
+    """The resolved precision, with a remark if a fixed value is the slower one."""
+    chosen = resolve_precision(asked, device_type)
+    faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
+    if chosen == faster:
+        return chosen
+    here = "GPU" if device_type == "cuda" else "CPU"
+    return f"{chosen} (slow: {faster} is faster on this {here}; train.precision: auto takes it)"

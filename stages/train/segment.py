@@ -34,16 +34,16 @@ from stages.formats.revision.execution import (
     is_computing,
     recorded_settings,
 )
-from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
+from stages.formats.tokens import TOKENS, TRAIN, TokenStore
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, EXIT_USER_ERROR, STATE_DIR, UserError
 from stages.runtime.launch import LAUNCH, SEGMENT, launch_config
 from stages.runtime.section import PARAMS_FILE, read_section, read_yaml, write_yaml
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
+from stages.train.checkpoint.identity import TRAIN_LIBRARIES, fingerprint, identity, identity_changes
 from stages.train.checkpoint.manifest import IDENTITY, content_sha256, fault, read_manifest
 from stages.train.checkpoint.mirror import MIRROR
-from stages.train.checkpoint.resume import TRAIN_LIBRARIES, fingerprint, identity, identity_changes
-from stages.train.hardware import MICRO_BATCH
+from stages.train.compute.hardware import MICRO_BATCH, resolve_precision
 from stages.train.launcher import launch
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
@@ -158,7 +158,7 @@ def steps_text(steps: list[int]) -> str:
 def recompute(segment: Segment) -> SegmentResult:
     """Train the segment in a temporary project. Raises UserError if the steps cannot be computed."""
     require_locked(*TRAIN_LIBRARIES)
-    params = read_section("train", TrainParams).model_copy(update={"precision": segment.session.precision})
+    params = read_section("train", TrainParams)
     check_run(segment, params)
     params = params.model_copy(update={"export_steps": []})
     kept: dict[str, Any] = {"checkpoints_kept": 1, "milestone_every_steps": None}
@@ -171,7 +171,14 @@ def recompute(segment: Segment) -> SegmentResult:
         execute_as_recorded(segment, Path(scratch))
         print(f"computing the steps {segment.first + 1} to {segment.last} again", flush=True)
         with chdir(scratch):
-            code = launch(launch_config(), params)
+            config = launch_config()
+            here = resolve_precision(params.precision, config.device_type)
+            if not segment.start and here != segment.session.precision:
+                raise UserError(
+                    f"--from 0: the run began in {segment.session.precision}, and train.precision: auto is {here} on "
+                    "this machine; begin at a kept checkpoint, or use a machine of the same kind"
+                )
+            code = launch(config, params)
             if code == EXIT_USER_ERROR:
                 raise UserError("the steps could not be computed; see above")
             if code:
@@ -181,8 +188,8 @@ def recompute(segment: Segment) -> SegmentResult:
 
 def check_run(segment: Segment, params: TrainParams) -> None:
     """Raise UserError if the working tree would compute another run, or if the first checkpoint is damaged."""
-    stores = [TokenStore(TOKENS / TRAIN), TokenStore(TOKENS / VALIDATION)]
-    run = identity(params, stores)
+    store = TokenStore(TOKENS / TRAIN)
+    run = identity(params, store)
     if fingerprint(run) != segment.record.fingerprint:
         known = segment.checkpoints / IDENTITY
         changes = identity_changes(known, run) if known.exists() else []
@@ -190,7 +197,7 @@ def check_run(segment: Segment, params: TrainParams) -> None:
             f"the working tree is not that of the recorded run ({'; '.join(changes) or 'its fingerprint differs'}); "
             "check out the run's commit and data first, as `parrotflow reproduce` does"
         )
-    stores[0].verify()
+    store.verify()
     if segment.start:
         problem, recorded = fault(segment.start), segment.record.checkpoints[segment.first]
         if not problem and (content := content_sha256(read_manifest(segment.start).sha256)) != recorded:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import train_gpu
-from stages.train.loop import Trainer
+from stages.train.compute.step import Trainer
 
 pytestmark = pytest.mark.acceptance
 

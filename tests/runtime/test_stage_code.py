@@ -120,7 +120,7 @@ def test_the_changes_between_two_versions_are_named(project: Path) -> None:
 
 def test_a_file_reads_as_it_was_written_and_a_damaged_one_as_none(tmp_path: Path) -> None:
     file = tmp_path / "toy.json"
-    code = StageCode({"stages/toy/__main__.py": "0" * 32}, {"numpy": "2.4.6"})
+    code = StageCode({"stages/toy/__main__.py": "0" * 32}, {"numpy": "2.4.6"}, "1" * 64)
 
     assert code_in(file) is None
     file.write_text(code.text)
@@ -189,3 +189,20 @@ def test_results_are_kept_by_the_code_of_their_stage_without_what_runs_it(
     assert computing_sha256("tests.toy", project) == ""
     with pytest.raises(ValueError, match=r"^stages\.formats\.shared: belongs to no stage"):
         computing_sha256("stages.formats.shared", project)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [("stages/toy/__main__.py", False), ("stages/toy/compute/step.py", True), ("stages/formats/table.py", True)],
+)
+def test_of_a_stage_with_a_package_of_what_computes_only_that_counts(project: Path, file: str, changes: bool) -> None:
+    (project / "stages/toy/compute").mkdir()
+    (project / "stages/toy/compute/step.py").write_text("import numpy\nfrom stages.formats import table\n")
+    (project / "stages/toy/__main__.py").write_text("import scipy\nimport stages.toy.compute.step\n")
+    before = code_of("stages.toy", project)
+    with (project / file).open("a") as edited:
+        edited.write("X = 1\n")
+
+    after = code_of("stages.toy", project)
+    assert (after.computing_sha256 != before.computing_sha256) is changes
+    assert before.changes_to(after) == [f"{file} modified"]

@@ -28,7 +28,7 @@ from stages.runtime.atomic import file_sha256
 from stages.tokenize.encode import smallest_dtype, write_token_shard
 from stages.tokenizer.train import save_trained
 from stages.train import worker
-from stages.train.loop import Trainer
+from stages.train.compute.step import Trainer
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 from tests.small_project import ROOT, SECTIONS, changed
@@ -226,9 +226,8 @@ def stopped_at(step: int) -> Callable[[], None]:
     def main() -> None:
         take_step = Trainer.step
 
-        def asked(trainer: Trainer, number: int, batches: Any) -> Any:
-            trainer.stop._received |= number == step - 2  # votes are read a step later
-            return take_step(trainer, number, batches)
+        def asked(trainer: Trainer, number: int, batches: Any, _: Any) -> Any:
+            return take_step(trainer, number, batches, lambda: number == step - 2)  # votes are read a step later
 
         with patch.object(Trainer, "step", asked):
             worker.main()

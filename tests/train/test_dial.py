@@ -13,6 +13,7 @@ from flows.experiments.cells import cells_of, read_experiment
 from flows.project.edit import apply
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
+from stages.train.compute.model.build import flops_per_token, model_without_weights
 from stages.train.dial import (
     LAW,
     LEAST_STEPS,
@@ -24,7 +25,6 @@ from stages.train.dial import (
     recipe_of,
     widths,
 )
-from stages.train.model.build import flops_per_token, model_without_weights
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 

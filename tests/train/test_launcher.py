@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
@@ -262,3 +263,11 @@ def test_a_command_that_is_stopped_while_it_still_imports_torch_says_so_by_its_e
     process.terminate()
     process.communicate()
     assert process.returncode == EXIT_TERMINATED == 143
+
+
+def test_a_slow_choice_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    assert launcher.describe_precision("auto", "cpu") == "fp32"
+    assert launcher.describe_precision("bf16", "cpu") == (
+        "bf16 (slow: fp32 is faster on this CPU; train.precision: auto takes it)"
+    )

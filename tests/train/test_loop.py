@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import EXIT_USER_ERROR
 from stages.train.checkpoint.manifest import read_manifest
-from stages.train.data.batches import Rows, pack_rows, read_rows
-from stages.train.data.order import DataOrder, open_order, origins, rows_of_step
-from stages.train.loop import pin_memory
+from stages.train.compute.data.batches import Rows, pack_rows, read_rows
+from stages.train.compute.data.order import DataOrder, open_order, origins, rows_of_step
+from stages.train.compute.step import pin_memory
 from stages.train.params import TrainParams
 from tests.train.models import MODELS
 from tests.train.small_run import fork, params, run, run_workers, write_project

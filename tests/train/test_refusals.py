@@ -16,10 +16,10 @@ from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import launcher
-from stages.train.checkpoint.resume import check_vocabulary
+from stages.train.checkpoint.identity import check_vocabulary
 from stages.train.commands import forecast
-from stages.train.hardware import should_compile
-from stages.train.model.build import build_config, build_model
+from stages.train.compute.hardware import should_compile
+from stages.train.compute.model.build import build_config, build_model
 from stages.train.params import TrainParams
 from tests.train.models import vocabulary
 from tests.train.small_run import ROOT, params, swap_two_tokens, write_params, write_project

@@ -17,12 +17,14 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from stages.formats.tokens import TOKENS, TRAIN, TokenStore
-from stages.train import loop, worker
-from stages.train.loop import HostCopy, StopSignal
-from stages.train.model.build import build_model
-from stages.train.parallel import full_weights
+from stages.train import worker
+from stages.train.compute import setup
+from stages.train.compute.model.build import build_model
+from stages.train.compute.parallel import full_weights
+from stages.train.compute.step import StepResult, Trainer
+from stages.train.loop import HostCopy
 from stages.train.params import TrainParams
-from stages.train.worker import set_up
+from stages.train.worker import join
 from tests.train.models import MODELS
 from tests.train.small_run import monitoring, params, run_workers, write_project
 
@@ -34,13 +36,13 @@ def values_of(model: str) -> TrainParams:
 def set_up_all() -> None:
     """In each process of a launch."""
     for name in ("gpt2", "llama", "qwen3_moe"):
-        with patch.object(worker, "build_model", wraps=build_model) as built:
-            setup = set_up(values_of(name), monitoring(), StopSignal())
-        assert built.call_count == (1 if setup.accelerator.is_main_process else 0)
-        weights = full_weights(setup.eager.model)
-        buffers = {key: value.clone() for key, value in setup.eager.model.named_buffers()}
+        with patch.object(setup, "build_model", wraps=build_model) as built:
+            trainer = setup.build_trainer(values_of(name), join(monitoring()), TokenStore(TOKENS / TRAIN))
+        assert built.call_count == (1 if trainer.accelerator.is_main_process else 0)
+        weights = full_weights(trainer.raw_model.model)
+        buffers = {key: value.clone() for key, value in trainer.raw_model.model.named_buffers()}
         torch.save(
-            (weights, buffers, setup.eager.plain_head, setup.eager.model.config._attn_implementation),
+            (weights, buffers, trainer.raw_model.plain_head, trainer.raw_model.model.config._attn_implementation),
             f"{name}-{os.environ['RANK']}.pt",
         )
 
@@ -81,9 +83,9 @@ class Waits(TorchDispatchMode):
 def counted_main() -> None:
     """The worker, counting; what it found goes to a file."""
     waits = Waits()
-    step, read, train = loop.Trainer.step, HostCopy.read, worker.train
+    step, read, train = Trainer.step, HostCopy.read, worker.train
 
-    def counted_step(self: loop.Trainer, *arguments: Any) -> loop.StepResult:
+    def counted_step(self: Trainer, *arguments: Any) -> StepResult:
         waits.step += 1
         return step(self, *arguments)
 
@@ -95,7 +97,7 @@ def counted_main() -> None:
         with waits:
             return train(*arguments)
 
-    patched = ((loop.Trainer, "step", counted_step), (HostCopy, "read", read_aside), (worker, "train", counted_train))
+    patched = ((Trainer, "step", counted_step), (HostCopy, "read", read_aside), (worker, "train", counted_train))
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, value in patched:
             patch.setattr(owner, name, value)

@@ -57,7 +57,7 @@ class Session(BaseModel, frozen=True):
     processes: int
     machines: int
     threads_per_process: int
-    precision: str
+    precision: Literal["bf16", "fp32"]
     compiled: bool
     micro_batch_size: int
     gradient_accumulation_steps: int

@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from stages.runtime.atomic import file_sha256, flush_to_disk
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.supervision import report_saving
+from stages.train.checkpoint.curves import CurveFiles
 from stages.train.checkpoint.manifest import (
     CheckpointManifest,
     History,
@@ -51,10 +52,9 @@ from stages.train.checkpoint.manifest import (
     write_manifest,
 )
 from stages.train.checkpoint.mirror import Mirror
+from stages.train.compute.optim.optimizers import Optimizers
+from stages.train.compute.parallel import PROCESS_GROUP, count, on_main, uses_fsdp
 from stages.train.monitoring.params import MonitoringParams
-from stages.train.monitoring.report import CurveFiles
-from stages.train.optim.optimizers import Optimizers
-from stages.train.parallel import PROCESS_GROUP, count, on_main, uses_fsdp
 from stages.train.params import TrainParams
 
 SHARED_WITHIN_SECONDS = 10.0

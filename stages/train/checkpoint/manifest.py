@@ -47,6 +47,8 @@ class History:
     sessions: list[Session] = field(default_factory=list)
     contents: dict[int, str] = field(default_factory=dict)
     """Step -> `content_sha256` of its checkpoint. A step is missing if its checkpoint could not be written."""
+    held_out: str = ""
+    """Identifies the held-out sequences that the curves were measured on."""
 
     def sessions_until(self, step: int) -> list[Session]:
         """The sessions that computed the steps up to `step`, the last one cut there."""
@@ -66,12 +68,16 @@ class CheckpointManifest(TrainingProgress):
     """How the steps until this one were executed."""
     contents: dict[int, str]
     """Step of this checkpoint and of those before it -> `content_sha256`."""
+    held_out: str
+    """As in `History`."""
 
 
 def write_manifest(checkpoint: Path, progress: TrainingProgress, history: History, sha256: dict[str, str]) -> None:
     """Write it: the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
-    manifest = CheckpointManifest(**dict(progress), sha256=sha256, sessions=sessions, contents=history.contents)
+    manifest = CheckpointManifest(
+        **dict(progress), sha256=sha256, sessions=sessions, contents=history.contents, held_out=history.held_out
+    )
     atomic_write(checkpoint / CHECKPOINT_MANIFEST, json.dumps(manifest.model_dump(mode="json"), indent=1))
 
 

@@ -26,14 +26,14 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.section import check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
 from stages.train.commands.forecast import duration, is_made_of, scaled, vocabulary
-from stages.train.data.order import open_order
+from stages.train.compute.data.order import open_order
+from stages.train.compute.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_batch_size, resolve_precision
+from stages.train.compute.model.attention import UNMASKED
+from stages.train.compute.model.build import flops_per_token, model_without_weights
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.optim.settings import build_optimizers
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
-from stages.train.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_batch_size, resolve_precision
-from stages.train.model.attention import UNMASKED
-from stages.train.model.build import flops_per_token, model_without_weights
-from stages.train.model.loss import CausalLoss
 from stages.train.monitoring.throughput import device_name
-from stages.train.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 
 HELPFUL_EPOCHS = 2.1
@@ -169,7 +169,8 @@ class Dial:
 
 def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> float:
     """The speed of a few steps on one device, without the compiler; several processes are taken to scale."""
-    params = resolve_precision(params, config.device_type)
+    precision = resolve_precision(params.precision, config.device_type)
+    params = params.model_copy(update={"precision": precision})
     rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
     micro_batch_size = rows or CPU_MICRO_BATCH_TOKENS // params.sequence_length or 1
     seconds = step_seconds(params, vocabulary, micro_batch_size, torch.device(config.device_type))

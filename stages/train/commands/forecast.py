@@ -30,13 +30,13 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.preflight import recorded_stages
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
-from stages.train.data.order import describe_order, open_order
-from stages.train.hardware import resolve_precision, should_compile
-from stages.train.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.compute.data.order import describe_order, open_order
+from stages.train.compute.hardware import resolve_precision, should_compile
+from stages.train.compute.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.compute.optim.settings import Precision, build_optimizers
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
-from stages.train.optim.settings import Precision, build_optimizers
 from stages.train.params import TrainParams
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
@@ -197,7 +197,8 @@ def is_made_of(values: dict[str, Any]) -> bool:
 
 def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfig) -> Forecast:
     """The forecast for a launch on this machine. Raises UserError if the model cannot be built."""
-    params = resolve_precision(params, launch.device_type)
+    precision = resolve_precision(params.precision, launch.device_type)
+    params = params.model_copy(update={"precision": precision})
     model = model_without_weights(params, vocabulary)
     flops = flops_per_token(model, params.sequence_length)
     state = state_bytes(params, model.config, launch.device_type)

@@ -13,7 +13,7 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
-from stages.train.data.order import DataOrder, open_order, origins
+from stages.train.compute.data.order import DataOrder, open_order, origins
 from stages.train.params import TrainParams
 
 

@@ -4,13 +4,9 @@ No stage lists it in dvc.yaml, so a change reruns nothing, and no model card or 
 reads it, and one that continues takes the new values.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from stages.runtime.section import Section
-
-PositiveInteger = Annotated[int, Field(ge=1)]
+from stages.runtime.section import PositiveInteger, Section
 
 
 class MonitoringParams(Section):

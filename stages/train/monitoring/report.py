@@ -1,9 +1,5 @@
 """Measures and reports a run while it goes: the held-out loss, the curves, the trackers, the progress line.
 
-The curves are tab-separated files that `dvc plots` reads, append-only. Each checkpoint has a copy. A run that continues
-takes the copy of its checkpoint: the live files hold points of steps that are computed again, and may have lost their
-ends in a power failure. (DVCLive rewrites its whole summary at every point, and would write such points twice.)
-
 wandb, tensorboard, trackio and mlflow are Accelerate's trackers. It ignores one whose package is missing, so that is
 checked here, before anything runs.
 """
@@ -12,7 +8,6 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,21 +18,18 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
-from stages.train.data.batches import Integers, pack_rows, read_rows
-from stages.train.data.order import epoch_order
-from stages.train.model.loss import CausalLoss
+from stages.train.checkpoint.curves import LEARNING_RATE, VALIDATION_BITS, VALIDATION_LOSS, CurveFiles
+from stages.train.compute.data.batches import Integers, pack_rows, read_rows
+from stages.train.compute.data.order import epoch_order
+from stages.train.compute.model.loss import CausalLoss
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import Throughput
 from stages.train.params import TrainParams
 
 LOG_SECONDS = 10.0
 """Between two lines in a log."""
-
-LEARNING_RATE = "learning_rate"
-"""The one curve with a column for each of the optimizers; others have one, named as they are."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ class Reporter:
         params: TrainParams,
         steps: range,
         throughput: Throughput,
-        curves: "CurveFiles",
+        curves: CurveFiles,
         accelerator: Accelerator,
     ) -> None:
         self.params = params
@@ -128,7 +120,7 @@ class Reporter:
     def validation(self, done: int, measured: ValidationResult) -> None:
         """A measurement after `done` steps."""
         if self.accelerator.is_main_process:
-            values = {"validation_loss": measured.loss, "validation_bits_per_byte": measured.bits_per_byte}
+            values = {VALIDATION_LOSS: measured.loss, VALIDATION_BITS: measured.bits_per_byte}
             self._record(done, values, {})
 
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
@@ -163,39 +155,6 @@ class ProgressLine:
         text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
         end = "\n" if is_last or not self.live else ""
         print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
-
-
-class CurveFiles:
-    """`folder/NAME.tsv` for each curve that has a point."""
-
-    def __init__(self, folder: Path, optimizers: Iterable[str]) -> None:
-        self.folder = folder
-        self.optimizers = tuple(optimizers)
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def restart(self) -> None:
-        """Begin empty curves."""
-        for path in self.folder.glob("*.tsv"):
-            path.unlink()
-
-    def restore(self, checkpoint: Path) -> None:
-        """Take a checkpoint's curves."""
-        self.restart()
-        for path in checkpoint.glob("*.tsv"):
-            atomic_write(self.folder / path.name, path.read_text(encoding="utf-8"))
-
-    def append(self, name: str, step: int, *values: float) -> None:
-        """Add a point to a curve: a value for each of its columns."""
-        columns = self.optimizers if name == LEARNING_RATE else (name,)
-        with (self.folder / f"{name}.tsv").open("a", encoding="utf-8") as file:
-            if file.tell() == 0:
-                file.write("\t".join(("step", *columns)) + "\n")
-            file.write("\t".join((str(step), *(f"{value:.7g}" for value in values))) + "\n")
-
-    def copy_to(self, folder: Path) -> None:
-        """Copy all curves into an existing folder."""
-        for path in self.folder.glob("*.tsv"):
-            (folder / path.name).write_bytes(path.read_bytes())
 
 
 PROJECT = "parrotflow"

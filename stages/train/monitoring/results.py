@@ -39,13 +39,13 @@ from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.errors import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
-from stages.train.data.order import SourceShare, shares
+from stages.train.compute.data.order import SourceShare, shares
+from stages.train.compute.model.build import plain_model, save_model
+from stages.train.compute.parallel import full_weights, uses_fsdp
+from stages.train.compute.step import Trainer
 from stages.train.launcher import LAUNCH_SETTINGS
-from stages.train.loop import Trainer
-from stages.train.model.build import plain_model, save_model
 from stages.train.monitoring.report import ValidationResult
-from stages.train.monitoring.throughput import device_name
-from stages.train.parallel import full_weights, uses_fsdp
+from stages.train.monitoring.throughput import Throughput, device_name
 
 
 class TrainingReport(BaseModel):
@@ -78,18 +78,22 @@ class TrainingReport(BaseModel):
 
 
 def write_train_results(
-    trainer: Trainer, progress: TrainingProgress, held_out: ValidationResult, checkpoints: Checkpoints
+    trainer: Trainer,
+    throughput: Throughput,
+    progress: TrainingProgress,
+    held_out: ValidationResult,
+    checkpoints: Checkpoints,
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 
     Raises UserError if the checkpoint of one of `export_steps` is damaged.
     """
-    facts = speed(trainer)  # before the model is written, which is no part of the training
-    trained = full_weights(trainer.eager.model)
+    facts = speed(trainer, throughput)  # before the model is written, which is no part of the training
+    trained = full_weights(trainer.raw_model.model)
     trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
     if not trainer.accelerator.is_main_process:
         return
-    params = trainer.params
+    params = checkpoints.params
     exported = [checkpoints.path(step) for step in params.export_steps]
     for path in exported:
         if problem := fault(path):
@@ -97,21 +101,21 @@ def write_train_results(
     with atomic_folder(CURVES_FOLDER) as folder:
         checkpoints.curves.copy_to(folder)
     with atomic_folder(MODEL) as folder:
-        save_model(plain_model(trainer.eager, trained, trainer.store.manifest), folder)
+        save_model(plain_model(trainer.raw_model, trained, trainer.store.manifest), folder)
         write_tokenizer(folder, trainer.store.manifest.eos_id)
         write_json(folder / TRAINING_RUN, order_of_data(trainer))
         for path in exported:
             weights = weights_in(path, like=trained)
             (folder / path.name).mkdir()
-            save_model(plain_model(trainer.eager, weights, trainer.store.manifest), folder / path.name)
+            save_model(plain_model(trainer.raw_model, weights, trainer.store.manifest), folder / path.name)
         sha256 = weights_sha256(folder)
         report = TrainingReport(
             weights_sha256=sha256,
-            parameters=trainer.eager.model.num_parameters(),
+            parameters=trainer.raw_model.model.num_parameters(),
             steps=progress.step,
             tokens=params.tokens,
             epochs=round(params.tokens / trainer.store.manifest.tokens, 4),
-            model_flops=float(trainer.throughput.flops_per_token * params.tokens),
+            model_flops=float(trainer.flops_per_token * params.tokens),
             training_loss=round(progress.training_loss, 6),
             validation_loss=round(held_out.loss, 6),
             validation_bits_per_byte=round(held_out.bits_per_byte, 6),
@@ -119,7 +123,7 @@ def write_train_results(
         )
         write_json(TRAIN_REPORT, report.model_dump(exclude_none=True))
     history = checkpoints.history
-    if trainer.throughput.tokens:  # else the session that trained has written it, or a kill has taken it
+    if throughput.tokens:  # else the session that trained has written it, or a kill has taken it
         write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})
     Execution(
         weights_sha256=sha256,
@@ -181,9 +185,8 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
     return trainer.params.model_dump(include=names) | tokens
 
 
-def speed(trainer: Trainer) -> dict[str, Any]:
+def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
     """How it was computed: on which hardware, and how fast since the last start."""
-    throughput = trainer.throughput
     return {
         "device": device_name(trainer.accelerator.device),
         "processes": trainer.accelerator.num_processes,

@@ -22,8 +22,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from stages.runtime.errors import UserError
 from stages.runtime.workers import cpu_facts
-from stages.train.data.batches import MicroBatch
-from stages.train.optim.settings import Precision
+from stages.train.compute.data.batches import MicroBatch
+from stages.train.compute.optim.settings import Precision
 
 GPU_PEAK_FLOPS: dict[str, dict[str, float]] = {
     "H200 NVL": {"bf16": 835e12, "fp32": 60e12},

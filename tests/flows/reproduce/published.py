@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -23,7 +24,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.publish.source import archive_source
 from stages.runtime.atomic import file_md5
-from stages.runtime.stage_code import StageCode, code_in
+from stages.runtime.stage_code import code_in
 from tests.formats.revision.records import write_index
 
 PLAIN = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
@@ -60,7 +61,7 @@ def pin_only(revision: Path, pins: str) -> None:
     for file in (revision / "record/data/code").glob("*.json"):
         before, code = file_md5(file), code_in(file)
         assert code is not None
-        file.write_text(StageCode(code.files, {}).text)
+        file.write_text(replace(code, libraries={}).text)
         lock.write_text(lock.read_text().replace(before, file_md5(file)))
 
 

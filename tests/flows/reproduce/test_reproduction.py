@@ -25,7 +25,7 @@ from stages.formats.revision.provenance import (
 )
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import EXIT_CONTINUE, UserError
-from stages.runtime.stage_code import StageCode, code_in
+from stages.runtime.stage_code import code_in
 from tests.flows.reproduce.published import seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training
 from tests.flows.small_pipeline import run
@@ -155,7 +155,7 @@ def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path)
     code = revision / "record/data/code/train.json"
     before = code_in(code)
     assert before is not None
-    code.write_text(StageCode(before.files | {"stages/train/__main__.py": "a" * 32}, before.libraries).text)
+    code.write_text(replace(before, files=before.files | {"stages/train/__main__.py": "a" * 32}).text)
     seal(revision)
 
     with pytest.raises(UserError, match=r"data/code/train\.json: stages/train/__main__\.py modified: the revision"):

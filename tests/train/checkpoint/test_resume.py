@@ -14,19 +14,30 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registe
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
-from stages.runtime.errors import UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.train import worker
 from stages.train.checkpoint.checkpoints import Checkpoints
+from stages.train.checkpoint.identity import check_start
 from stages.train.checkpoint.manifest import IDENTITY, fault
-from stages.train.checkpoint.resume import check_start, resume, why_afresh
-from stages.train.model.build import build_model
-from stages.train.model.loss import CausalLoss
-from stages.train.optim.optimizers import Optimizers
-from stages.train.optim.settings import build_optimizers
+from stages.train.checkpoint.resume import precision_of_run, resume, why_afresh
+from stages.train.compute import hardware
+from stages.train.compute.model.build import build_model
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.optim.optimizers import Optimizers
+from stages.train.compute.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.models import vocabulary
-from tests.train.small_run import copy_of, monitoring, params, run_workers, swap_two_tokens, write_params, write_project
+from tests.train.small_run import (
+    copy_of,
+    monitoring,
+    params,
+    run_workers,
+    stopped_at,
+    swap_two_tokens,
+    write_params,
+    write_project,
+)
 
 CONSTANT: dict[str, Any] = {"schedule__name": "constant", "checkpoint_every_steps": 3, "evaluate_every_steps": 3}
 SIX: dict[str, Any] = CONSTANT | {"max_steps": 6}
@@ -160,7 +171,7 @@ def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_t
     run["train"] |= {"max_steps": 7, "seed": 1, "gradient_checkpointing": None}
     checkpoints = checkpoints_of(start.parent.with_name("other"))
 
-    assert resume(checkpoints, *made(), run).step == 0
+    assert resume(checkpoints, checkpoints.latest(), *made(), run).step == 0
 
     changes = "train.gradient_checkpointing: false -> null; train.max_steps: 6 -> 7; train.seed: 0 -> 1"
     differs = f"this is another run than {start.parent} ({changes})"
@@ -232,3 +243,46 @@ def test_a_process_alone_in_a_group_of_gpus_saves_the_same_and_lets_go_of_its_co
     assert contents[0]
     assert contents[0] == contents[1]
     assert weights_sha256(trained / "model") == weights_sha256(grouped / "model")
+
+
+@pytest.mark.parametrize("changes", [{"evaluation_sequences": 3}, {}])
+def test_a_finished_run_that_finds_other_held_out_tokens_measures_again_and_does_not_train(
+    project: Path, changes: dict[str, Any]
+) -> None:
+    report, speed = (project / f"reports/{name}.json" for name in ("train", "train_speed"))
+    before, timed = read_json(report), speed.read_bytes()
+    if not changes:
+        offsets = project / "data/tokens/validation"
+        shutil.rmtree(offsets)
+        shutil.copytree(project / "data/tokens/train", offsets)
+
+    assert train(project, **SIX, **changes) == before["weights_sha256"]
+
+    after = read_json(report)
+    assert after["validation_loss"] != before["validation_loss"]
+    assert speed.read_bytes() == timed, "no step was computed"
+    curve = (project / "reports/curves/validation_loss.tsv").read_text(encoding="utf-8").splitlines()
+    step, loss = curve[-1].split("\t")
+    assert (len(curve), step, round(float(loss), 6)) == (2, "6", after["validation_loss"])
+
+
+def test_a_run_stays_in_the_precision_of_its_first_start(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that multiplies bf16 fast began it, and two that do not go on."""
+    project = copy_of(inputs, tmp_path / "project")
+    write_params(project, **SIX, precision="auto")
+    monkeypatch.setattr(hardware, "multiplies_bf16_fast", lambda device_type: True)
+    run_workers(project, 1, stopped_at(3), EXIT_CONTINUE)
+    monkeypatch.setattr(hardware, "multiplies_bf16_fast", lambda device_type: False)
+
+    run_workers(project, 1)
+
+    assert "note: this run began in bf16, and stays in it\ncontinuing at step 3 of 6" in capfd.readouterr().out
+    record = Execution.find(project / TRAIN_EXECUTION)
+    assert record is not None
+    assert [session.precision for session in record.sessions] == ["bf16", "bf16"]
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
+    began = project / newest(project)
+    with pytest.raises(UserError, match=r"step-00000006: its precision = bf16: Tesla V100 has no bf16 arithmetic"):
+        precision_of_run(began, "auto", "cuda")

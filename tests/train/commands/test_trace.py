@@ -9,8 +9,8 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.commands.trace import trace, trained_order
-from stages.train.data.batches import pack_rows, read_rows
-from stages.train.data.order import open_order, origins, rows_of_step
+from stages.train.compute.data.batches import pack_rows, read_rows
+from stages.train.compute.data.order import open_order, origins, rows_of_step
 from tests.train.small_run import run_workers, write_params, write_project
 
 

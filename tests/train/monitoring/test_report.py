@@ -1,4 +1,4 @@
-"""What a run shows of itself while it trains: its curves when it stops and continues, its trackers, the time left."""
+"""What a run shows of itself while it trains: its trackers, the time left."""
 
 import struct
 import time
@@ -14,7 +14,6 @@ from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.train.monitoring.report import (
     PROJECT,
     TRACKERS,
-    CurveFiles,
     ProgressLine,
     seconds_left,
     start_trackers,
@@ -32,19 +31,6 @@ def test_the_time_that_remains_follows_from_the_steps_of_this_start() -> None:
 def test_more_than_a_day_that_remains_is_shown_in_hours(capsys: pytest.CaptureFixture[str]) -> None:
     ProgressLine(1000).show(10, 2.5, 1234.0, seconds_left=30 * 3600 + 62)
     assert capsys.readouterr().out == "step 10/1000  loss 2.5000  1,234 tokens/s  30:01:02 left\n"
-
-
-def test_a_run_that_continues_takes_the_curves_of_its_checkpoint(tmp_path: Path) -> None:
-    """The live file lost its end in a power failure."""
-    curves, checkpoint = CurveFiles(tmp_path / "live", ["adamw"]), tmp_path / "checkpoint"
-    checkpoint.mkdir()
-    curves.restart()
-    for step in (5, 10):
-        curves.append("training_loss", step, 1.0 / step)
-    curves.copy_to(checkpoint)
-    (tmp_path / "live/training_loss.tsv").write_text("step\ttraining_loss\n5\t0.2\n")
-    curves.restore(checkpoint)
-    assert (tmp_path / "live/training_loss.tsv").read_text() == "step\ttraining_loss\n5\t0.2\n10\t0.1\n"
 
 
 def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
+from stages.train.compute.optim.settings import Precision
 from stages.train.monitoring.throughput import Throughput, peak_flops
-from stages.train.optim.settings import Precision
 
 
 @pytest.mark.parametrize(

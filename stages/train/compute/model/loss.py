@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
 from stages.runtime.errors import UserError
-from stages.train.params import TrainParams
+from stages.train.compute.params import ComputingParams
 
 ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}
 """Tokens at once on a CPU, by the head's width. More tokens mean fewer sums of the head's gradient, and more memory. In
@@ -107,7 +107,7 @@ COEFFICIENT = "router_aux_loss_coef"
 class CausalLoss(nn.Module):
     """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers if it has one."""
 
-    def __init__(self, model: PreTrainedModel, params: TrainParams, plain_head: bool | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, params: ComputingParams, plain_head: bool | None = None) -> None:
         """`plain_head`: given for a model without values, which cannot be tried."""
         super().__init__()
         if params.precision == "auto":

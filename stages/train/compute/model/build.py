@@ -31,15 +31,15 @@ from stages.formats.tokens import Manifest
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
 from stages.runtime.hub import HUB_COMMIT, model_folder, require_weights
-from stages.train.model.attention import (
+from stages.train.compute.model.attention import (
     check_causal,
     check_documents_kept_apart,
     describe_error,
     head_size,
     leave_out_mask,
 )
-from stages.train.model.loss import CausalLoss, check_router_fields
-from stages.train.params import TrainParams
+from stages.train.compute.model.loss import CausalLoss, check_router_fields
+from stages.train.compute.params import ComputingParams
 
 IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 READ_FILES = [*IDENTIFYING_FILES, TOKENIZER_JSON]
@@ -79,7 +79,7 @@ VOCABULARY_MULTIPLE = 64
 """The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
 
 
-def build_config(params: TrainParams, vocabulary: Manifest) -> PreTrainedConfig:
+def build_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConfig:
     """`train.model` as a config, or the config of `start_from` with these fields. Raises UserError on unknown ones."""
     fields = dict(params.model)
     if params.start_model is not None:
@@ -142,7 +142,7 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
     return model
 
 
-def model_without_weights(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+def model_without_weights(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
     """The model that training builds, of any size. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_model is not None:
@@ -158,7 +158,7 @@ def _positions(config: PreTrainedConfig) -> float:
     return positions if positions > 0 else math.inf
 
 
-def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
+def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
     """A model in fp32, from random weights that depend on `params.seed` alone or from `params.start_model`."""
     config = build_config(params, vocabulary)
     torch.manual_seed(params.seed)
@@ -176,7 +176,7 @@ def build_model(params: TrainParams, vocabulary: Manifest) -> PreTrainedModel:
     return model
 
 
-def made_trainable(model: PreTrainedModel, params: TrainParams) -> PreTrainedModel:
+def made_trainable(model: PreTrainedModel, params: ComputingParams) -> PreTrainedModel:
     """The model, set to be trained."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.runtime.errors import UserError
-from stages.train.model.build import build_config, build_model, flops_per_token, padded_vocabulary
+from stages.train.compute.model.build import build_config, build_model, flops_per_token, padded_vocabulary
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import ROOT, params, run_workers, write_project

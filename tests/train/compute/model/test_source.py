@@ -13,7 +13,7 @@ from torch.nn import Dropout
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
-from stages.train.model.build import (
+from stages.train.compute.model.build import (
     build_config,
     build_model,
     model_without_weights,
@@ -22,8 +22,8 @@ from stages.train.model.build import (
     source_sha256,
     use_ids_of,
 )
-from stages.train.model.loss import CausalLoss
-from stages.train.parallel import full_weights
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.parallel import full_weights
 from stages.train.params import TrainParams
 from tests.hub_client import with_short_waits
 from tests.train.models import GROUPED, vocabulary

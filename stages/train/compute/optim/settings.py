@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-    from stages.train.optim.optimizers import Optimizers, TrainedWeight
+    from stages.train.compute.optim.optimizers import Optimizers, TrainedWeight
 
 
 Rate = Annotated[float, Field(gt=0, le=1)]
@@ -43,7 +43,7 @@ class OptimizerSettings(Section):
 
 def build_optimizers(model: "PreTrainedModel", settings: OptimizerSettings, precision: Precision) -> "Optimizers":
     """Optimizers over all of the model's trained parameters; their roles say which takes which."""
-    from stages.train.optim.optimizers import Optimizers, weights
+    from stages.train.compute.optim.optimizers import Optimizers, weights
 
     built, peaks = settings.build(list(weights(model)), precision), settings.peaks
     return Optimizers((optimizer, peaks[column]) for column, optimizer in built.items())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from torch._dynamo.utils import counters
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from stages.train.loop import StopSignal
-from stages.train.model.build import build_model
-from stages.train.model.loss import CausalLoss
-from stages.train.parallel import PROCESS_GROUP, blocks, full_weights
+from stages.formats.tokens import TOKENS, TRAIN, TokenStore
+from stages.train.compute import setup
+from stages.train.compute.model.build import build_model
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.parallel import PROCESS_GROUP, blocks, full_weights
 from stages.train.params import TrainParams
-from stages.train.worker import compile_and_spread, set_up
+from stages.train.worker import join
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import EPSILON, monitoring, params, require_equal_to_rounding, run_workers, write_project
 
@@ -94,28 +96,28 @@ def train_all(runs: list[Run]) -> None:
         torch.compile = without_code
         torch._dynamo.reset()
         counters.clear()
-        setup = set_up(run.values, monitoring(), StopSignal())
-        trainer = compile_and_spread(setup, run.compiled)
+        with patch.object(setup, "should_compile", return_value=run.compiled):
+            trainer = setup.build_trainer(run.values, join(monitoring()), TokenStore(TOKENS / TRAIN))
         if run.processes > 1:
             assert timeouts() == {PROCESS_GROUP.timeout}
-        if isinstance(trainer.eager, FSDPModule):
-            gathered = gathered_dtypes(trainer.eager)
+        if isinstance(trainer.raw_model, FSDPModule):
+            gathered = gathered_dtypes(trainer.raw_model)
         batches = list(trainer.micro_batches(range(STEPS)))
         assert len(batches) == STEPS * 8 // run.processes // run.micro_batch
         losses = []
         for step in range(STEPS):
             result = trainer.step(step, [batch for batch in batches if batch.step == step])
             losses.append(result.loss.item())
-        if isinstance(trainer.eager, FSDPModule):
-            assert all(isinstance(parameter, DTensor) for parameter in trainer.eager.parameters())
-            assert gathered == {trainer.eager.dtype}
+        if isinstance(trainer.raw_model, FSDPModule):
+            assert all(isinstance(parameter, DTensor) for parameter in trainer.raw_model.parameters())
+            assert gathered == {trainer.raw_model.dtype}
             if run.compiled:  # layers alike share their code, in training and under recomputation
                 # Rows of one document each need no mask between documents.
-                most = 2 if trainer.eager.by_document else 1
+                most = 2 if trainer.raw_model.by_document else 1
                 assert 1 <= counters["stats"]["unique_graphs"] <= most, counters
                 assert not counters["graph_break"]
-        weights = full_weights(trainer.eager)
-        if setup.accelerator.is_main_process:
+        weights = full_weights(trainer.raw_model)
+        if trainer.accelerator.is_main_process:
             torch.save((losses, weights), f"{run.name}.pt")
 
 

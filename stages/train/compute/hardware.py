@@ -1,8 +1,8 @@
 """What the hardware decides: the precision of matrix products, whether to compile, and how large micro-batches are.
 
 By what the hardware is, never by timing, so that the same machine always decides alike. `PARROTFLOW_COMPILE` (auto, the
-default, on or off) decides otherwise. The precision that `train.precision: auto` means replaces it in the parameters
-before anything is built: the fingerprint, the reports and the provenance carry it.
+default, on or off) decides otherwise. The precision that `train.precision: auto` means at the first start of a run
+stays that of the run: its checkpoints, reports and provenance carry it.
 
 On GPUs a forward pass takes as many sequences as fit, by trials. Its memory peaks at the start of the backward half:
 the activations of its sequences, and what does not depend on their number (weights cast to bf16, gathered layers,
@@ -22,9 +22,10 @@ from accelerate import Accelerator
 from torch.utils import deterministic
 
 from stages.runtime.errors import UserError, whole_number
-from stages.train.model.loss import CausalLoss
-from stages.train.parallel import has_buckets, local_bytes, uses_fsdp
-from stages.train.params import TrainParams
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.optim.settings import Precision
+from stages.train.compute.parallel import has_buckets, local_bytes, uses_fsdp
+from stages.train.compute.params import ComputingParams
 
 COMPILE = "PARROTFLOW_COMPILE"
 
@@ -37,20 +38,20 @@ REPAYS_FROM_FLOPS = 2e16
 FLOPs then take 233 instead of 369 s. On a CPU it gains a few per cent of a long run, and is not done unasked."""
 
 
-def resolve_precision(params: TrainParams, device_type: str) -> TrainParams:
-    """The parameters with `auto` replaced by what it means on a device (`cpu`, `cuda`, ...); a fixed value stays.
+def resolve_precision(asked: Precision, device_type: str, asked_by: str = "params.yaml: train.precision") -> Precision:
+    """The precision that `auto` means on a device (`cpu`, `cuda`, ...); a fixed one stays.
 
-    Raises UserError if bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many slowly.
+    Raises UserError, which names who asked, if bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many
+    slowly.
     """
     fast = multiplies_bf16_fast(device_type)
-    if params.precision == "bf16" and device_type == "cuda" and not fast:
+    if asked == "bf16" and device_type == "cuda" and not fast:
         raise UserError(
-            f"params.yaml: train.precision = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; "
-            "use auto or fp32"
+            f"{asked_by} = bf16: {torch.cuda.get_device_name()} has no bf16 arithmetic; use fp32, or a GPU that has it"
         )
-    if params.precision != "auto":
-        return params
-    return params.model_copy(update={"precision": "bf16" if fast else "fp32"})
+    if asked != "auto":
+        return asked
+    return "bf16" if fast else "fp32"
 
 
 def multiplies_bf16_fast(device_type: str) -> bool:
@@ -66,17 +67,7 @@ def multiplies_bf16_fast(device_type: str) -> bool:
     return device_type == "cpu" and has_amx and (limit in ("ALL", "DEFAULT") or "AMX" in limit)
 
 
-def describe_precision(params: TrainParams, device_type: str) -> str:
-    """The resolved precision, with a remark if a fixed value is the slower one."""
-    chosen = resolve_precision(params, device_type).precision
-    faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
-    if chosen == faster:
-        return chosen
-    here = "GPU" if device_type == "cuda" else "CPU"
-    return f"{chosen} (slow: {faster} is faster on this {here}; train.precision: auto takes it)"
-
-
-def should_compile(params: TrainParams, flops_per_token: float, device: torch.device) -> bool:
+def should_compile(params: ComputingParams, flops_per_token: float, device: torch.device) -> bool:
     """True if a run compiles, which the work of the whole run decides.
 
     Raises UserError if compiling is asked for and there is no compiler, or it would fail.
@@ -137,7 +128,7 @@ STATE = 3
 if there are DDP's buckets."""
 
 
-def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: CausalLoss) -> int:
+def micro_batch_size(params: ComputingParams, accelerator: Accelerator, model: CausalLoss) -> int:
     """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
     share: int = params.global_batch_size // accelerator.num_processes
     if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
@@ -161,7 +152,7 @@ def micro_batch_size(params: TrainParams, accelerator: Accelerator, model: Causa
     return balanced(share, fitting)
 
 
-def given_micro_batch_size(params: TrainParams, device_type: str, share: int) -> int | None:
+def given_micro_batch_size(params: ComputingParams, device_type: str, share: int) -> int | None:
     """Sequences of a forward pass unless trials on the device decide; at most `share`, a process's part of a step."""
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size

@@ -16,10 +16,10 @@ import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from stages.train.model.build import build_model
-from stages.train.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
-from stages.train.optim.optimizers import weights
-from stages.train.optim.settings import build_optimizers
+from stages.train.compute.model.build import build_model
+from stages.train.compute.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
+from stages.train.compute.optim.optimizers import weights
+from stages.train.compute.optim.settings import build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary

@@ -2,7 +2,7 @@
 
 It is a pure function of (seed, step): nothing to save, nothing to skip. The permutations of the rows in all epochs, one
 after the other, are cut into global batches. Under a mixture the documents of each source are a stream of their own, so
-a row comes from one source; the draws are shared out among the sources (`mixture.py`), and the draws from a source go
+a row comes from one source; the draws are shared out among the sources (`draws.py`), and the draws from a source go
 through the permutations of its own rows. A change of weights changes no row and no token of the store.
 """
 
@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.data.batches import Integers, PackingIndex, joined_indexes, pack_documents, pack_rows
-from stages.train.data.mixture import OTHER_SOURCES, Draws, Mixture, Ratios, whole_numbers
-from stages.train.params import TrainParams
+from stages.train.compute.data.batches import Integers, PackingIndex, joined_indexes, pack_documents, pack_rows
+from stages.train.compute.data.draws import Draws, Ratios, whole_numbers
+from stages.train.compute.mixture import OTHER_SOURCES, Mixture
+from stages.train.compute.params import ComputingParams
 
 
 @lru_cache(maxsize=2)
@@ -39,7 +40,7 @@ class DataOrder(BaseModel):
     """Only recorded if the run has one."""
 
 
-OrderParams: TypeAlias = TrainParams | DataOrder
+OrderParams: TypeAlias = ComputingParams | DataOrder
 
 
 def draws_of_step(params: OrderParams, step: int) -> range:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.formats.tokens import TokenStore
-from stages.train.params import TrainParams
+from stages.train.compute.params import ComputingParams
 
 Integers = npt.NDArray[np.int64]
 
@@ -157,7 +157,7 @@ def micro_batches(
     store: TokenStore,
     index: PackingIndex,
     rows_of_step: Callable[[int], Integers],
-    params: TrainParams,
+    params: ComputingParams,
     share: ProcessShare,
     steps: range,
     place: Callable[[Rows], Rows] = lambda rows: rows,

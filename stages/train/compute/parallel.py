@@ -33,8 +33,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from stages.runtime.errors import UserError
-from stages.train.model.loss import CausalLoss
-from stages.train.params import TrainParams
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.params import ComputingParams
 
 Returned = TypeVar("Returned")
 
@@ -97,7 +97,7 @@ def _mesh(accelerator: Accelerator) -> DeviceMesh:
     return mesh
 
 
-def has_buckets(params: TrainParams, processes: int, sharded: bool) -> bool:
+def has_buckets(params: ComputingParams, processes: int, sharded: bool) -> bool:
     """True if processes exchange their gradients in DDP's buckets.
 
     These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
@@ -161,7 +161,7 @@ StepLosses = Tensor
 """(2,): as `CausalLoss` returns them, divided by the targets of the step's global batch."""
 
 
-def gradient_sum(params: TrainParams, model: nn.Module, accelerator: Accelerator) -> "BackendSum | TreeSum":
+def gradient_sum(params: ComputingParams, model: nn.Module, accelerator: Accelerator) -> "BackendSum | TreeSum":
     """The gradients of a step that begins."""
     fixed_order = params.deterministic_micro_batch_size is not None
     return TreeSum(model, accelerator) if fixed_order else BackendSum(model, accelerator)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.data.mixture import Draws, Ratios, whole_numbers
-from stages.train.data.order import RowOrder, describe_order, open_order, shares
+from stages.train.compute.data.draws import Draws, Ratios, whole_numbers
+from stages.train.compute.data.order import RowOrder, describe_order, open_order, shares
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 

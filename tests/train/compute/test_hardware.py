@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.runtime.errors import UserError
-from stages.train.checkpoint.resume import fingerprint, identity
-from stages.train.hardware import (
+from stages.train.compute.hardware import (
     USABLE,
     balanced,
-    describe_precision,
     fitting_on_all,
     multiplies_bf16_fast,
     resolve_precision,
@@ -117,10 +115,6 @@ def test_the_process_with_the_least_memory_decides_for_all() -> None:
     assert small.tried[-2:] == large.tried == [1, 2]
 
 
-def section(precision: str) -> TrainParams:
-    return TrainParams.model_validate(params(precision=precision))
-
-
 @pytest.fixture
 def amx(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with AMX, and no limit on what oneDNN may use of it."""
@@ -131,9 +125,9 @@ def amx(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("amx")
 def test_a_cpu_takes_bf16_if_it_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_precision(section("auto"), "cpu").precision == "bf16"
+    assert resolve_precision("auto", "cpu") == "bf16"
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
-    assert resolve_precision(section("auto"), "cpu").precision == "fp32"
+    assert resolve_precision("auto", "cpu") == "fp32"
 
 
 @pytest.mark.usefixtures("amx")
@@ -155,24 +149,10 @@ def test_a_gpu_takes_bf16_where_it_has_the_arithmetic(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla V100")
-    assert resolve_precision(section("auto"), "cuda").precision == resolved
-    assert resolve_precision(section("fp32"), "cuda").precision == "fp32"
+    assert resolve_precision("auto", "cuda") == resolved
+    assert resolve_precision("fp32", "cuda") == "fp32"
     if has_bf16:
-        assert resolve_precision(section("bf16"), "cuda").precision == "bf16"
+        assert resolve_precision("bf16", "cuda") == "bf16"
     else:
-        with pytest.raises(UserError, match="Tesla V100 has no bf16 arithmetic; use auto or fp32"):
-            resolve_precision(section("bf16"), "cuda")
-
-
-def test_a_slow_choice_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
-    assert describe_precision(section("auto"), "cpu") == "fp32"
-    assert describe_precision(section("bf16"), "cpu") == (
-        "bf16 (slow: fp32 is faster on this CPU; train.precision: auto takes it)"
-    )
-
-
-def test_auto_and_the_value_that_it_stands_for_are_one_run() -> None:
-    auto = resolve_precision(section("auto"), "cpu")
-    fixed = section("bf16" if multiplies_bf16_fast("cpu") else "fp32")
-    assert fingerprint(identity(auto, [])) == fingerprint(identity(fixed, []))
+        with pytest.raises(UserError, match="Tesla V100 has no bf16 arithmetic; use fp32, or a GPU"):
+            resolve_precision("bf16", "cuda")

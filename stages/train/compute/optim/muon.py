@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from stages.train.optim.settings import Fraction, Precision, Rate, WithAdamW
+from stages.train.compute.optim.settings import Fraction, Precision, Rate, WithAdamW
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from stages.train.optim.optimizers import TrainedWeight
+    from stages.train.compute.optim.optimizers import TrainedWeight
 
 ROLES = ("matrix", "experts")
 """Roles of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
@@ -63,7 +63,7 @@ def muon_of(matrices: Iterable["Tensor"], settings: Mapping[str, float], dtype: 
 
     `settings` are lr, momentum and weight_decay, which is decoupled; updates are orthogonalised in `dtype`.
     """
-    from stages.train.optim.optimizers import ByRule
+    from stages.train.compute.optim.optimizers import ByRule
 
     return ByRule(matrices, settings, partial(step, dtype=dtype))
 

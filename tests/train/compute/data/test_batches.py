@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.formats.tokens import TokenStore
-from stages.train.data.batches import (
+from stages.train.compute.data.batches import (
     MicroBatch,
     ProcessShare,
     dropout_seed,
@@ -16,8 +16,8 @@ from stages.train.data.batches import (
     pack_rows,
     read_rows,
 )
-from stages.train.data.order import DataOrder, open_order, rows_of_step
-from stages.train.parallel import BinaryTree
+from stages.train.compute.data.order import DataOrder, open_order, rows_of_step
+from stages.train.compute.parallel import BinaryTree
 from stages.train.params import Schedule, TrainParams
 from tests.train.small_run import params, write_project
 

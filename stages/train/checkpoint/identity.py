@@ -1,0 +1,144 @@
+"""What a run of training is: all that its weights depend on, and the fingerprint of that.
+
+It covers the parameters that compute, the tokens that are trained on, the tokenizer, the libraries, and the code of
+`compute/` without comments. Nothing of the machine, nothing of what is held out, no message of other modules.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from stages.formats.model_folder import TOKENIZER, TOKENIZER_JSON
+from stages.formats.reports import read_json
+from stages.formats.tokens import STORE_MANIFEST, TokenStore
+from stages.runtime.atomic import file_sha256
+from stages.runtime.errors import UserError
+from stages.runtime.section import as_yaml, flatten
+from stages.runtime.stage_code import computing_sha256, pinned
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, IDENTITY, read_manifest
+from stages.train.compute.model.build import source_folder, source_sha256
+from stages.train.compute.parallel import count, on_main
+from stages.train.compute.params import ComputingParams
+
+TRAIN_LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
+
+
+def identity(params: ComputingParams, store: TokenStore) -> dict[str, Any]:
+    """Everything that the weights depend on, by name; not `auto`'s meaning, which the run's first checkpoint fixes.
+
+    Raises UserError if there is nothing at `start_from`.
+    """
+    pins, start = pinned(), {}
+    if params.start_checkpoint:
+        check_start(params.start_checkpoint, params.max_steps)
+        start = {"start_from": file_sha256(params.start_checkpoint / CHECKPOINT_MANIFEST)}
+    elif params.start_model:
+        start = {"start_from": source_sha256(params.start_model)}
+    return start | {
+        "train": params.model_dump(mode="json", include=set(ComputingParams.model_fields)),
+        "data": {store.folder.as_posix(): file_sha256(store.folder / STORE_MANIFEST)},
+        "vocabulary": vocabulary_sha256(),
+        "library": {name: pins[name][1] for name in TRAIN_LIBRARIES},
+        "code": computing_sha256("stages.train"),
+    }
+
+
+def held_out_sha256(store: TokenStore, sequences: int) -> str:
+    """Identifies what the held-out loss is measured on."""
+    return fingerprint({"tokens": file_sha256(store.folder / STORE_MANIFEST), "sequences": sequences})
+
+
+def check_start(checkpoint: Path, max_steps: int) -> None:
+    """Raise UserError if `start_from` names no checkpoint, one of another vocabulary, or one that leaves no step."""
+    what = f"params.yaml: train.start_from = '{checkpoint}'"
+    try:
+        step = read_manifest(checkpoint).step
+        run = json.loads((checkpoint.parent / IDENTITY).read_bytes())
+    except (OSError, ValueError):
+        known = ", ".join(path.name for path in sorted(checkpoint.parent.glob("step-*"))) or "none"
+        raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
+    if step >= max_steps:
+        raise UserError(f"{what}: no step follows {step}, train.max_steps = {max_steps}; raise max_steps")
+    if run.get("vocabulary") != vocabulary_sha256():
+        raise UserError(
+            f"{what}: its run had another tokenizer (or did not record it), so the ids that it learnt may mean other "
+            "text now; train with that tokenizer (tokenizer.kind: existing), or from random weights"
+        )
+
+
+def check_vocabulary(start_from: str) -> Iterator[str]:
+    """Yield a note if ids of the model that is continued cannot be compared, or if its generation_config is not taken.
+
+    Raises UserError if the two tokenizers have different tokens for an id.
+    """
+    folder = source_folder(start_from)
+    own, ours = tokens_by_id(folder), tokens_by_id(TOKENIZER)
+    if (folder / "generation_config.json").is_file():
+        yield f"note: train.start_from: the generation_config.json of {start_from} is not taken"
+    if not own:
+        yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are taken to be the tokenizer's"
+        return
+    for other in sorted(own.keys() & ours.keys()):
+        if own[other] != ours[other]:
+            raise UserError(
+                f"params.yaml: train.start_from = {start_from!r}: its tokenizer is another one (id {other} is "
+                f"{own[other]!r} there and {ours[other]!r} in {TOKENIZER}); use it (tokenizer.kind: existing)"
+            )
+
+
+def vocabulary_sha256() -> str:
+    """Identifies what the tokenizer's ids mean, however its file is written."""
+    return hashlib.sha256(json.dumps(sorted(tokens_by_id(TOKENIZER).items())).encode()).hexdigest()
+
+
+def tokens_by_id(folder: Path) -> dict[int, str]:
+    """The tokens of a folder's tokenizer.json by id; empty without one. Raises UserError for a damaged file.
+
+    Read as JSON: by the library, its next version would count as a change of the training.
+    """
+    file = folder / TOKENIZER_JSON
+    try:
+        content = read_json(file)
+        vocabulary = content["model"]["vocab"]
+        if isinstance(vocabulary, list):  # of a unigram model: each token with its score
+            vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+        tokens = {number: token for token, number in vocabulary.items()}
+        return tokens | {token["id"]: token["content"] for token in content.get("added_tokens") or ()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{file}: no tokenizer of the library tokenizers") from None
+
+
+def fingerprint(values: dict[str, Any]) -> str:
+    """16 hex digits that name an identity."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def identity_changes(recorded: Path, values: dict[str, Any]) -> list[str]:
+    """The differences from the identity in a file, a line each."""
+    try:
+        before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))
+    except (ValueError, AttributeError):
+        return [f"{recorded} is damaged"]  # it only serves messages
+    return [
+        f"{key}: {as_yaml(before.get(key, 'absent'))} -> {as_yaml(now.get(key, 'absent'))}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+
+
+def shared_identity(params: ComputingParams, accelerator: Accelerator, store: TokenStore) -> dict[str, Any]:
+    """The run's identity, which every process computes. Raises UserError if that of another machine differs."""
+    own = identity(params, store)
+    run = on_main(accelerator, lambda: own)
+    if others := accelerator.num_processes - count(accelerator, fingerprint(own) == fingerprint(run)):
+        raise UserError(
+            f"train: {others} of {accelerator.num_processes} processes have other parameters, data, libraries or code "
+            "than the main one; every machine needs the same"
+        )
+    return run

@@ -1,0 +1,112 @@
+"""The part of the `train` section of params.yaml that the weights depend on."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from stages.formats.model_folder import CHECKPOINTS, MODEL
+from stages.runtime.hub import ModelName
+from stages.runtime.section import FixedFile, PositiveInteger, Section
+from stages.train.compute.mixture import Mixture
+from stages.train.compute.optim.muon import Muon
+from stages.train.compute.optim.settings import AdamW, Precision
+from stages.train.compute.schedule import Schedule
+
+AnyOptimizer: TypeAlias = AdamW | Muon
+"""They are in `optim/`."""
+
+
+class ComputingParams(Section):
+    """All parameters that the weights depend on; a training that continues has the same."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
+    """Seed of the weights, the data order and dropout."""
+    model: dict[str, Any]
+    """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's. With
+    a model in `start_from`: the fields of its config that are changed; `{}` for none."""
+    start_from: ModelName | None
+    """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
+    (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
+    sequence_length: Annotated[int, Field(ge=2)]
+    """Tokens in a training sequence."""
+    attention: Literal["causal", "document"]
+    """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
+    positions count from 0."""
+    global_batch_size: PositiveInteger
+    """Sequences per optimizer step, over all processes."""
+    deterministic_micro_batch_size: PositiveInteger | None
+    """Sequences in a micro-batch. If set, gradients are summed over micro-batches in a fixed binary tree: the same bits
+    on any number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
+    max_steps: PositiveInteger
+    """Optimizer steps."""
+    optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
+    """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
+    schedule: Schedule
+    """The learning rate over the steps."""
+    mixture: Mixture | None
+    """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
+    once in each epoch, so each source as it is in the corpus."""
+    max_gradient_norm: Annotated[float, Field(gt=0)]
+    """Gradients are scaled down to this global L2 norm."""
+    precision: Precision
+    """Precision of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 if the hardware multiplies
+    it fast (GPUs with bf16, CPUs with AMX), else fp32."""
+    gradient_checkpointing: bool
+    """Recompute activations in the backward pass: less memory, about a third more compute."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the whole run trains on; one that is read in two epochs counts twice."""
+        return self.max_steps * self.global_batch_size * self.sequence_length
+
+    @property
+    def start_checkpoint(self) -> Path | None:
+        """The checkpoint that `start_from` names, if it names one."""
+        path = Path(self.start_from or "")
+        return path if path.resolve().is_relative_to(CHECKPOINTS.resolve()) else None
+
+    @property
+    def start_model(self) -> str | None:
+        """The model that `start_from` names, if it names one."""
+        return None if self.start_checkpoint else self.start_from
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _without_what_others_read(cls, value: Any) -> Any:
+        """So that `name` can be changed alone."""
+        kinds = get_args(AnyOptimizer)
+        name = value.get("name") if isinstance(value, dict) else None
+        for kind in kinds:
+            if name in get_args(kind.model_fields["name"].annotation):
+                others = {key for other in kinds for key in other.model_fields} - set(kind.model_fields)
+                return {key: setting for key, setting in value.items() if key not in others}
+        return value
+
+    @field_validator("schedule")
+    @classmethod
+    def _within_the_steps(cls, value: Schedule, info: ValidationInfo) -> Schedule:
+        max_steps = info.data.get("max_steps")
+        decay = value.decay_steps(max_steps or 0)
+        if max_steps and value.warmup_steps + decay > max_steps:
+            decaying = f" and {decay:g} of decay (decay_share = {value.decay_share:g})" if decay else ""
+            raise ValueError(
+                f"{value.warmup_steps} steps of warm-up{decaying} are more than train.max_steps = {max_steps}; "
+                f"lower warmup_steps{' or decay_share' if decay else ''}, or train longer"
+            )
+        return value
+
+    @field_validator("mixture")
+    @classmethod
+    def _phases_within_the_run(cls, value: Mixture | None, info: ValidationInfo) -> Mixture | None:
+        if value and (max_steps := info.data.get("max_steps")):
+            value.check_steps(max_steps)
+        return value
+
+    @field_validator("start_from")
+    @classmethod
+    def _outside_own_outs(cls, value: str | None) -> str | None:
+        if value is not None and Path(value).resolve().is_relative_to(MODEL.resolve()):
+            raise ValueError(f"{MODEL}/ is what this stage writes, and DVC deletes it first; copy the model elsewhere")
+        is_checkpoint = Path(value or "").resolve().is_relative_to(CHECKPOINTS.resolve())
+        return FixedFile(value) if value and is_checkpoint else value

@@ -1,0 +1,100 @@
+"""What happens in a step of the training."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from stages.formats.tokens import TokenStore
+from stages.train.compute.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
+from stages.train.compute.data.order import RowOrder
+from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.optim.optimizers import Optimizers
+from stages.train.compute.parallel import clip, gradient_sum
+from stages.train.compute.params import ComputingParams
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The results of a step, on the device: reading a value (`.item()`) waits for the step to finish."""
+
+    loss: Tensor
+    """Cross-entropy over the global batch, in nats per token."""
+    router_loss: Tensor
+    """The auxiliary loss of the routers, likewise, with its coefficient; 0 if the model has none."""
+    gradient_norm: Tensor
+    """Global L2 norm, before clipping."""
+    stop_votes: Tensor
+    """How many processes were asked to stop."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Data, model and optimizers of a process, on its device."""
+
+    params: ComputingParams
+    """`precision` is resolved: never auto."""
+    accelerator: Accelerator
+    store: TokenStore
+    order: RowOrder
+    raw_model: CausalLoss
+    """Neither compiled nor wrapped: what is saved and exported."""
+    model: nn.Module
+    """`raw_model`, compiled and wrapped as the hardware wants it."""
+    optimizers: Optimizers
+    micro_batch_size: int
+    """Sequences of one forward pass in one process."""
+    flops_per_token: int
+    compiled: bool
+
+    @property
+    def step_tokens(self) -> int:
+        """Targets in a global batch, by which the loss is divided."""
+        return self.params.global_batch_size * self.params.sequence_length
+
+    def micro_batches(self, steps: range) -> Iterator[MicroBatch]:
+        """This process's micro-batches of some steps."""
+        share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
+        device = self.accelerator.device
+        place = {"place": partial(pin_memory, device=device)} if device.type == "cuda" else {}
+        return micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **place)
+
+    def step(
+        self, step: int, batches: Iterable[MicroBatch], asked_to_stop: Callable[[], bool] = lambda: False
+    ) -> StepResult:
+        """One optimizer step: forward and backward over this process's part of the global batch, clip, update.
+
+        `asked_to_stop` is called after them; the answers of all processes are summed along with the losses.
+        """
+        gradients = gradient_sum(self.params, self.model, self.accelerator)
+        for batch in batches:
+            torch.manual_seed(dropout_seed(self.params.seed, batch))
+            gradients.add(partial(self.losses, batch), batch.is_last)
+        # Filled on the device: a value that is copied there would be waited for.
+        vote = torch.full((1,), float(asked_to_stop()), device=self.accelerator.device)
+        (loss, router_loss), stop_votes = gradients.finish(vote)
+        gradient_norm = clip(self.model, self.params.max_gradient_norm)
+        self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
+        return StepResult(loss, router_loss, gradient_norm, stop_votes)
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
+        rows = batch.rows
+        arrays = (rows.inputs, rows.targets, *([rows.positions] if self.raw_model.by_document else []))
+        tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
+        part: Tensor = self.model(*tensors) / self.step_tokens
+        return part
+
+
+def pin_memory(rows: Rows, device: torch.device) -> Rows:
+    """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise.
+
+    In a single process accelerate's device has no index, and the thread's default, the first GPU, is right.
+    """
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    arrays = (rows.inputs, rows.targets, rows.positions)
+    return Rows(*(torch.from_numpy(array).pin_memory().numpy() for array in arrays))

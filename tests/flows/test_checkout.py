@@ -158,6 +158,20 @@ def test_git_converts_no_line_ends_of_data_although_a_project_asks_for_it_elsewh
     assert (checkout(source) / data / "mine/a.txt").read_bytes() == b"one\r\ntwo\r\n"
 
 
+def test_git_converts_no_line_ends_of_other_files_although_its_user_asks_for_it(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, asked = source.parent / "work", source.parent / "gitconfig"
+    shutil.copy(ROOT / ".gitattributes", work)
+    (work / "labelled.jsonl").write_bytes(b'{"text": "one"}\n')
+    commit(work)
+    git(work, "push", "-q", "origin", "main")
+    asked.write_text("[core]\nautocrlf = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(asked))
+
+    assert (checkout(source) / "labelled.jsonl").read_bytes() == b'{"text": "one"}\n'
+
+
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:
     folder = checkout(source)
 

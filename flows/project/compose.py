@@ -2,7 +2,7 @@
 
 A group is a folder of `conf/`, a choice a file in it, which Hydra composes. Choices and words are both values by their
 dotted keys, set one after the other. params.yaml stays the only place that the stages read, so that DVC sees every
-change; its comments, its order and its indentation stay too.
+change; its comments and its order stay.
 
 A word `compute=` is for the dial, a program of the stage `train`, which turns compute into values. The words before it
 count for what it chooses, those after it win over it.
@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml.error import YAMLError
 
-from flows.project.edit import apply, edited, open_yaml
+from flows.project.edit import apply, open_yaml, yaml_text
 from stages.runtime.credentials import refuse_credentials
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import check_params, section_models
@@ -83,7 +83,7 @@ def composed_with_dial(
     for word in words:
         key, _, given = word.partition("=")
         if key == COMPUTE_WORD:
-            chosen = json.loads(answer(DIAL, checked_text(edited(text, values), params_file), *asked))
+            chosen = json.loads(answer(DIAL, checked_text(yaml_text(values), params_file), *asked))
             apply(values, chosen["values"])
             lines = [str(line) for line in chosen["lines"]]
         elif key in known:
@@ -91,7 +91,7 @@ def composed_with_dial(
         else:
             refuse_unknown(key, values)
             apply(values, {key: value_of(word)})
-    return checked_text(edited(text, values), params_file), lines
+    return checked_text(yaml_text(values), params_file), lines
 
 
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:

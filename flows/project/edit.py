@@ -1,15 +1,14 @@
-"""YAML edited in place, as params.yaml is: values by dotted keys change, and no other line does."""
+"""YAML edited in place, as params.yaml is: values by dotted keys change; comments and the order stay.
 
-import difflib
-import itertools
+Lines have the form in which `dvc exp run -S` writes them too, so in a params.yaml of that form no other line changes.
+"""
+
 from collections.abc import Mapping
-from contextlib import suppress
 from copy import deepcopy
 from io import StringIO
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE
@@ -50,32 +49,11 @@ def _replace(within: Any, name: str, value: Any) -> None:
         within[name] = deepcopy(value)
 
 
-def edited(text: str, values: Any) -> str:
-    """Return the text with the values that were opened from it and have changed since.
-
-    If its lists are indented in another way, so that lines of both do not fit together, all of it is written anew.
-    """
-    with suppress(YAMLError):
-        result = merged(text, _dumped(open_yaml(text)), _dumped(values))
-        if open_yaml(result) == values:
-            return result
-    return _dumped(values)
-
-
-def merged(text: str, old: str, new: str) -> str:
-    """Return the text with the lines that differ between `old`, the text as our writer has it, and `new`."""
-    texts, olds, news = (each.splitlines(keepends=True) for each in (text, old, new))
-    now = [[line] for line in olds]
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, news, autojunk=False).get_opcodes():
-        if tag == "insert":
-            now[max(i1 - 1, 0)] += news[j1:j2]
-        elif tag != "equal":
-            now[i1:i2] = [news[j1:j2], *([] for _ in range(i1 + 1, i2))]
-    result: list[str] = []
-    for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, olds, texts, autojunk=False).get_opcodes():
-        is_kept = tag != "equal" and now[i1:i2] == [[line] for line in olds[i1:i2]]
-        result += texts[j1:j2] if is_kept else itertools.chain.from_iterable(now[i1:i2])
-    return "".join(result)
+def yaml_text(values: Any) -> str:
+    """Return the text of opened values."""
+    stream = StringIO()
+    _editor().dump(values, stream)
+    return stream.getvalue()
 
 
 def _editor() -> YAML:
@@ -85,9 +63,3 @@ def _editor() -> YAML:
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )
     return yaml
-
-
-def _dumped(values: Any) -> str:
-    stream = StringIO()
-    _editor().dump(values, stream)
-    return stream.getvalue()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from flows.dvc_repo import check_out, experiment_ref, git, give_identity, open_repo, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
-from flows.project.edit import apply, edited, open_yaml
+from flows.project.edit import apply, open_yaml, yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 from stages.runtime.preflight import LOCK_FILE
@@ -123,7 +123,7 @@ def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
     """params.yaml's text with other values, its comments kept."""
     values = open_yaml(text)
     apply(values, overrides)
-    return edited(text, values)
+    return yaml_text(values)
 
 
 def head_commit() -> str:

@@ -129,25 +129,6 @@ VARIABLES = {
 }
 """Name -> (default, meaning)."""
 
-OF_LIBRARIES = {
-    "OMP_NUM_THREADS": (
-        "torch's choice",
-        "threads of a process in `train`, `evaluate` and `generate`; another number may change the last bits",
-    ),
-    "CUDA_VISIBLE_DEVICES": ("all", "GPUs that are used; `-1` for none"),
-    "HF_TOKEN": (
-        "none",
-        "publishing to the Hub, and sources and models that need a login; never written anywhere",
-    ),
-    "HF_HUB_OFFLINE": ("none", "1: nothing is asked of the Hub"),
-    "RAY_ADDRESS": ("none", "a Ray cluster on which the data stages run (`pip install -e '.[cluster]'`)"),
-    "PREFECT_API_URL": (
-        "none",
-        "a Prefect server of yours, which then shows every run; unset, `parrotflow ui` shows them",
-    ),
-}
-"""Variables of libraries that matter here: name -> (default, meaning)."""
-
 SET_BY_STAGES = {
     "PARROTFLOW_END_FILE",
     "PARROTFLOW_LAUNCH_SETTINGS",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from docs._build.schema_tables import one_line, tables
 from flows import cli
-from flows.environment import OF_LIBRARIES, VARIABLES
+from flows.environment import VARIABLES
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
 
@@ -60,8 +60,28 @@ def command_line() -> str:
     return f"# Commands\n\n{page[page.index('```console') :]}"
 
 
+OF_LIBRARIES = {
+    "OMP_NUM_THREADS": (
+        "torch's choice",
+        "threads of a process in `train`, `evaluate` and `generate`; another number may change the last bits",
+    ),
+    "CUDA_VISIBLE_DEVICES": ("all", "GPUs that are used; `-1` for none"),
+    "HF_TOKEN": (
+        "none",
+        "publishing to the Hub, and sources and models that need a login; never written anywhere",
+    ),
+    "HF_HUB_OFFLINE": ("none", "1: nothing is asked of the Hub"),
+    "RAY_ADDRESS": ("none", "a Ray cluster on which the data stages run (`pip install -e '.[cluster]'`)"),
+    "PREFECT_API_URL": (
+        "none",
+        "a Prefect server of yours, which then shows every run; unset, `parrotflow ui` shows them",
+    ),
+}
+"""Variables of libraries that matter here: name -> (default, meaning)."""
+
+
 def environment() -> str:
-    """Every environment variable, from the table in the code."""
+    """Every environment variable: those in the table of the code, and those of libraries that matter here."""
     variables = {**VARIABLES, **OF_LIBRARIES}
     lines = [
         "# Environment variables",

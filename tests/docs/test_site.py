@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs._build.reference import OF_LIBRARIES
 from flows.cli import app
-from flows.environment import OF_LIBRARIES, VARIABLES
+from flows.environment import VARIABLES
 from stages.runtime.section import flatten, read_params_file
 from tests.small_project import ROOT
 

@@ -4,14 +4,13 @@ Each stage fails if its inputs change while it runs. Here the same is asked of t
 one state: params.yaml, dvc.yaml, requirements.lock and the code are copied as they are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from stages.formats.revision.provenance import Stages, ancestors, code_files, makers_of, overlaps, revision_path
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded_stages, stage_templates
-from stages.runtime.section import PARAMS_FILE, as_yaml, differences, read_yaml, value_at, write_yaml
+from stages.runtime.section import PARAMS_FILE, write_yaml
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_changes, code_in
 
 TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep")
@@ -37,7 +36,10 @@ def published_stages() -> Stages:
     stages = ancestors(everything, inputs)
     recorded = {path: code_in(path) for path in code_files(stages)}
     for change in (*code_changes(recorded), *changes_since_lock(stages)):
-        raise UserError(f"{change}; only what {LOCK_FILE} says is published: undo the edit, or run `dvc repro`")
+        raise UserError(
+            f"{change}; only what {LOCK_FILE} says is published: undo the edit (`parrotflow why` names it), or run "
+            "`dvc repro`"
+        )
     return stages
 
 
@@ -53,28 +55,17 @@ def changes_since_lock(stages: Stages) -> Iterator[str]:
         raise UserError(f"dvc cannot say whether the project is as {LOCK_FILE} says: {first_line(error)}") from None
     made = makers_of(stages)
     for stage, changes in status.items():
-        for change in changes:
-            if change == "changed command":
-                yield f"{DVC_FILE}: {stage}: the command differs from the one that ran: {stages[stage]['cmd']}"
-            for path, how in change.get("changed deps", {}).items() if isinstance(change, dict) else ():
-                if isinstance(how, dict):
-                    yield from changed_parameters(stages[stage], stage, path, how)
-                elif how != "deleted" or path not in made:
-                    yield f"{path}: is {how} since {stage} read it"
-            for path, how in change.get("changed outs", {}).items() if isinstance(change, dict) else ():
-                if how not in ("deleted", "not in cache"):
-                    yield f"{path}: is {how} since {stage} made it"
-
-
-def changed_parameters(entry: Mapping[str, Any], stage: str, file: str, keys: Iterable[str]) -> Iterator[str]:
-    """The parameters in `keys` of a stage, each with the present and the recorded value."""
-    now = read_yaml(Path(file).read_bytes()) if Path(file).is_file() else {}
-    recorded = entry.get("params", {}).get(file, {})
-    for key in keys:
-        for name, before, after in differences(key, recorded.get(key), value_at(now, key)):
-            yield f"{file}: {name} is {as_yaml(after)}, and {stage} ran with {as_yaml(before)}"
-        if key not in recorded:
-            yield f"{file}: {stage} ran without {key}"
+        if "changed command" in changes:
+            yield f"{DVC_FILE}: {stage}: the command differs from the one that ran: {stages[stage]['cmd']}"
+        kinds = {kind: paths for change in changes if isinstance(change, dict) for kind, paths in change.items()}
+        for path, how in kinds.get("changed deps", {}).items():
+            if isinstance(how, dict):
+                yield from (f"{path}: {key} is {state} since {stage} ran" for key, state in how.items())
+            elif how != "deleted" or path not in made:
+                yield f"{path}: is {how} since {stage} read it"
+        for path, how in kinds.get("changed outs", {}).items():
+            if how not in ("deleted", "not in cache"):
+                yield f"{path}: is {how} since {stage} made it"
 
 
 def outside_deps(stages: Stages) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from stages.formats.revision.provenance import GitState, Stages
 from stages.publish.lock import outside_deps
 from stages.runtime.code import PACKAGES
-from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES, credentials
+from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES, credentials, without_credentials
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import DVC_FILE, LOCK_FILE
 from stages.runtime.section import PARAMS_FILE
@@ -124,24 +124,13 @@ def write_archive(files: Iterable[tuple[str, bytes]], target: Path) -> None:
             archive.addfile(entry, io.BytesIO(content))
 
 
-PARTS = re.compile(r"([\w+.-]+)://(?:([^/?#]*)@)?([^?#]*)(.*)", re.DOTALL)
-"""Scheme, user and password, host and path, query and fragment. `urlsplit` fails at wildcards such as `[0-9]`."""
-
-HOST_AND_PATH = re.compile(r"[\w.-]+@[\w.-]+:[^\\]+")
-"""The short form of ssh: `git@example.com:owner/name.git`."""
+REMOTE = re.compile(r"(?!file:)[\w+.-]+://|[\w.-]+@[\w.-]+:")
+"""The beginning of an address of another machine; the second is the short form of ssh, `git@example.com:owner/name`."""
 
 
 def public_url(url: str) -> str | None:
-    """A URL without user, password, query and fragment; None for a path of this machine.
-
-    The user of ssh, mostly `git`, is kept: without it nothing can be cloned.
-    """
-    match = PARTS.fullmatch(url)
-    if match is None or match[1] == "file" or match[3].startswith("/"):
-        return url if HOST_AND_PATH.fullmatch(url) else None
-    scheme, login, host_and_path, _ = match.groups()
-    user = f"{login.partition(':')[0]}@" if login and scheme.endswith("ssh") else ""
-    return f"{scheme}://{user}{host_and_path}"
+    """A URL without credentials; None for a path of this machine."""
+    return without_credentials(url) if REMOTE.match(url) else None
 
 
 def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:

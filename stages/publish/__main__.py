@@ -1,11 +1,10 @@
 """Model + card + record -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
 
 The Hub's token comes from the environment alone (`HF_TOKEN`). Publishing is an effect: DVC never restores it from its
-cache, and a temporary workspace of an experiment publishes nothing.
+cache, and a temporary workspace of an experiment publishes nothing. DVC deletes the receipt before the stage runs, so
+after a crash or a refusal it runs the stage again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +22,6 @@ from stages.publish.revision import (
     prompt_of,
     published_files,
 )
-from stages.runtime.errors import RefusedError
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 
@@ -40,27 +38,9 @@ def main() -> None:
     named = name_revision(published_files())
     with TemporaryDirectory() as folder:
         revision = gather_record(named, params, Path(folder))
-        with without_receipt_of_another(receipt_file, revision):
-            receipt = publish(revision, params, gate)
-            receipt.model_copy(update={"prompt": prompt_of(card_head())}).write(receipt_file)
+        receipt = publish(revision, params, gate)
+        receipt.model_copy(update={"prompt": prompt_of(card_head())}).write(receipt_file)
     print(f"published revision {receipt.revision} to {receipt.location}")
-
-
-@contextmanager
-def without_receipt_of_another(path: Path, revision: Revision) -> Iterator[None]:
-    """While `main` moves there is no receipt of another revision: after a crash DVC runs this stage again.
-
-    A refusal moves nothing, so the receipt is put back.
-    """
-    before = Receipt.find(path)
-    if before is None or before.revision != revision.name:
-        path.unlink(missing_ok=True)
-    try:
-        yield
-    except RefusedError:
-        if before is not None:
-            before.write(path)
-        raise
 
 
 def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:

@@ -36,7 +36,7 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
         else:
             store(revision, kept)
         link(location / MAIN, Path(REVISIONS) / revision.name)
-    return Receipt(destination="folder", location=location.as_posix(), revision=revision.name, sha256=revision.sha256)
+    return Receipt(destination="folder", location=location.as_posix(), revision=revision.name)
 
 
 @contextmanager

@@ -174,7 +174,6 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         run=run,
         steps=steps,
         data_set=data_set,
-        sha256=revision.sha256,
     )
 
 

@@ -12,8 +12,6 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.revision.provenance import is_observed
-from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
 from tests.formats.revision.records import execution
 from tests.publish.publishing import main, train_anew
@@ -57,8 +55,6 @@ def test_a_revision_is_laid_out_as_the_hub_would_have_it_and_loads_by_path(proje
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-    own = [path for path in MAIN.iterdir() if path.is_file() and not is_observed(path.name)]
-    assert receipt()["sha256"] == {path.name: file_sha256(path) for path in own}
     assert f"tokenizer({json.dumps(receipt()['prompt'])}, return_tensors" in (MAIN / "README.md").read_text()
     assert AutoModelForCausalLM.from_pretrained(MAIN).num_parameters() > 0
     assert AutoTokenizer.from_pretrained(MAIN).eos_token == "<|endoftext|>"
@@ -114,8 +110,7 @@ def test_a_kill_during_the_copy_leaves_nothing_that_looks_published(
     publish_until_killed(monkeypatch, at="pathlib.Path.chmod")
 
     after = {path: content for path, content in folder_bytes(Path("published")).items() if ".partial/" not in path}
-    # Without a receipt DVC publishes again, whatever is asked for next.
-    assert after == {path: content for path, content in before.items() if not path.endswith("/receipt.json")}
+    assert after == before
     main()
     assert not list(KEPT.glob(".*"))
 

@@ -15,7 +15,7 @@ from stages.formats.revision.provenance import SIGNATURE_FILE, Receipt
 from stages.publish import hub as publishing
 from stages.publish.hub import main, publish_to_hub
 from stages.publish.params import PublishParams
-from stages.publish.revision import Gate, Revision
+from stages.publish.revision import Gate, Revision, published_files
 from stages.runtime.errors import EXIT_UNAVAILABLE, RefusedError, UnavailableError, UserError
 from tests.fake_hub import READER, WRITER, Fault, Hub, Repository
 from tests.formats.revision.records import SESSION
@@ -45,7 +45,7 @@ def require_complete(hub: Hub, receipt: Receipt) -> None:
     assert titles(hub, "main") == [f"Publish {receipt.revision}"]
     assert repository.refs("tags")[str(receipt.revision)] == receipt.commit == repository.resolve("main")
     record = {"provenance.json", "record/note", "record/reports/evaluate.json"}
-    assert set(repository.tree("main")) == {".gitattributes", *record, *receipt.sha256}
+    assert set(repository.tree("main")) == {".gitattributes", *record, *published_files()}
 
 
 def with_steps(*numbers: int) -> None:
@@ -80,7 +80,7 @@ def test_main_follows_what_is_published_also_back_to_an_earlier_revision_and_kee
             (MODEL / "vocabulary.txt").write_text("of the second revision alone\n")
         receipts.append(publish())
 
-        assert set(receipts[-1].sha256) <= hub.repositories[NAME].tree("main").keys()
+        assert published_files().keys() <= hub.repositories[NAME].tree("main").keys()
         assert ("vocabulary.txt" in hub.repositories[NAME].tree("main")) == bool(seed)
 
     assert titles(hub, "main") == ["by hand", *(f"Publish {receipt.revision}" for receipt in receipts)]

@@ -101,21 +101,3 @@ def test_the_gate_fails_closed_where_the_published_evaluation_cannot_be_read(pro
 
     publish_with(2.0)
     assert published() == 2.0
-
-
-def test_while_main_moves_there_is_no_receipt_of_another_revision(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish_with(2.0)
-    receipt = (PUBLISHED / "receipt.json").read_bytes()
-    with pytest.raises(RefusedError):
-        publish_with(3.0, seed=1)
-    assert (PUBLISHED / "receipt.json").read_bytes() == receipt
-
-    def cut_off(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("stages.publish.__main__.publish", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        publish_with(1.0, seed=2)
-    assert not (PUBLISHED / "receipt.json").exists()

@@ -199,15 +199,12 @@ class Receipt(Report):
     """On the Hub: exported step of that run -> its commit."""
     data_set: str | None = None
     """The commit of the data set, if `publish.dataset_repository` names one."""
-    sha256: dict[str, str] = Field(default_factory=dict)
-    """File of the revision -> sha256; without the observed files, which another publication may have otherwise."""
     prompt: str | None = None
     """That of the card's example, for people who try the model."""
 
     def write(self, path: Path | None = None) -> None:
-        """Write it without the fields that have no value, unless it is there already."""
-        if Receipt.find(path) != self:
-            write_json(path or self.path, self.model_dump(mode="json", exclude_none=True))
+        """Write it without the fields that have no value."""
+        write_json(path or self.path, self.model_dump(mode="json", exclude_none=True))
 
 
 LockEntry: TypeAlias = dict[str, Any]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from flows.experiments.runs import Run
-    from flows.sweep.batch import Batch
+    from flows.sweep.jobs import Batch
 
 
 def run(

@@ -32,8 +32,12 @@ def result_state(result: RunResult) -> State[Any]:
             return Completed(name=name, message=result.message)
 
 
-def in_flow_run(name: str, work: Callable[[], Awaitable[RunResult]], server: Server) -> RunResult:
-    """Do `work` in a flow run of its own, on a server that is up. Raises UserError if Prefect cannot begin.
+def in_flow_run(
+    name: str, work: Callable[[], Awaitable[RunResult]], server: Server, run_name: str | None = None
+) -> RunResult:
+    """Do `work` in a run of the flow `name`, on a server that is up. Raises UserError if Prefect cannot begin.
+
+    Without `run_name` Prefect gives the run a random name.
 
     If the server goes away, the work comes to its end all the same; then Prefect would try for minutes to report it,
     so the process ends after `END_SECONDS` with the exit code of the result.
@@ -42,7 +46,7 @@ def in_flow_run(name: str, work: Callable[[], Awaitable[RunResult]], server: Ser
     results: list[RunResult] = []
     raised: list[BaseException] = []
 
-    @flow(name=name, persist_result=False, validate_parameters=False)
+    @flow(name=name, flow_run_name=run_name, persist_result=False, validate_parameters=False)
     async def run() -> Any:
         try:
             results.append(await work())

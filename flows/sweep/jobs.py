@@ -6,23 +6,51 @@ from DVC's cache. A job is a node of the sweep's chain: `dvc repro` in a clone h
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
+from flows.experiments.runs import Run, RunState, append_run, reports_and_curves
 from flows.run.dvc_process import run_repro
 from flows.run.outcome import RunResult, StageOutcome, StoppedByUserError, outcome_of, run_result, with_stage_name
 from flows.run.programs import redactor, shown_lines
+from flows.run.terminal import NodeRow, Terminal
+from flows.sweep.clone import CLONES, discard
+from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
 
 if TYPE_CHECKING:
     from flows.experiments.cells import Cell
-    from flows.run.chain import Chain, Log, Node
+    from flows.run.chain import Log, Node
     from flows.run.server import Server
-    from flows.run.terminal import Terminal
-    from flows.sweep.batch import Batch
+    from flows.sweep.keys import TargetFacts
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cells of an experiment to run, and what is recorded of their runs."""
+
+    name: str
+    """The experiment's."""
+    cells: Sequence["Cell"]
+    targets: Sequence[str]
+    """The stages at which a run ends."""
+    reports: Collection[str]
+    """JSON files."""
+    curves: Collection[str]
+    """FILE:COLUMN."""
+    facts: "TargetFacts"
+    params: Mapping[str, Any]
+    """The values of params.yaml, which the cells override."""
+    record: Path
+
+    @property
+    def files(self) -> set[str]:
+        """The files of the reports and curves."""
+        return {*self.reports, *(location.partition(":")[0] for location in self.curves)}
 
 
 @dataclass(frozen=True)
@@ -54,7 +82,7 @@ async def repro_in_clone(
     targets: Sequence[str],
     folder: Path,
     environment: dict[str, str],
-    terminal: "Terminal",
+    terminal: Terminal,
     log: "Log",
     *,
     pull: bool = False,
@@ -85,7 +113,7 @@ async def repro_in_clone(
     return replace(outcome, message=redact(message))
 
 
-def jobs_of(batch: "Batch", keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
+def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
     """The jobs of a batch's cells, in topological order. `keys` holds the keys of the cells' stages.
 
     The key of a cell's own job includes the cell's name, because the DVC experiment is named after it. Stages shared by
@@ -118,50 +146,110 @@ def _key(commit: str, parts: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([commit, *parts]).encode()).hexdigest()[:16]
 
 
-def nodes_of(
-    jobs: Sequence[Job],
-    cells: Mapping[str, "Cell"],
-    work: Callable[[Job, "Log"], Awaitable[StageOutcome]],
-    record: Callable[[Job, StageOutcome], StageOutcome],
-    clones: Mapping[str, Path],
-    *,
-    retries: int = 0,
-    retry_delay_seconds: float = 0.0,
-) -> list["Node"]:
-    """The jobs as nodes of a chain. Jobs of the same cell do not run at the same time in its clone, of those given.
+@dataclass
+class BatchRun(ABC):
+    """The jobs of a batch at a commit, and the runs of its cells that have ended so far, by their ids."""
 
-    `record` gets the outcome of a job that never started, too: that of the job before it, which failed.
-    """
-    from flows.run.chain import Node  # imports Prefect
+    batch: Batch
+    head: str
+    keys: Mapping[str, Mapping[str, str]]
+    """Of the stages of each cell."""
+    clones: Mapping[str, Path]
+    """The folders of cells in clones on this machine."""
+    runs: dict[str, Run] = field(default_factory=dict, init=False)
 
-    def node(job: Job) -> Node:
+    def __post_init__(self) -> None:
+        self.cells = {cell.id: cell for cell in self.batch.cells}
+        self.jobs = jobs_of(self.batch, self.keys, self.head)
+        self.terminal = Terminal([NodeRow(job.name(self.cells)) for job in self.jobs])
+
+    @abstractmethod
+    async def work(self, job: Job, log: "Log") -> StageOutcome:
+        """Do a job to its end."""
+
+    @abstractmethod
+    def collect(self, cell: "Cell") -> tuple[str, Mapping[str, str]]:
+        """Bring the DVC experiment of a cell that ended well; its commit, and the texts of `batch.files` there.
+
+        Raises UserError if that may succeed later.
+        """
+
+    def run(self, server: "Server", at_once: int, *, retries: int = 0) -> dict[str, Run]:
+        """Run the jobs as tasks of one flow run, `at_once` at a time; the runs of all cells.
+
+        Raises StoppedByUserError after Ctrl-C, SIGTERM or a closed terminal, once everything has ended.
+        """
+        from flows.run.chain import Chain  # imports Prefect
+        from flows.run.flow_run import in_flow_run
+
+        title, count = f"sweep {self.batch.name}", len(self.batch.cells)
+        chain = Chain([self.node(job, retries) for job in self.jobs], self.terminal, at_once, keep_going=True)
+
+        async def chained() -> RunResult:
+            await chain.run()
+            return run_result(chain.outcomes, chain.stopped, f"{count} cells have a result")
+
+        server.wait()
+        in_flow_run("sweep", chained, server, run_name=self.batch.name)
+        if chain.stopped:
+            left = sum(cell.id not in self.runs or self.runs[cell.id].state == "cancelled" for cell in self.batch.cells)
+            raise StoppedByUserError(f"{title}: stopped; {left} cells are left, the same command continues")
+        return self.runs
+
+    def node(self, job: Job, retries: int = 0) -> "Node":
+        """A job as a node of the chain. Jobs of the same cell do not run at the same time in its clone.
+
+        Of a job that never started, the outcome is that of the job before it, which failed.
+        """
+        from flows.run.chain import Node
+
+        async def worked(log: "Log") -> StageOutcome:
+            return self.recorded(job, await self.work(job, log))
+
         def blocked(upstream: StageOutcome | None, name: str) -> StageOutcome | None:
-            return record(job, replace(upstream, name=name, seconds=0.0)) if upstream else None
+            return self.recorded(job, replace(upstream, name=name, seconds=0.0)) if upstream else None
 
         return Node(
-            job.name(cells),
-            partial(work, job),
-            tuple(other.name(cells) for other in jobs if other.key in job.waits_for),
-            tuple(str(clones[cell]) for cell in job.cells[:1] if cell in clones),
+            job.name(self.cells),
+            worked,
+            tuple(other.name(self.cells) for other in self.jobs if other.key in job.waits_for),
+            tuple(str(self.clones[cell]) for cell in job.cells[:1] if cell in self.clones),
             retries,
-            retry_delay_seconds,
+            self.batch.facts.retry_delay_seconds,
             blocked=blocked,
         )
 
-    return [node(job) for job in jobs]
-
-
-def run_jobs(batch: "Batch", chain: "Chain", server: "Server") -> None:
-    """Run the jobs of a batch as tasks of one flow run. Raises StoppedError after Ctrl-C, SIGTERM or a closed terminal,
-    once everything has ended."""
-    from flows.run.flow_run import in_flow_run
-
-    async def work() -> RunResult:
-        await chain.run()
-        return run_result(chain.outcomes, chain.stopped, f"{len(batch.cells)} cells have a result")
-
-    server.wait()
-    in_flow_run("sweep", work, server)
-    if chain.stopped:
-        left = sum(cell.label not in chain.outcomes or chain.outcomes[cell.label].may_pass for cell in batch.cells)
-        raise StoppedByUserError(f"{batch.title}: stopped; {left} cells are left, the same command continues")
+    def recorded(self, job: Job, outcome: StageOutcome) -> StageOutcome:
+        """Record the cell of a job that has ended, unless it may succeed later, and remove the clone of a good one."""
+        if job.shared:
+            return outcome
+        cell, commit = self.cells[job.cells[0]], ""
+        texts: Mapping[str, str] = {}
+        if outcome.good:
+            try:
+                commit, texts = self.collect(cell)
+            except UserError as error:
+                outcome = replace(outcome, result="failed", message=str(error), exit_code=EXIT_UNAVAILABLE)
+        values, points = reports_and_curves(texts, self.batch.reports, self.batch.curves)
+        state: RunState = "finished" if outcome.good else "cancelled" if outcome.may_pass else "failed"
+        params = cell.params(self.batch.params)
+        self.runs[cell.id] = Run(
+            cell=cell.id,
+            state=state,
+            experiment=cell.name if commit else "",
+            commit=commit,
+            baseline=self.head,
+            params={name: section for name, section in params.items() if name in self.batch.facts.sections},
+            reports=values,
+            curves=points,
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            message=outcome.message,
+            keys=dict(self.keys[cell.id]),
+        )
+        if state != "cancelled":
+            append_run(self.batch.record, self.runs[cell.id])
+        if outcome.good:
+            if cell.id in self.clones:
+                discard(CLONES.absolute() / cell.id)
+            self.terminal.lines(outcome.name, [f"finished as {cell.name} ({len(self.runs)} of {len(self.cells)})"])
+        return outcome

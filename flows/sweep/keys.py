@@ -31,7 +31,7 @@ from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import FOLDER, code_in, file_changes
 
 if TYPE_CHECKING:
-    from flows.sweep.batch import Batch
+    from flows.sweep.jobs import Batch
 
 PLANNING = clone.CLONES / "plan"
 """The clone in which the keys of each cell are computed."""

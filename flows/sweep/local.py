@@ -1,20 +1,40 @@
 """Run the cells of a sweep on this machine: a job is `dvc repro` in a clone, with its share of the GPUs or cores."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 
+from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
-from flows.run.chain import Chain, Log
+from flows.run.chain import Log
 from flows.run.dvc_process import start_fork_server
 from flows.run.outcome import StageOutcome
 from flows.run.server import Server
-from flows.run.terminal import NodeRow, Terminal
 from flows.sweep import clone
-from flows.sweep.batch import Batch
-from flows.sweep.jobs import Job, jobs_of, nodes_of, repro_in_clone, run_jobs
+from flows.sweep.jobs import Batch, BatchRun, Job, repro_in_clone
 from flows.sweep.shares import cores, gpus, shares_of
-from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
-from stages.runtime.section import PARAMS_FILE, read_params_file
+
+
+@dataclass
+class OnThisMachine(BatchRun):
+    """Runs jobs in clones of the project."""
+
+    environment: dict[str, str]
+    """The variables of stages."""
+    shares: list[dict[str, str]]
+    """The variables that give each concurrent job its share of this machine."""
+
+    async def work(self, job: Job, log: Log) -> StageOutcome:
+        """Run a job in the clone of its first cell."""
+        name, folder, share = job.name(self.cells), self.clones[job.cells[0]], self.shares.pop()
+        try:
+            return await repro_in_clone(name, job.targets, folder, self.environment | share, self.terminal, log)
+        finally:
+            self.shares.append(share)
+
+    def collect(self, cell: Cell) -> tuple[str, Mapping[str, str]]:
+        """Make a DVC experiment of what is in the cell's clone."""
+        texts = clone.read_texts(self.clones[cell.id], self.batch.files)
+        return clone.save_experiment(self.clones[cell.id], cell.name, self.batch.targets), texts
 
 
 def run_cells_here(
@@ -30,48 +50,13 @@ def run_cells_here(
     `keys` are those of the cells' stages, `environment` is what stages get. `at_once` cells run at a time, each with
     its share of the GPUs, or else of the cores. The clone of a failed one stays.
 
-    Raises UserError before anything runs, StoppedError after Ctrl-C or a cancellation.
+    Raises UserError before anything runs, StoppedByUserError after Ctrl-C or a cancellation.
     """
     start_fork_server()
-    cells = {cell.id: cell for cell in batch.cells}
     cache, folders = clone.project_cache(), {}
-    for number, (id_, cell) in enumerate(cells.items(), start=1):
-        print(f"{batch.title}: clone {number} of {len(cells)}: {cell.label}", flush=True)
-        folders[id_] = clone.prepare_clone(cell, head, clone.CLONES / id_, cache=cache)
-    jobs, runs = jobs_of(batch, keys, head), dict[str, Run]()
-    terminal = Terminal([NodeRow(job.name(cells)) for job in jobs])
+    for number, cell in enumerate(batch.cells, start=1):
+        print(f"sweep {batch.name}: clone {number} of {len(batch.cells)}: {cell.label}", flush=True)
+        folders[cell.id] = clone.prepare_clone(cell, head, clone.CLONES / cell.id, cache=cache)
     shares = shares_of(at_once, gpus(), cores())
-
-    async def work(job: Job, log: Log) -> StageOutcome:
-        share = shares.pop()
-        try:
-            folder = folders[job.cells[0]]
-            outcome = await repro_in_clone(job.name(cells), job.targets, folder, environment | share, terminal, log)
-        finally:
-            shares.append(share)
-        return record(job, outcome)
-
-    def record(job: Job, outcome: StageOutcome) -> StageOutcome:
-        """Make a DVC experiment of a cell that has ended well, record it and remove its clone."""
-        if job.shared:
-            return outcome
-        (id_,), commit, texts = job.cells, "", dict[str, str]()
-        cell, folder = cells[id_], folders[id_]
-        if outcome.good:
-            texts = clone.read_texts(folder, batch.files)
-            try:
-                commit = clone.save_experiment(folder, cell.name, batch.targets)
-            except UserError as error:
-                outcome = replace(outcome, result="failed", message=str(error), exit_code=EXIT_UNAVAILABLE)
-        params = read_params_file(folder / PARAMS_FILE)
-        runs[id_] = batch.end(cell, outcome, head, params, keys[id_], commit=commit, texts=texts)
-        if outcome.good:
-            clone.discard(clone.CLONES.absolute() / id_)
-            terminal.lines(outcome.name, [f"finished as {cell.name} ({len(runs)} of {len(cells)})"])
-        return outcome
-
-    nodes = nodes_of(
-        jobs, cells, work, record, folders, retries=batch.retries, retry_delay_seconds=batch.retry_delay_seconds
-    )
-    run_jobs(batch, Chain(nodes, terminal, at_once, keep_going=True), server)
-    return runs
+    here = OnThisMachine(batch, head, keys, folders, environment, shares)
+    return here.run(server, at_once, retries=batch.facts.retries)

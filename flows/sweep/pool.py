@@ -13,10 +13,10 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -53,13 +53,9 @@ from flows.run.programs import stage_environment
 from flows.run.server import Server
 from flows.run.terminal import NodeRow, Terminal
 from flows.sweep.clone import CLONES, discard, fetch_experiment, prepare_clone, save_experiment
-from flows.sweep.jobs import Job, jobs_of, nodes_of, repro_in_clone, run_jobs
+from flows.sweep.jobs import Batch, BatchRun, Job, repro_in_clone
 from flows.sweep.keys import working_in
 from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError, first_line
-from stages.runtime.section import read_params_file
-
-if TYPE_CHECKING:
-    from flows.sweep.batch import Batch
 
 DEPLOYMENT = "sweep-cell/sweep-cell"
 
@@ -70,24 +66,18 @@ ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
 """The loop asks again by itself: Prefect's own tries would answer Ctrl-C after minutes."""
 
 
-def run_cells_on_pool(
-    batch: "Batch", head: str, keys: Mapping[str, Mapping[str, str]], server: Server
-) -> dict[str, Run]:
+def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], server: Server) -> dict[str, Run]:
     """As `run_cells_here`, on the workers of a pool.
 
     Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
     Ctrl-C: the flow runs are then cancelled.
     """
     require_reachable(head)
-    cells = {cell.id: cell for cell in batch.cells}
-    jobs = jobs_of(batch, keys, head)
-    terminal = Terminal([NodeRow(job.name(cells)) for job in jobs])
     with temporary_settings(ASKED_ONCE):
         with get_client(sync_client=True) as client:
-            on_pool = OnPool(deployment_of_cells(client), head, keys, batch, terminal)
-        nodes = nodes_of(jobs, cells, on_pool.work, on_pool.record, {})
-        run_jobs(batch, Chain(nodes, terminal, len(jobs), keep_going=True), server)
-    return on_pool.runs
+            deployment = deployment_of_cells(client)
+        on_pool = OnPool(batch, head, keys, {}, deployment)
+        return on_pool.run(server, len(on_pool.jobs))
 
 
 def require_reachable(head: str) -> None:
@@ -118,20 +108,12 @@ def deployment_of_cells(client: SyncPrefectClient) -> UUID:
 
 
 @dataclass
-class OnPool:
-    """Runs jobs as flow runs, and records their cells."""
+class OnPool(BatchRun):
+    """Runs jobs as flow runs."""
 
     deployment: UUID
-    head: str
-    keys: Mapping[str, Mapping[str, str]]
-    batch: "Batch"
-    terminal: Terminal
-    runs: dict[str, Run] = field(default_factory=dict)
     silent: bool = False
     """Whether the server did not answer the last question."""
-
-    def __post_init__(self) -> None:
-        self.cells = {cell.id: cell for cell in self.batch.cells}
 
     async def work(self, job: Job, log: Log) -> StageOutcome:
         """Follow the flow run of a job to its end. While the server does not answer, say so and ask again.
@@ -146,11 +128,11 @@ class OnPool:
                         with self.asking():
                             id_ = id_ or await self.flow_run_of(client, job)
                             if outcome := outcome_of_flow_run(name, await client.read_flow_run(id_)):
-                                return self.record(job, outcome)
+                                return outcome
                     except ObjectNotFound:
-                        return self.record(job, unavailable(name, "its flow run was deleted on the server"))
+                        return unavailable(name, "its flow run was deleted on the server")
                     except UserError as error:
-                        return self.record(job, unavailable(name, str(error)))
+                        return unavailable(name, str(error))
                     await asyncio.sleep(POLL_SECONDS)
             except asyncio.CancelledError:
                 if id_ is not None:
@@ -210,27 +192,17 @@ class OnPool:
         )
         return UUID(str(started.id))
 
-    def record(self, job: Job, outcome: StageOutcome) -> StageOutcome:
-        """Fetch the DVC experiment of a cell that has finished, and record the cell."""
-        if job.shared:
-            return outcome
-        cell, commit, texts = self.cells[job.cells[0]], "", dict[str, str]()
-        if outcome.good:
-            try:
-                commit = fetch_experiment("origin", experiment_ref(self.head, cell.name))
-                texts = texts_at(commit, self.batch.files)
-                if absent := sorted({*self.batch.reports} - texts.keys()):
-                    raise UserError(f"neither git nor the DVC remote has {', '.join(absent)}")
-            except Exception as error:  # each kind of remote has errors of its own; the same command collects later
-                said = str(error) or type(error).__name__
-                commit = ""
-                outcome = unavailable(outcome.name, f"the results of {cell.name} cannot be read: {said}")
-        params, keys = cell.params(read_params_file()), self.keys[cell.id]
-        run = self.batch.end(cell, outcome, self.head, params, keys, commit=commit, texts=texts)
-        self.runs[cell.id] = run
-        if outcome.good:
-            self.terminal.lines(outcome.name, [f"finished as {cell.name} ({len(self.runs)} of {len(self.cells)})"])
-        return outcome
+    def collect(self, cell: Cell) -> tuple[str, Mapping[str, str]]:
+        """Fetch the DVC experiment that a worker has pushed."""
+        try:
+            commit = fetch_experiment("origin", experiment_ref(self.head, cell.name))
+            texts = texts_at(commit, self.batch.files)
+            if absent := sorted({*self.batch.reports} - texts.keys()):
+                raise UserError(f"neither git nor the DVC remote has {', '.join(absent)}")
+        except Exception as error:  # each kind of remote has errors of its own; the same command collects later
+            said = str(error) or type(error).__name__
+            raise UserError(f"the results of {cell.name} cannot be read: {said}") from error
+        return commit, texts
 
 
 def outcome_of_flow_run(name: str, run: FlowRun) -> StageOutcome | None:

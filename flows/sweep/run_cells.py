@@ -13,7 +13,7 @@ from flows.experiments.results import compute
 from flows.experiments.runs import RUNS_FILE, Run
 from flows.run.locks import run_lock
 from flows.sweep import clone
-from flows.sweep.batch import Batch
+from flows.sweep.jobs import Batch
 from flows.sweep.keys import CellStatus, cell_statuses, facts_of_targets, keys_of_cells
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_params
@@ -28,26 +28,17 @@ def grid(name: str) -> Batch:
     check_params()
     # Without any run, else hours of work end with a table of a level that the grid does not have.
     experiment, path = compute(name, []).data.experiment, experiment_path(name)
-    cells = cells_of(name, experiment)
-    check_cells(path, cells, read_params_file())
+    cells, params = cells_of(name, experiment), read_params_file()
+    check_cells(path, cells, params)
     facts = facts_of_targets(experiment.targets, path)
-    curves = {source.partition(":")[0] for source in experiment.curve_sources}
-    for file in map(Path, sorted(experiment.reports | curves)):
+    with_curves = {source.partition(":")[0] for source in experiment.curve_sources}
+    for file in map(Path, sorted(experiment.reports | with_curves)):
         if not facts.outs & {file, *file.parents}:
             there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
             raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
-    record, title = results_folder(name) / RUNS_FILE, f"sweep {bare_name(name)}"
-    return Batch(
-        title,
-        cells,
-        experiment.targets,
-        experiment.reports,
-        experiment.curve_sources,
-        facts.sections,
-        record,
-        facts.retries,
-        facts.retry_delay_seconds,
-    )
+    record = results_folder(name) / RUNS_FILE
+    reports, curves = experiment.reports, experiment.curve_sources
+    return Batch(bare_name(name), cells, experiment.targets, reports, curves, facts, params, record)
 
 
 def planned(name: str) -> list[tuple[Cell, CellStatus]]:
@@ -89,5 +80,5 @@ def _brought_up_to_date(batch: Batch, run: RunCells, *, retry: bool) -> dict[str
     clone.remove_leftovers(finished)
     cells = [cell for cell in batch.cells if cell.id not in kept]
     if cells:
-        print(f"{batch.title}: {len(cells)} cells to run; {len(kept)} more are recorded already", flush=True)
+        print(f"sweep {batch.name}: {len(cells)} cells to run; {len(kept)} more are recorded already", flush=True)
     return kept | (run(replace(batch, cells=cells), head, keys) if cells else {})

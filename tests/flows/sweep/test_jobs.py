@@ -4,14 +4,16 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell
+from flows.experiments.runs import last_runs
 from flows.run.chain import Log
 from flows.run.outcome import StageOutcome
-from flows.sweep.batch import Batch
-from flows.sweep.jobs import Job, jobs_of, nodes_of
+from flows.sweep.jobs import Batch, BatchRun, Job, jobs_of
+from flows.sweep.keys import TargetFacts
 
 STAGES = ("collect", "tokenize", "train", "evaluate")
 
@@ -19,7 +21,7 @@ STAGES = ("collect", "tokenize", "train", "evaluate")
 def batch(cells: Iterable[str], reports: Collection[str] = (), names: Mapping[str, str] = {}) -> Batch:
     """A batch of cells with these ids."""
     made = [Cell(cell, names.get(cell, f"cell-{cell}"), {}, 0, {}) for cell in cells]
-    return Batch("sweep toy", made, [STAGES[-1]], reports, (), (), Path())
+    return Batch("toy", made, [STAGES[-1]], reports, (), TargetFacts(set(), set(), 0, 0.0), {}, Path("runs.jsonl"))
 
 
 def contents(levels: dict[str, tuple[int, ...]]) -> dict[str, dict[str, str]]:
@@ -55,27 +57,33 @@ def test_the_same_work_at_the_same_commit_has_the_same_key_unless_the_cell_has_a
     assert len(keys("f00", "a", "b") - keys("f00", "a", "b", a="renamed-a")) == 1
 
 
-def test_if_a_shared_stage_fails_each_of_its_cells_has_failed_for_the_same_reason() -> None:
-    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
-    sweep, recorded = batch(cells), list[tuple[Job, StageOutcome]]()
-    jobs = jobs_of(sweep, cells, "f00")
+class Never(BatchRun):
+    """Does no job."""
 
-    async def never(job: Job, log: Log) -> StageOutcome:
+    async def work(self, job: Job, log: Log) -> StageOutcome:
         raise AssertionError(job)
 
-    def record(job: Job, outcome: StageOutcome) -> StageOutcome:
-        recorded.append((job, outcome))
-        return outcome
+    def collect(self, cell: Cell) -> tuple[str, Mapping[str, str]]:
+        raise AssertionError(cell)
 
-    shared, *own = nodes_of(jobs, {cell.id: cell for cell in sweep.cells}, never, record, {})
+
+def test_if_a_shared_stage_fails_each_of_its_cells_has_failed_for_the_same_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = contents({"a": (0, 0, 0, 0), "b": (0, 0, 0, 1)})
+    sweep = Never(batch(cells), "f00", cells, {})
+
+    shared, *own = [sweep.node(job) for job in sweep.jobs]
     failed = StageOutcome(shared.name, "failed", 9.0, "tokenize: no tokens", 2)
 
     assert [node.upstream for node in own] == [(shared.name,)] * 2
-    assert [node.blocked(failed, node.name) for node in own] == [outcome for _, outcome in recorded]
-    assert recorded == [
-        (job, StageOutcome(node.name, "failed", 0.0, failed.message, 2))
-        for job, node in zip(jobs[1:], own, strict=True)
+    assert [node.blocked(failed, node.name) for node in own] == [
+        StageOutcome(node.name, "failed", 0.0, failed.message, 2) for node in own
     ]
+    assert {run.cell: (run.state, run.message) for run in last_runs(Path("runs.jsonl")).values()} == dict.fromkeys(
+        "ab", ("failed", failed.message)
+    )
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(*[st.integers(0, 2)] * len(STAGES)), min_size=1))

@@ -9,8 +9,9 @@ from flows.experiments.cells import Cell
 from flows.experiments.runs import append_run
 from flows.run.outcome import StageOutcome
 from flows.sweep import clone
-from flows.sweep.batch import Batch
-from flows.sweep.keys import cell_statuses, facts_of_targets, keys_of_cells, source_hashes
+from flows.sweep.jobs import Batch
+from flows.sweep.keys import TargetFacts, cell_statuses, facts_of_targets, keys_of_cells, source_hashes
+from flows.sweep.local import OnThisMachine
 from stages.runtime.errors import UserError
 from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
 from tests.flows.toy import commit, dvc, git
@@ -85,15 +86,18 @@ def test_a_key_changes_with_all_that_a_result_follows_from_and_with_nothing_else
 
 
 def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project: Path) -> None:
-    batch = Batch("toy", [CELL], ["train"], ["scores.json"], (), ["model"], RECORD)
+    facts = TargetFacts({"model"}, set(), 0, 0.0)
+    batch = Batch("toy", [CELL], ["train"], ["scores.json"], (), facts, {"model": {}, "unread": {}}, RECORD)
     made = keys("train")
 
     def reason(now: dict[str, str]) -> str:
         return cell_statuses(batch, {CELL.id: now})[CELL.id].reason
 
     assert reason(made) == "not run yet"
-    run = batch.end(CELL, StageOutcome("a", "failed", message="no luck"), "head", {"model": {}, "unread": {}}, made)
-    assert run.params == {"model": {}}
+    sweep = OnThisMachine(batch, "head", {CELL.id: made}, {}, {}, [])
+    sweep.recorded(sweep.jobs[-1], StageOutcome("a", "failed", message="no luck"))
+    run = sweep.runs[CELL.id]
+    assert run.params == {"model": {"name": "a"}}
     assert (reason(made), cell_statuses(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
     assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
     append_run(RECORD, run.model_copy(update={"state": "finished"}))

@@ -23,10 +23,9 @@ from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.runs import recorded_runs as runs_of
 from flows.run.outcome import StageOutcome
-from flows.run.terminal import Terminal
 from flows.sweep import clone, pool
-from flows.sweep.batch import Batch
-from flows.sweep.jobs import Job
+from flows.sweep.jobs import Batch, Job
+from flows.sweep.keys import TargetFacts
 from flows.sweep.pool import (
     OnPool,
     deployment_of_cells,
@@ -117,6 +116,7 @@ def test_two_workers_make_the_tables_of_a_local_sweep_also_after_a_kill_and_comp
 
     assert done.returncode == 0, done.stdout
     assert states(server, "parrotflow") == {"COMPLETED": 3}, "a flow run was started twice"
+    assert {run["name"] for run in server.flow_runs("sweep")} == {"toy"}
     said = "".join((folder / "prefect.log").read_text() for folder in (one, two))
     assert Counter(re.findall(r"│ (\w+) started\n", said)) == {"collect": 1, "tokenize": 1, "train": 2}
     for suffix in (".md", ".tex"):  # the page names commits, which hold the time
@@ -196,8 +196,10 @@ DONE = StageOutcome("a", "ran")
 def on_pool(deployment: Any = None) -> OnPool:
     """One cell as the only one of a sweep of the working directory's project."""
     head = git(Path(), "rev-parse", "HEAD")
-    batch = Batch("sweep toy", [CELL], ["train"], {"scores.json"}, (), ("model",), RECORD)
-    return OnPool(deployment, head, {CELL.id: {}}, batch, Terminal([]))
+    params = {"model": {"width": 1, "name": "a"}}
+    facts = TargetFacts({"model"}, set(), 0, 0.0)
+    batch = Batch("toy", [CELL], ["train"], {"scores.json"}, (), facts, params, RECORD)
+    return OnPool(batch, head, {CELL.id: {}}, {}, deployment)
 
 
 def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_deleted(
@@ -289,7 +291,7 @@ def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later
     git(project, "push", "-q", "origin", f"HEAD:{ref}")
 
     absent = f"the results of {CELL.name} cannot be read: neither git nor the DVC remote has scores.json"
-    assert collecting.record(JOB, DONE) == unavailable(DONE.name, absent)
+    assert collecting.recorded(JOB, DONE) == unavailable(DONE.name, absent)
     assert not RECORD.exists()
 
     Path("scores.json").write_text('{"loss": 1.5}')
@@ -297,7 +299,7 @@ def test_a_cell_whose_reports_cannot_be_read_is_not_recorded_and_collected_later
     commit(project)
     git(project, "push", "-qf", "origin", f"HEAD:{ref}")
     git(project, "checkout", "-q", "main")
-    assert collecting.record(JOB, DONE) == DONE
+    assert collecting.recorded(JOB, DONE) == DONE
     assert [(run.cell, run.reports) for run in runs_of(RECORD)] == [(CELL.id, {"scores.json": {"loss": 1.5}})]
 
 

@@ -18,7 +18,7 @@ from flows.run.chain import Chain, Log, Node
 from flows.run.dvc_child import SINGLE
 from flows.run.dvc_process import run_repro
 from flows.run.flow_run import END_SECONDS
-from flows.run.outcome import RunResult, StageOutcome, outcome_of, run_result
+from flows.run.outcome import RunResult, StageOutcome, run_result
 from flows.run.programs import redactor, shown_lines
 from flows.run.report import outcome_page
 from stages.runtime.errors import whole_number
@@ -57,8 +57,7 @@ def stage_nodes(run: "PlannedRun") -> Iterator[Node]:
                 log(texts)
                 run.terminal.lines(stage.name, texts)
 
-        end = await run_repro([stage.name], Path(), environment, take, options=options, pull=pull)
-        outcome = outcome_of(stage.name, end)
+        outcome = await run_repro(stage.name, [stage.name], Path(), environment, take, options=options, pull=pull)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
         return replace(outcome, message=redact(outcome.message))

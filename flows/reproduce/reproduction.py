@@ -24,7 +24,7 @@ from flows.reproduce.environment import Interpreter, choose_interpreter, environ
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import ReproductionVerdict, verdict_of
 from flows.run.dvc_process import run_in_group, run_repro, run_to_end
-from flows.run.outcome import StoppedByUserError, outcome_of
+from flows.run.outcome import StoppedByUserError
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
@@ -174,11 +174,11 @@ def rerun_stages(stages: list[str], checkout: Path, environment: Mapping[str, st
     def on_stage(stage: str) -> None:
         print_step("running", stage)
 
-    end = run_to_end(run_repro(stages, checkout, environment, print_lines, on_stage, options=["--allow-missing"]))
-    if end.stopped:
+    missing = ["--allow-missing"]
+    outcome = run_to_end(run_repro("stages", stages, checkout, environment, print_lines, on_stage, options=missing))
+    if outcome.result == "stopped":
         raise StoppedByUserError("stopped; the same command continues")
-    if end.code:
-        outcome = outcome_of("the stages", end)
+    if not outcome.good:
         error = UnavailableError if outcome.transient else UserError
         raise error(f"the stages did not all run: {outcome.message}; the same command continues")
 
@@ -204,10 +204,10 @@ def check_segment(
     trainer = str(revision.stages[str(revision.training)]["cmd"]).split()[-1]  # the checker is a module of its package
     command = [str(python), "-m", f"{trainer}.segment", "--from", first, "--to", last, *files]
     work = partial(subprocess.call, command, stdin=subprocess.DEVNULL)
-    end = run_to_end(run_in_group(work, checkout, environment, print_lines))
-    if end.stopped:
+    outcome = run_to_end(run_in_group("segment", work, checkout, environment, print_lines))
+    if outcome.result == "stopped":
         raise StoppedByUserError("stopped; the same command checks the segment again")
-    return end.code
+    return outcome.exit_code
 
 
 def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:

@@ -30,9 +30,10 @@ from typing import Any
 
 from flows.run.dvc_child import GRACE_SECONDS, Did, repro, run_in_child
 from flows.run.lines import CHUNK_BYTES, LineSplitter
+from flows.run.outcome import KILLED, StageOutcome
 from flows.run.programs import group_lives, last_error, signal_group, stopping_on_signals
-from stages.runtime.errors import END_FILE, UserError, private_state_dir
-from stages.runtime.supervision import memory_kills, seconds_since_saving
+from stages.runtime.errors import END_FILE, EXIT_REFUSED, UserError, private_state_dir
+from stages.runtime.supervision import describe_kill, memory_kills, seconds_since_saving
 
 KILL_SECONDS = 5.0
 """After KILL; what still runs then waits for a device and is left alone."""
@@ -48,25 +49,6 @@ PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class ReproEnd:
-    """How a command ended."""
-
-    code: int
-    """The exit code of DVC, or of another program; negative for a signal."""
-    seconds: float = 0.0
-    stage_code: int | None = None
-    """The exit code of the stage's command that failed; None if the failure is DVC's own."""
-    message: str = ""
-    """Why it failed: the stage's error message, else DVC's."""
-    did: Did = "unchanged"
-    """What DVC did with the last stage that was not up to date."""
-    stopped: bool = False
-    """Whether the calling task was cancelled."""
-    out_of_memory: bool = False
-    """Whether Linux killed a process for lack of memory meanwhile."""
-
-
 def start_fork_server() -> None:
     """Start the fork server, which imports DVC meanwhile. It ends with this process."""
     FORKS.set_forkserver_preload([*PRELOADED, run_in_child.__module__])
@@ -78,6 +60,7 @@ def start_fork_server() -> None:
 
 
 async def run_repro(
+    name: str,
     targets: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
@@ -86,26 +69,27 @@ async def run_repro(
     *,
     options: Sequence[str] = (),
     pull: bool = False,
-) -> ReproEnd:
+) -> StageOutcome:
     """Run `dvc repro` with these options in a project's folder to its end; as `run_in_group`.
 
     With `pull`, results that the DVC remote has are restored.
     """
     work = partial(repro, list(targets), list(options), pull=pull)
-    return await run_in_group(work, folder, environment, on_lines, on_stage)
+    return await run_in_group(name, work, folder, environment, on_lines, on_stage)
 
 
 async def run_in_group(
+    name: str,
     work: Callable[[], int],
     folder: Path,
     environment: Mapping[str, str],
     on_lines: Callable[[list[str]], None],
     on_stage: Callable[[str], None] = lambda _: None,
-) -> ReproEnd:
-    """Do `work`, which returns an exit code, in a child in a project's folder.
+) -> StageOutcome:
+    """Do `work`, which returns an exit code, in a child in a project's folder; its outcome under this name.
 
     `on_lines` gets the lines that programs print, `on_stage` the name of each stage whose command DVC starts. If the
-    calling task is cancelled, the command is ended (TERM, later KILL), and the result says `stopped`. Raises UserError
+    calling task is cancelled, the command is ended (TERM, later KILL), and the result is `stopped`. Raises UserError
     if no process can be started.
     """
     began, kills_before = time.perf_counter(), memory_kills()
@@ -129,15 +113,17 @@ async def run_in_group(
         with contextlib.suppress(OSError, ValueError):  # another program, or no space to write it
             stage_code, message = json.loads(stage_end.read_text(encoding="utf-8"))
     stage_end.unlink(missing_ok=True)
-    return ReproEnd(
-        code,
-        time.perf_counter() - began,
-        stage_code,
-        message if code else "",
-        follower.did,
-        stopped and code != 0,
-        memory_kills() > kills_before,
-    )
+    seconds = time.perf_counter() - began
+    if not code:
+        return StageOutcome(name, follower.did, seconds)
+    exit_code = code if stage_code is None else stage_code
+    if exit_code == EXIT_REFUSED:
+        return StageOutcome(name, "refused", seconds, message, exit_code)
+    if stopped:
+        return StageOutcome(name, "stopped", seconds)
+    if exit_code in KILLED:
+        message = describe_kill(memory_kills() > kills_before)
+    return StageOutcome(name, "failed", seconds, message, exit_code)
 
 
 @contextlib.contextmanager
@@ -262,10 +248,10 @@ async def _end_group(process: ForkServerProcess, ended: asyncio.Event, folder: P
         await asyncio.sleep(0.05)
 
 
-def run_to_end(command: Coroutine[Any, Any, ReproEnd]) -> ReproEnd:
+def run_to_end(command: Coroutine[Any, Any, StageOutcome]) -> StageOutcome:
     """Run a command outside of a flow run. Ctrl-C, SIGTERM and a closed terminal end it; it is then `stopped`."""
 
-    async def run() -> ReproEnd:
+    async def run() -> StageOutcome:
         running = asyncio.create_task(command)
         with stopping_on_signals(running.cancel):
             return await running

@@ -3,13 +3,9 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
-from stages.runtime.supervision import describe_kill
-
-if TYPE_CHECKING:
-    from flows.run.dvc_process import ReproEnd
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
@@ -70,19 +66,6 @@ class StageOutcome:
     def transient(self) -> bool:
         """Whether the failure may go away by itself, so that a retry can help."""
         return self.result == "failed" and self.exit_code in TRANSIENT
-
-
-def outcome_of(name: str, end: "ReproEnd") -> StageOutcome:
-    """The outcome of a stage, or of several under one name, from how `dvc repro` ended."""
-    if not end.code:
-        return StageOutcome(name, end.did, end.seconds)
-    exit_code = end.code if end.stage_code is None else end.stage_code
-    if exit_code == EXIT_REFUSED:
-        return StageOutcome(name, "refused", end.seconds, end.message, exit_code)
-    if end.stopped:
-        return StageOutcome(name, "stopped", end.seconds)
-    message = describe_kill(end.out_of_memory) if exit_code in KILLED else end.message
-    return StageOutcome(name, "failed", end.seconds, message, exit_code)
 
 
 def with_stage_name(stage: str, message: str) -> str:

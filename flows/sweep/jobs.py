@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flows.environment import dvc_state_within
 from flows.experiments.runs import Run, RunState, append_run, reports_and_curves
 from flows.run.dvc_process import run_repro
-from flows.run.outcome import RunResult, StageOutcome, StoppedByUserError, outcome_of, run_result, with_stage_name
+from flows.run.outcome import RunResult, StageOutcome, StoppedByUserError, run_result, with_stage_name
 from flows.run.programs import redactor, shown_lines
 from flows.run.terminal import NodeRow, Terminal
 from flows.sweep.clone import CLONES, discard
@@ -107,9 +107,8 @@ async def repro_in_clone(
             terminal.progress[name] = f"{running}: {texts[-1]}"
 
     environment = environment | dvc_state_within(folder)
-    end = await run_repro(targets, folder, environment, on_lines, on_stage, pull=pull)
-    outcome = outcome_of(name, end)
-    message = outcome.message if end.stage_code is None else with_stage_name(running, outcome.message)
+    outcome = await run_repro(name, targets, folder, environment, on_lines, on_stage, pull=pull)
+    message = with_stage_name(running, outcome.message) if running and outcome.message else outcome.message
     return replace(outcome, message=redact(message))
 
 

@@ -29,7 +29,7 @@ from flows.dvc_repo import (
 from flows.project import doctor
 from flows.run.dvc_child import SINGLE
 from flows.run.dvc_process import run_repro
-from flows.run.outcome import StageOutcome, outcome_of
+from flows.run.outcome import StageOutcome
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError
 from stages.runtime.preflight import LOCK_FILE
@@ -177,8 +177,8 @@ def objects(store: Path, content: bytes) -> list[Path]:
 def pulled(stage: str) -> tuple[StageOutcome, str]:
     """How a stage ends with `--pull`, and its lines."""
     lines: list[str] = []
-    end = asyncio.run(run_repro([stage], Path(), os.environ, lines.extend, options=[SINGLE], pull=True))
-    return outcome_of(stage, end), "\n".join(lines)
+    outcome = asyncio.run(run_repro(stage, [stage], Path(), os.environ, lines.extend, options=[SINGLE], pull=True))
+    return outcome, "\n".join(lines)
 
 
 @pytest.mark.parametrize("targets", [[], ["one"]])

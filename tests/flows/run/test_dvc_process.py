@@ -13,10 +13,10 @@ import pytest
 
 from flows.run import dvc_process
 from flows.run.dvc_child import SINGLE
-from flows.run.dvc_process import ReproEnd, run_in_group, run_repro
+from flows.run.dvc_process import run_in_group, run_repro
 from flows.run.lines import CHUNK_BYTES, LineSplitter
 from flows.run.locks import run_lock
-from flows.run.outcome import KILLED, StageOutcome, outcome_of
+from flows.run.outcome import KILLED, StageOutcome
 from stages.runtime.errors import UserError
 from tests.flows.test_pipeline import COMMAND, environment, toy
 from tests.flows.toy import dvc, make_toy
@@ -26,8 +26,7 @@ from tests.waiting import wait_until, wait_until_ended
 
 def run(stage: str, variables: Mapping[str, str] = os.environ) -> tuple[StageOutcome, list[str]]:
     lines: list[str] = []
-    end = asyncio.run(run_repro([stage], Path(), variables, lines.extend, options=[SINGLE]))
-    return outcome_of(stage, end), lines
+    return asyncio.run(run_repro(stage, [stage], Path(), variables, lines.extend, options=[SINGLE])), lines
 
 
 @pytest.fixture
@@ -138,13 +137,13 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
     started: list[psutil.Process] = []
 
     async def cancelled() -> StageOutcome:
-        repro = run_repro(["one"], Path(), os.environ, lines.extend)
+        repro = run_repro("one", ["one"], Path(), os.environ, lines.extend)
         running = asyncio.create_task(repro)
         while not lines:
             await asyncio.sleep(0.02)
         started.append(psutil.Process(int(lines[0])))
         running.cancel()
-        return outcome_of("one", await running)
+        return await running
 
     assert asyncio.run(cancelled()).result == "stopped"
     wait_until_ended(started)
@@ -157,9 +156,9 @@ def test_another_program_runs_in_a_group_too_and_its_lines_and_exit_code_come_ba
     lines: list[str] = []
     work = partial(subprocess.call, ["sh", "-c", "echo $WORD; exit 3"], stdin=subprocess.DEVNULL)
 
-    end = asyncio.run(run_in_group(work, Path(), os.environ | {"WORD": "said"}, lines.extend))
+    outcome = asyncio.run(run_in_group("work", work, Path(), os.environ | {"WORD": "said"}, lines.extend))
 
-    assert (end.code, end.stopped, lines) == (3, False, ["said"])
+    assert (outcome.result, outcome.exit_code, lines) == ("failed", 3, ["said"])
 
 
 def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,11 +177,11 @@ def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkey
     lines: list[str] = []
 
     async def cancelled() -> StageOutcome:
-        running = asyncio.create_task(run_repro(["one"], Path(), os.environ, lines.extend))
+        running = asyncio.create_task(run_repro("one", ["one"], Path(), os.environ, lines.extend))
         while not lines:
             await asyncio.sleep(0.02)
         running.cancel()
-        return outcome_of("one", await running)
+        return await running
 
     assert asyncio.run(cancelled()).result == "stopped"
     assert Path("saved").exists()
@@ -260,8 +259,11 @@ def test_of_a_line_that_does_not_end_no_more_is_kept_than_one_chunk() -> None:
     assert calls == [["x" * CHUNK_BYTES, "next"]]
 
 
-def test_dvc_that_was_killed_is_no_success() -> None:
-    outcome = outcome_of("x", ReproEnd(-signal.SIGKILL))
+def test_dvc_that_was_killed_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    killed = partial(signal.raise_signal, signal.SIGKILL)
+
+    outcome = asyncio.run(run_in_group("x", killed, Path(), os.environ, list[str]().extend))
 
     assert (outcome.result, outcome.exit_code) == ("failed", -signal.SIGKILL)
 

@@ -1,4 +1,7 @@
-"""`parrotflow doctor`: whether this machine is ready, and what to do about each fault."""
+"""`parrotflow doctor`: whether this machine is ready, and what to do about each fault.
+
+What one stage alone needs, such as a sandbox or a compiler, its check says before a run starts.
+"""
 
 import difflib
 import os
@@ -57,9 +60,7 @@ def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterato
     yield disk()
     yield database()
     yield accelerator()
-    yield compiler()
     yield variables()
-    yield sandbox()
 
 
 def packages() -> Finding:
@@ -175,25 +176,11 @@ def database() -> Finding:
 
 
 def accelerator() -> Finding:
-    """A GPU, or what the CPU can do."""
+    """The GPUs. How a training would use them or the CPU, its forecast says."""
     import torch
 
-    if torch.cuda.is_available():
-        names = {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())}
-        return Finding("ok", "accelerator", f"{torch.cuda.device_count()} x {', '.join(sorted(names))}")
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    # oneDNN can be told to use less than the CPU has (ONEDNN_MAX_CPU_ISA); then it says so here.
-    if "amx_bf16" in flags and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return Finding("ok", "accelerator", "no GPU; bf16 is fast on this CPU (AMX)")
-    return Finding("ok", "accelerator", "no GPU; on this CPU train.precision: auto is fp32 (no AMX: bf16 is slow)")
-
-
-def compiler() -> Finding:
-    """torch.compile on the CPU needs a C++ compiler."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++"):
-        if name and shutil.which(name):
-            return Finding("ok", "compiler", name)
-    return Finding("note", "compiler", "no C++ compiler", "install g++: torch.compile speeds up long runs on the CPU")
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return Finding("ok", "accelerator", ", ".join(names) or "no GPU")
 
 
 def variables() -> Finding:
@@ -207,19 +194,6 @@ def variables() -> Finding:
         return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
     found = [f"{name} ({meaning})" for name, (_, meaning) in VARIABLES.items() if name in os.environ]
     return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
-
-
-def sandbox() -> Finding:
-    """bubblewrap, in which generated code could be run safely, and whether it is allowed to make namespaces."""
-    if not shutil.which("bwrap"):
-        return Finding("note", "sandbox", "no bubblewrap", "install bubblewrap to run generated code in isolation")
-    trial = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "true"]
-    done = subprocess.run(trial, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
-        remedy = 'docs/how-to/evaluation.md, "In a container", says what must be allowed to run generated code'
-        return Finding("note", "sandbox", f"bubblewrap cannot isolate here ({reason})", remedy)
-    return Finding("ok", "sandbox", "bubblewrap")
 
 
 def _output(*command: str) -> str:

@@ -55,22 +55,6 @@ def test_another_version_than_the_locks_is_named(tmp_path: Path, monkeypatch: py
     assert "no-such-library missing instead of 1.0" in found
 
 
-def test_a_bubblewrap_that_may_not_make_namespaces_is_named_with_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bwrap"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.sandbox().level == "ok"
-
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-
-    assert doctor.sandbox().level == "note"
-    assert "bwrap: No permissions to create new namespace" in doctor.sandbox().found
-    assert "docs/how-to/evaluation.md" in doctor.sandbox().remedy
-
-
 def test_a_variable_that_is_set_is_shown_with_its_meaning_and_a_misspelt_one_with_the_right_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

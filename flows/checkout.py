@@ -8,8 +8,6 @@ the checkpoints, which git does not track, restore it. A remote that does not an
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,9 +207,3 @@ def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float]
 def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
     """Whether a task failed because a remote did not answer."""
     return isinstance(state.result(raise_on_failure=False), UnavailableError)
-
-
-def has_remote() -> bool:
-    """Whether this repository has a default DVC remote."""
-    command = [sys.executable, "-m", "dvc", "config", "core.remote"]
-    return bool(subprocess.run(command, capture_output=True, check=False).stdout.strip())

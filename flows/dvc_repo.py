@@ -239,10 +239,17 @@ def remedy(error: DvcException) -> str:
     return f"; {LOCK_REMEDY}" if Path(getattr(error, "path", "")).name == LOCK_FILE.name else ""
 
 
-def recorded_all(stages: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the entries that dvc.lock has for these stages. Raises UserError if it is not YAML."""
-    found = recorded_stages()
-    return {stage: found[stage] for stage in stages if stage in found}
+def project_cache() -> str:
+    """The folder of the project's cache."""
+    with open_repo() as repo:
+        return str(repo.cache.local_cache_dir)
+
+
+def default_remote() -> str | None:
+    """The name of the project's default DVC remote; None if it has none."""
+    with open_repo() as repo:
+        name: str | None = repo.config["core"].get("remote")
+    return name
 
 
 def repair_after_kill(folder: Path = Path()) -> list[str]:
@@ -286,8 +293,7 @@ def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
 
 def require_writable_cache() -> Path:
     """DVC's cache folder. Raises UserError where nothing can be written there: DVC would say so after hours."""
-    with open_repo() as repo:
-        folder = Path(repo.cache.local_cache_dir)
+    folder = Path(project_cache())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -302,7 +308,8 @@ def require_writable_cache() -> Path:
 def low_space(stages: Iterable[str]) -> list[str]:
     """A warning where DVC's cache has less room than the outputs of these stages took the last time."""
     folder = require_writable_cache()
-    outs = [out for entry in recorded_all(stages).values() for out in entry.get("outs", [])]
+    recorded = recorded_stages()
+    outs = [out for stage in stages for out in recorded.get(stage, {}).get("outs", [])]
     needed, free = sum(out.get("size", 0) for out in outs), shutil.disk_usage(folder).free
     if free >= needed:
         return []
@@ -316,8 +323,7 @@ def drop_damaged() -> list[Path]:
 
     DVC trusts an entry that is write-protected, so a disk's silent corruption would be restored as a result.
     """
-    with open_repo() as repo:
-        entries = Path(repo.cache.local_cache_dir, "files", "md5").glob("??/*")
+    entries = Path(project_cache(), "files", "md5").glob("??/*")
     # Others are files that DVC is writing.
     named = [path for path in entries if re.fullmatch(r"[0-9a-f]{30}(\.dir)?", path.name)]
     damaged = [path for path in named if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]

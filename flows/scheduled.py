@@ -26,11 +26,10 @@ from flows.checkout import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,
-    has_remote,
     require_names,
     source_address,
 )
-from flows.dvc_repo import fetch_run_cache, push_results
+from flows.dvc_repo import default_remote, fetch_run_cache, push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages
 from flows.project.compose import composed_text
@@ -77,7 +76,7 @@ async def scheduled(
             if overrides:
                 atomic_write(PARAMS_FILE, composed_text(overrides))
             check_params()
-            remote, pulled = has_remote(), False
+            remote, pulled = default_remote(), False
             if pull and remote:
                 with suppress(UnavailableError):  # each stage that is not up to date is computed
                     as_task("pull", fetch_run_cache, retry_delays_seconds)()

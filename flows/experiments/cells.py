@@ -167,21 +167,17 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
     It names the file, the cell, the key, its value and what is allowed.
     """
     models = section_models()
-    checked: set[tuple[str, str]] = set()
     for cell in cells:
         where = f"{path}: cell {cell.label}"
         try:
             changed = cell.params(values)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
-        for section, model in models.items():
-            content = json.dumps(changed.get(section), sort_keys=True)
-            if section in {key.split(".")[0] for key in cell.overrides} and (section, content) not in checked:
-                checked.add((section, content))
-                try:
-                    check_section(section, changed[section], model, path)
-                except UserError as error:
-                    raise UserError(f"{error} (cell {cell.label})") from None
+        for section in sorted(models.keys() & {key.split(".")[0] for key in cell.overrides}):
+            try:
+                check_section(section, changed[section], models[section], path)
+            except UserError as error:
+                raise UserError(f"{error} (cell {cell.label})") from None
 
 
 def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:

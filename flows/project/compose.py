@@ -146,9 +146,6 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe_groups(known)}")
     if name in known and value not in known[name]:
         raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}")
-    last = name.rpartition(".")[2]
-    if name not in known and value in known.get(last, ()):
-        raise UserError(f"{word}: give a choice of conf/{last} as {last}={value}")
     if name not in known and "." not in name:
         raise UserError(f"{word}: no such group; {describe_groups(known)}")
 

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from flows.dvc_repo import project_cache
 from flows.reproduce.commands import output, run_quietly, without_secrets
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.provenance import (
@@ -123,7 +124,8 @@ def configure_dvc(checkout: Path) -> None:
     settings = checkout / ".dvc"
     settings.mkdir(exist_ok=True)
     # Verified: DVC would else believe that a local remote's files are what their names say.
-    cache, verified, local = cache_of_this_project(), "    verify = true\n", settings / "config.local"
+    cache = project_cache() if Path(".dvc").is_dir() else None
+    verified, local = "    verify = true\n", settings / "config.local"
     config = OWN_CACHE + (f"['remote \"{THIS_PROJECT}\"']\n    url = {cache}\n{verified}" if cache else "")
     local.write_text(config, encoding="utf-8")
     default, known = dvc_remotes(checkout)
@@ -145,15 +147,6 @@ def repository(checkout: Path) -> Iterator[Repo]:
             yield repo
     except DvcException as error:
         raise UserError(f"{checkout}: DVC cannot work there: {first_line(error)}") from None
-
-
-def cache_of_this_project() -> str | None:
-    """DVC's cache of the project in which the command runs; None if there is none."""
-    try:
-        with Repo() as repo:
-            return str(repo.cache.local_cache_dir)
-    except DvcException:
-        return None
 
 
 def bring_data(

@@ -14,7 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import check_out, experiment_ref, git, give_identity, open_repo, repair_after_kill
+from flows.dvc_repo import (
+    check_out,
+    experiment_ref,
+    git,
+    give_identity,
+    open_repo,
+    project_cache,
+    repair_after_kill,
+)
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
 from flows.project.edit import apply, open_yaml, yaml_text
@@ -33,12 +41,6 @@ SHARD_CACHE = STATE_DIR / "cache"
 
 LINKS = "reflink,hardlink,copy"
 """How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
-
-
-def project_cache() -> str:
-    """The folder of the project's cache."""
-    with open_repo() as repo:
-        return str(repo.cache.local_cache_dir)
 
 
 def prepare_clone(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -> Path:

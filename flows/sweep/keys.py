@@ -18,7 +18,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import Stage
 
-from flows.dvc_repo import open_repo
+from flows.dvc_repo import open_repo, project_cache
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, last_runs
@@ -82,7 +82,7 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
     for cell in cells:
         if (head, cell.id, asked) in _known:
             continue
-        cache = cache or clone.project_cache()
+        cache = cache or project_cache()
         folder = clone.prepare_clone(cell, head, PLANNING, cache=cache)
         with working_in(folder):
             there = source_hashes(targets) if not any(commit == head for commit, *_ in _known) else None

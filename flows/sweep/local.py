@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flows.dvc_repo import project_cache
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run
 from flows.run.chain import Log
@@ -53,7 +54,7 @@ def run_cells_here(
     Raises UserError before anything runs, StoppedByUserError after Ctrl-C or a cancellation.
     """
     start_fork_server()
-    cache, folders = clone.project_cache(), {}
+    cache, folders = project_cache(), {}
     for number, cell in enumerate(batch.cells, start=1):
         print(f"sweep {batch.name}: clone {number} of {len(batch.cells)}: {cell.label}", flush=True)
         folders[cell.id] = clone.prepare_clone(cell, head, clone.CLONES / cell.id, cache=cache)

@@ -38,11 +38,10 @@ from flows.checkout import (
     RETRY_DELAYS_SECONDS,
     as_task,
     checkout_folder,
-    has_remote,
     require_names,
     source_address,
 )
-from flows.dvc_repo import experiment_ref, fetch_run_cache, git, push_results, texts_at
+from flows.dvc_repo import default_remote, experiment_ref, fetch_run_cache, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
 from flows.experiments.runs import Run, last_runs
@@ -84,7 +83,7 @@ def require_reachable(head: str) -> None:
     """Raise UserError unless workers can get this commit from git's remote, and results from a DVC remote."""
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
-    if not has_remote():
+    if not default_remote():
         raise UserError(
             "--pool: no default DVC remote, by which workers share results: `dvc remote add -d store ADDRESS` with a "
             "whole address, commit .dvc/config and push"

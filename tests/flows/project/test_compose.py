@@ -168,7 +168,6 @@ def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path
         ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),
         ("compute", "compute: expected TFLOP"),
         ("computed=1", "computed=1: no such group"),
-        ("train.optimizer=adamw", "train.optimizer=adamw: give a choice of conf/optimizer as optimizer=adamw"),
         ("publish.name=1_1_1", "publish.name = 111: expected text, which YAML reads as another value: quote it"),
         ("evaluate.sets={yes:x", "evaluate.sets={yes:x: line 1: not valid YAML: "),
         ("train.optimzer.name=x", "train.optimzer.name: no such parameter; did you mean train.optimizer.name?"),

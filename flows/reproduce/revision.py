@@ -198,12 +198,8 @@ def require_as_published(asked: str, folder: Path) -> None:
         return
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
     first = f"{'; '.join(faults[:3])}{more}"
-    name, on_hub = Provenance.find(folder / PROVENANCE), HUB_NAME.fullmatch(asked)
-    if name and on_hub and on_hub["revision"] != name.revision and not Path(asked).is_dir():
-        # Of main the Hub's pages edit the card, and it may have files of others.
-        tag = f"{on_hub['repository']}@{name.revision}"
-        raise UserError(f"{asked} is damaged: {first}; as it was published it has a tag: {tag}")
-    raise UserError(f"{asked} is damaged: {first}; fetch it again")
+    # Of main the Hub's pages edit the card, and it may have files of others.
+    raise UserError(f"{asked} is damaged: {first}; fetch it again, on the Hub by the tag that names the revision")
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:

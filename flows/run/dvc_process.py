@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -29,7 +29,6 @@ from types import ModuleType
 from typing import Any
 
 from flows.run.dvc_child import GRACE_SECONDS, Did, repro, run_in_child
-from flows.run.lines import CHUNK_BYTES, LineSplitter
 from flows.run.outcome import KILLED, StageOutcome
 from flows.run.programs import group_lives, last_error, signal_group, stopping_on_signals
 from stages.runtime.errors import END_FILE, EXIT_REFUSED, UserError, private_state_dir
@@ -40,6 +39,12 @@ KILL_SECONDS = 5.0
 
 KEPT_LINES = 100
 """The last lines of a command, in which its error message is looked for."""
+
+CHUNK_BYTES = 1 << 16
+"""Read at once, and kept of a line that does not end."""
+
+RENEWED_SECONDS = 5.0
+"""Minimum interval between two states shown of a line that renews itself, such as a progress bar."""
 
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -153,6 +158,30 @@ def _started(
             "(`ulimit -u`), and run the same command again"
         ) from error
     return output, report, process
+
+
+@dataclass
+class LineSplitter:
+    """Splits a stream into lines. Of a line that renews itself by `\\r`, the newest state is shown now and then."""
+
+    on_lines: Callable[[list[str]], None]
+    """Gets all lines that one chunk completes: a call for each line would slow down a stage that prints a lot."""
+    rest: bytes = b""
+    every_seconds: float = RENEWED_SECONDS
+    _shown: float = field(default_factory=time.monotonic)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take some bytes; an empty chunk is the end."""
+        *whole, rest = (self.rest + chunk).split(b"\n")
+        renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
+        self.rest = rest[renewed:][:CHUNK_BYTES]  # all of it is split again with every chunk
+        if not chunk and self.rest:
+            whole, self.rest = [self.rest], b""
+        elif renewed and time.monotonic() - self._shown >= self.every_seconds:
+            whole.append(self.rest)
+        if whole:
+            self._shown = time.monotonic()
+            self.on_lines([line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole])
 
 
 @dataclass

@@ -1,7 +1,11 @@
 """Run the cells of a sweep on this machine: a job is `dvc repro` in a clone, with its share of the GPUs or cores."""
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 
 from flows.dvc_repo import project_cache
 from flows.experiments.cells import Cell
@@ -12,7 +16,11 @@ from flows.run.outcome import StageOutcome
 from flows.run.server import Server
 from flows.sweep import clone
 from flows.sweep.jobs import Batch, BatchRun, Job, repro_in_clone
-from flows.sweep.shares import cores, gpus, shares_of
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"
+
+_GPU = re.compile(r"\d+|(GPU|MIG)-.+")
 
 
 @dataclass
@@ -61,3 +69,32 @@ def run_cells_here(
     shares = shares_of(at_once, gpus(), cores())
     here = OnThisMachine(batch, head, keys, folders, environment, shares)
     return here.run(server, at_once, retries=batch.facts.retries)
+
+
+def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, str]]:
+    """The variables that give each concurrent job its share of the machine; empty for a single job."""
+    if at_once == 1:
+        return [{}]
+    if not devices:
+        return [{THREADS: str(max(1, cores // at_once))} for _ in range(at_once)]
+    each = max(1, len(devices) // at_once)
+    starts = [number * each % len(devices) for number in range(at_once)]
+    return [{VISIBLE: ",".join(devices[start : start + each])} for start in starts]
+
+
+def cores() -> int:
+    """The cores that jobs may use: those of this process, or fewer where OMP_NUM_THREADS says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # OpenMP also takes a list, a number for each level of nesting.
+    asked = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return min(usable, int(asked)) if asked.isdecimal() and int(asked) else usable
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds.
+
+    As for CUDA, the list ends at the first name that is no GPU's: `-1`, or nothing, means none.
+    """
+    if VISIBLE in os.environ:
+        return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]

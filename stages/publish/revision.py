@@ -146,8 +146,6 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     if TRAIN_SPEED.is_file() and read_json(TRAIN_SPEED).get("weights_sha256") == weights_sha256():
         contents[SPEED] = TRAIN_SPEED.read_bytes()
     for path, content in contents.items():
-        require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), content, in_urls=True)
-    for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     InputListing(sources=read_sources(*(TOKENS / split for split in SPLITS))).write(folder / INPUTS)
@@ -156,9 +154,8 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     files = {path: folder / path for path in (*contents, SOURCE_ARCHIVE, INPUTS, *([EXECUTION] if execution else []))}
     hashes = revision.sha256 | {path: known_sha256(files[path]) for path in sorted(files)}
     Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
-    for path in (INPUTS, EXECUTION, PROVENANCE):
-        if (folder / path).exists():
-            require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), (folder / path).read_bytes(), in_urls=True)
+    for path in [*(file for file in files if file != SOURCE_ARCHIVE), PROVENANCE]:
+        require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), (folder / path).read_bytes(), in_urls=True)
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from flows.run import dvc_process
 from flows.run.dvc_child import SINGLE
-from flows.run.dvc_process import run_in_group, run_repro
-from flows.run.lines import CHUNK_BYTES, LineSplitter
+from flows.run.dvc_process import CHUNK_BYTES, LineSplitter, run_in_group, run_repro
 from flows.run.locks import run_lock
 from flows.run.outcome import KILLED, StageOutcome
 from stages.runtime.errors import UserError

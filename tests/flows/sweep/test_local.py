@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flows.sweep.shares import THREADS, VISIBLE, cores, gpus, shares_of
+from flows.sweep.local import THREADS, VISIBLE, cores, gpus, shares_of
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_gpus_are_those_that_this_process_may_use(
 def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     first = min(os.sched_getaffinity(0))
-    script = f"import os; os.sched_setaffinity(0, [{first}]); from flows.sweep.shares import cores; print(cores())"
+    script = f"import os; os.sched_setaffinity(0, [{first}]); from flows.sweep.local import cores; print(cores())"
 
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "1"
     monkeypatch.setenv(THREADS, "1,4")

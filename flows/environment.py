@@ -5,8 +5,8 @@ prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile i
 `PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off. Variables that are
 set already are left alone.
 
-The variables PARROTFLOW_* say how a run is executed, which changes no result. The site lists them; `parrotflow doctor`
-shows those that are set, and a misspelt one, which would otherwise be ignored.
+The variables PARROTFLOW_* say how a run is executed, which changes no result. The site says what each of them means;
+`parrotflow doctor` shows those that are set, and a misspelt one, which would otherwise be ignored.
 """
 
 import getpass
@@ -83,51 +83,22 @@ def enter_project() -> None:
 PREFIX = "PARROTFLOW_"
 
 VARIABLES = {
-    "PARROTFLOW_LAUNCH": (
-        "`one_gpu` or `cpu`",
-        "how training starts: a preset of `deploy/launch/` or a path to an Accelerate config file",
-    ),
-    "PARROTFLOW_MICRO_BATCH": (
-        "by the hardware",
-        "sequences in one forward pass; the rest of the global batch is accumulated",
-    ),
-    "PARROTFLOW_MIRROR": (
-        "none",
-        "a second home for the newest checkpoint, from which another machine continues: any fsspec URL, such as "
-        "`s3://bucket/runs`, without a password in it",
-    ),
-    "PARROTFLOW_COMPILE": (
-        "`auto`",
-        "`torch.compile`: `on`, `off`, or `auto` where the whole run repays its start-up; a run that continues stays "
-        "as it was",
-    ),
-    "PARROTFLOW_PROFILE": ("none", "training steps, such as `10-12`, of which each process writes a trace"),
-    "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
-    "PARROTFLOW_EVALUATE_BATCH": (
-        "32,768 tokens on a GPU, 1,024 on a CPU",
-        "windows of full length that `evaluate` scores at once",
-    ),
-    "PARROTFLOW_HARNESS_BATCH": (
-        "16 on a GPU, 4 on a CPU",
-        "requests of lm-evaluation-harness that the model answers at once",
-    ),
-    "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
-    "PARROTFLOW_SHARD_CACHE_GB": (
-        "50",
-        "gigabytes of results that `.parrotflow/cache` may keep; stages remove the least recently used",
-    ),
-    "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
-    "PARROTFLOW_TRUSTED_KEY": (
-        "none",
-        "file of public keys with which `published verify` and `reproduce` check a signature",
-    ),
-    "PARROTFLOW_SOURCE": (
-        "the folder in which the worker runs; for cells of a sweep, its `origin`",
-        "the git repository that deployments run",
-    ),
-    "PARROTFLOW_CHECKOUT": ("`.parrotflow/checkout`", "where deployments keep their checkout"),
+    "PARROTFLOW_CHECKOUT",
+    "PARROTFLOW_COMPILE",
+    "PARROTFLOW_EVALUATE_BATCH",
+    "PARROTFLOW_HARNESS_BATCH",
+    "PARROTFLOW_LAUNCH",
+    "PARROTFLOW_MICRO_BATCH",
+    "PARROTFLOW_MIRROR",
+    "PARROTFLOW_PROFILE",
+    "PARROTFLOW_SHARD_CACHE_GB",
+    "PARROTFLOW_SIGNING_KEY",
+    "PARROTFLOW_SOURCE",
+    "PARROTFLOW_STAGES_AT_ONCE",
+    "PARROTFLOW_TRUSTED_KEY",
+    "PARROTFLOW_WORKERS",
 }
-"""Name -> (default, meaning)."""
+"""The variables that users may set."""
 
 SET_BY_STAGES = {
     "PARROTFLOW_END_FILE",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from docs._build.schema_tables import one_line, tables
 from flows import cli
-from flows.environment import VARIABLES
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
 
@@ -60,6 +59,53 @@ def command_line() -> str:
     return f"# Commands\n\n{page[page.index('```console') :]}"
 
 
+OF_THE_PROGRAM = {
+    "PARROTFLOW_LAUNCH": (
+        "`one_gpu` or `cpu`",
+        "how training starts: a preset of `deploy/launch/` or a path to an Accelerate config file",
+    ),
+    "PARROTFLOW_MICRO_BATCH": (
+        "by the hardware",
+        "sequences in one forward pass; the rest of the global batch is accumulated",
+    ),
+    "PARROTFLOW_MIRROR": (
+        "none",
+        "a second home for the newest checkpoint, from which another machine continues: any fsspec URL, such as "
+        "`s3://bucket/runs`, without a password in it",
+    ),
+    "PARROTFLOW_COMPILE": (
+        "`auto`",
+        "`torch.compile`: `on`, `off`, or `auto` where the whole run repays its start-up; a run that continues stays "
+        "as it was",
+    ),
+    "PARROTFLOW_PROFILE": ("none", "training steps, such as `10-12`, of which each process writes a trace"),
+    "PARROTFLOW_WORKERS": ("all cores", "processes of the data stages; programs that `score` runs at once"),
+    "PARROTFLOW_EVALUATE_BATCH": (
+        "32,768 tokens on a GPU, 1,024 on a CPU",
+        "windows of full length that `evaluate` scores at once",
+    ),
+    "PARROTFLOW_HARNESS_BATCH": (
+        "16 on a GPU, 4 on a CPU",
+        "requests of lm-evaluation-harness that the model answers at once",
+    ),
+    "PARROTFLOW_STAGES_AT_ONCE": ("2", "stages that `parrotflow run` lets run side by side"),
+    "PARROTFLOW_SHARD_CACHE_GB": (
+        "50",
+        "gigabytes of results that `.parrotflow/cache` may keep; stages remove the least recently used",
+    ),
+    "PARROTFLOW_SIGNING_KEY": ("none", "private key of ssh-keygen that signs published revisions"),
+    "PARROTFLOW_TRUSTED_KEY": (
+        "none",
+        "file of public keys with which `published verify` and `reproduce` check a signature",
+    ),
+    "PARROTFLOW_SOURCE": (
+        "the folder in which the worker runs; for cells of a sweep, its `origin`",
+        "the git repository that deployments run",
+    ),
+    "PARROTFLOW_CHECKOUT": ("`.parrotflow/checkout`", "where deployments keep their checkout"),
+}
+"""Name -> (default, meaning)."""
+
 OF_LIBRARIES = {
     "OMP_NUM_THREADS": (
         "torch's choice",
@@ -81,8 +127,8 @@ OF_LIBRARIES = {
 
 
 def environment() -> str:
-    """Every environment variable: those in the table of the code, and those of libraries that matter here."""
-    variables = {**VARIABLES, **OF_LIBRARIES}
+    """Every environment variable: those of the program, and those of libraries that matter here."""
+    variables = {**OF_THE_PROGRAM, **OF_LIBRARIES}
     lines = [
         "# Environment variables",
         "",

@@ -192,8 +192,8 @@ def variables() -> Finding:
         like = difflib.get_close_matches(unknown[0], VARIABLES, 1)
         remedy = f"set {like[0]} instead" if like else "unset it; the reference (`make docs`) lists all variables"
         return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
-    found = [f"{name} ({meaning})" for name, (_, meaning) in VARIABLES.items() if name in os.environ]
-    return Finding("ok", "variables", ", ".join(found) or "no PARROTFLOW_* is set: the defaults hold")
+    found = ", ".join(sorted(VARIABLES & os.environ.keys()))
+    return Finding("ok", "variables", found or "no PARROTFLOW_* is set: the defaults hold")
 
 
 def _output(*command: str) -> str:

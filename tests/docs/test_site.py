@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs._build.reference import OF_LIBRARIES
+from docs._build.reference import OF_LIBRARIES, OF_THE_PROGRAM
 from flows.cli import app
-from flows.environment import VARIABLES
 from stages.runtime.section import flatten, read_params_file
 from tests.small_project import ROOT
 
@@ -93,7 +92,7 @@ def test_the_reference_has_every_command_and_its_options(site: Path) -> None:
 def test_the_reference_has_every_environment_variable_and_exit_code(site: Path) -> None:
     variables, codes = (text_of(site / f"reference/{name}.html") for name in ("environment-variables", "exit-codes"))
 
-    assert [name for name in {**VARIABLES, **OF_LIBRARIES} if name not in variables] == []
+    assert [name for name in {**OF_THE_PROGRAM, **OF_LIBRARIES} if name not in variables] == []
     numbers = re.findall(r"^EXIT_\w+ = (\d+)$", (ROOT / "stages/runtime/errors.py").read_text(), re.MULTILINE)
     assert len(numbers) > 5
     assert [code for code in numbers if not re.search(rf"^{code}$", codes, re.MULTILINE)] == []

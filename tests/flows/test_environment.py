@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs._build.reference import OF_THE_PROGRAM
 from flows.environment import SET_BY_STAGES, VARIABLES, enter_project, name_the_user
 from stages.evaluate.harness import scoring
 from stages.evaluate.likelihood import score
@@ -60,11 +61,12 @@ def test_each_variable_of_the_code_is_in_the_table_and_none_besides() -> None:
     sources = [path for package in ("flows", "stages") for path in (ROOT / package).rglob("*.py") if path != TABLE]
     found = {name for path in sources for name in re.findall(r'"(PARROTFLOW_[A-Z_]*[A-Z])"', path.read_text())}
 
-    assert found == {*VARIABLES, *SET_BY_STAGES}
+    assert found == VARIABLES | SET_BY_STAGES
+    assert OF_THE_PROGRAM.keys() == VARIABLES
 
 
 def test_the_defaults_that_the_table_shows_are_those_of_the_code() -> None:
-    shown = {name: default for name, (default, _) in VARIABLES.items()}
+    shown = {name: default for name, (default, _) in OF_THE_PROGRAM.items()}
 
     assert shown[score.WINDOWS_VARIABLE] == f"{score.GPU_TOKENS:,} tokens on a GPU, {score.CPU_CHUNK_TOKENS:,} on a CPU"
     assert shown[scoring.REQUESTS_VARIABLE] == "{cuda} on a GPU, {cpu} on a CPU".format(**scoring.DEFAULT_BATCH)
@@ -73,4 +75,4 @@ def test_the_defaults_that_the_table_shows_are_those_of_the_code() -> None:
 def test_training_alone_is_launched_as_the_site_says() -> None:
     launched = {path for path, code in stage_codes(ROOT).items() if "stages/runtime/launch.py" in code.files}
     assert {Path(path).stem for path in launched} == {"train"}
-    assert VARIABLES["PARROTFLOW_LAUNCH"][1].startswith("how training starts: ")
+    assert OF_THE_PROGRAM["PARROTFLOW_LAUNCH"][1].startswith("how training starts: ")

@@ -63,9 +63,7 @@ stages:
 """
 
 
-def test_a_section_that_a_stage_names_is_not_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_section_that_a_stage_names_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     monkeypatch.setattr(preflight, "DVC_FILE", tmp_path / "dvc.yaml")
     sections = ("own", "shown", "spaced", "with-dash", "listed", "above", "each")

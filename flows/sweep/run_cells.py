@@ -30,15 +30,14 @@ def grid(name: str) -> Batch:
     experiment, path = compute(name, []).data.experiment, experiment_path(name)
     cells, params = cells_of(name, experiment), read_params_file()
     check_cells(path, cells, params)
-    facts = facts_of_targets(experiment.targets, path)
-    with_curves = {source.partition(":")[0] for source in experiment.curve_sources}
-    for file in map(Path, sorted(experiment.reports | with_curves)):
+    facts, record = facts_of_targets(experiment.targets, path), results_folder(name) / RUNS_FILE
+    reports, curves = experiment.reports, experiment.curve_sources
+    batch = Batch(bare_name(name), cells, experiment.targets, reports, curves, facts, params, record)
+    for file in map(Path, sorted(batch.files)):
         if not facts.outs & {file, *file.parents}:
             there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
             raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
-    record = results_folder(name) / RUNS_FILE
-    reports, curves = experiment.reports, experiment.curve_sources
-    return Batch(bare_name(name), cells, experiment.targets, reports, curves, facts, params, record)
+    return batch
 
 
 def planned(name: str) -> list[tuple[Cell, CellStatus]]:

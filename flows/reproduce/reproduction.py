@@ -75,10 +75,7 @@ def run_reproduction(request: ReproduceOptions) -> int:
         checkout = check_out_revision(revision)
         interpreter, restored = prepare_reproduction(request, revision, checkout, signature)
         environment, notes = environment_of(revision, interpreter, checkout, request.token)
-        print_step("execution", describe_execution(revision, interpreter))
-        for note in notes:
-            print_step("", f"note: {note}")
-
+        print_step("execution", "; ".join(notes) or "as recorded")
         if steps is not None:
             rerun_stages(revision.data_stages, checkout, environment)
             return check_segment(steps, revision, interpreter.python, checkout, environment)
@@ -208,14 +205,3 @@ def check_segment(
     if outcome.result == "stopped":
         raise StoppedByUserError("stopped; the same command checks the segment again")
     return outcome.exit_code
-
-
-def describe_execution(revision: RecordedRevision, interpreter: Interpreter) -> str:
-    """How the training was executed, and the present device, on one line."""
-    machine = interpreter.machine
-    here = ", ".join(machine.accelerators) or f"a processor with {machine.cpu_capability or 'no torch'}, no GPU"
-    if revision.execution is None or not revision.execution.sessions:
-        return f"not recorded; here {here}"
-    session = revision.execution.sessions[0]
-    size = f"processes: {session.processes}, threads of each: {session.threads_per_process}"
-    return f"{session.device}, {size}, {session.precision}, as recorded; here {here}"

@@ -261,10 +261,12 @@ def serve() -> None:
     Server(os.environ["PREFECT_API_URL"]).wait()
     warnings.filterwarnings("ignore", "coroutine 'Runner.astop'")  # of Prefect, which pauses the schedule all the same
     # Prefect reads the server's address when it is imported.
-    from flows.scheduled import serve_deployments
+    import prefect
+
+    from flows.scheduled import served
 
     with suppress(KeyboardInterrupt):
-        serve_deployments()
+        prefect.serve(*served())
 
 
 def ui(*, port: int = 4200) -> None:

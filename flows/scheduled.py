@@ -12,7 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, get_run_logger, serve
+from prefect import flow, get_run_logger
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, State
 from prefect.deployments.runner import RunnerDeployment
@@ -149,8 +149,3 @@ def schedule_of(written: Mapping[str, Any]) -> DeploymentScheduleCreate:
     own = {key: value for key, value in written.items() if key not in DeploymentScheduleCreate.model_fields}
     outer = {key: value for key, value in written.items() if key not in own}
     return DeploymentScheduleCreate(schedule=own, **outer)
-
-
-def serve_deployments() -> None:
-    """Serve them until Ctrl-C, which ends their runs and pauses the schedule: nothing missed is made up for."""
-    serve(*served())

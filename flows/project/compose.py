@@ -1,9 +1,8 @@
 """`parrotflow params GROUP=CHOICE key=value ...`: write presets of conf/ and values into params.yaml.
 
-A group is a folder of `conf/`, a choice a file in it; its `defaults` are choices of the group that it begins from.
-Choices and words are both values by their dotted keys, set one after the other. params.yaml stays the only place that
-the stages read, so that DVC sees every change; its comments and its order stay. Its lines have the form in which `dvc
-exp run -S` writes them too.
+A group is a folder of `conf/`, a choice a file in it, which Hydra composes. Choices and words are both values by their
+dotted keys, set one after the other. params.yaml stays the only place that the stages read, so that DVC sees every
+change; its comments and its order stay.
 
 A word `compute=` is for the dial, a program of the stage `train`, which turns compute into values. The words before it
 count for what it chooses, those after it win over it.
@@ -19,16 +18,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from io import StringIO
 from pathlib import Path
 from typing import Any, get_origin
 
-from ruamel.yaml import YAML
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from ruamel.yaml.error import YAMLError
 
+from flows.project.edit import apply, open_yaml, yaml_text
 from stages.runtime.credentials import refuse_credentials
-from stages.runtime.errors import UserError
+from stages.runtime.errors import UserError, first_line
 from stages.runtime.preflight import check_params, section_models
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_yaml, value_at, yaml_fault
 
@@ -96,13 +97,15 @@ def composed_with_dial(
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
     """The values of one choice by their dotted keys; a value that is replaced whole stays one. Raises UserError."""
     check_word(f"{group}={choice}", preset_groups(conf))
-    values = read_params_file(conf / group / f"{choice}.yaml")
-    flat: dict[str, Any] = {}
-    for other in values.pop("defaults", ()):
-        flat |= preset(group, other, conf)
-    whole = {key: value for key in open_mappings() if (value := value_at(values, key)) is not None}
-    within = tuple(f"{key}." for key in whole)
-    flat |= {key: value for key, value in flatten(values).items() if not key.startswith(within)} | whole
+    try:
+        with initialize_config_dir(str(conf.absolute()), version_base=None):
+            values: Any = OmegaConf.to_container(compose(overrides=[f"+{group}={choice}"]), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"conf/{group}/{choice}.yaml: {first_line(error)}") from None
+    flat = flatten(values)
+    for dotted in open_mappings():
+        if (whole := value_at(values, dotted)) is not None:
+            flat = {key: value for key, value in flat.items() if not key.startswith(f"{dotted}.")} | {dotted: whole}
     return flat
 
 
@@ -202,54 +205,3 @@ def option(word: str) -> list[str]:
     if given[2]:
         return ["--seconds", str(float(given[1]) * SECONDS_PER_UNIT[given[2]])]
     return ["--tflop", given[1]]
-
-
-def open_yaml(text: str) -> Any:
-    """Read a text to edit it: mappings and lists that also hold its comments. Raises ruamel.yaml's YAMLError."""
-    return _editor().load(text)
-
-
-def apply(values: Any, overrides: Mapping[str, Any]) -> None:
-    """Set plain or opened values by their dotted keys, one after the other; make mappings that are missing.
-
-    A mapping replaces the one that is there. Raises UserError for a section that is missing, and at a key that leads
-    through a value that is no mapping.
-    """
-    for key, value in overrides.items():
-        *places, name = key.split(".")
-        within = values
-        for number, place in enumerate(places, 1):
-            if within.get(place) is None and (place in within or number > 1):
-                within[place] = {}
-            within = within.get(place)
-            if not isinstance(within, dict):
-                raise UserError(f"{key}: {PARAMS_FILE} has no `{'.'.join(places[:number])}`")
-        _replace(within, name, value)
-
-
-def _replace(within: Any, name: str, value: Any) -> None:
-    """Put a value at a name. If a mapping replaces a mapping, equal values in it stay, with their comments."""
-    old = within.get(name)
-    if isinstance(value, Mapping) and isinstance(old, Mapping):
-        for gone in [each for each in old if each not in value]:
-            del within[name][gone]
-        for each, part in value.items():
-            _replace(old, each, part)
-    elif name not in within or old != value:
-        within[name] = deepcopy(value)
-
-
-def yaml_text(values: Any) -> str:
-    """Return the text of opened values."""
-    stream = StringIO()
-    _editor().dump(values, stream)
-    return stream.getvalue()
-
-
-def _editor() -> YAML:
-    yaml = YAML()
-    yaml.width, yaml.preserve_quotes = 10_000, True
-    yaml.representer.add_representer(
-        type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    return yaml

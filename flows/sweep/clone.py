@@ -25,7 +25,7 @@ from flows.dvc_repo import (
 )
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
-from flows.project.compose import apply, open_yaml, yaml_text
+from flows.project.edit import apply, open_yaml, yaml_text
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 from stages.runtime.preflight import LOCK_FILE

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.experiments.cells import cells_of, read_experiment
-from flows.project.compose import apply
+from flows.project.edit import apply
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
 from stages.train.compute.model.build import flops_per_token, model_without_weights

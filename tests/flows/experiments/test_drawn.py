@@ -72,7 +72,7 @@ def test_recorded_levels_stay_if_optuna_draws_others(monkeypatch: pytest.MonkeyP
     space = {**SPACE, "recipe": {"choices": ["short", "long"]}}
     for file, steps in (("short", 1), ("long", 2)):
         Path("conf/recipe").mkdir(parents=True, exist_ok=True)
-        Path(f"conf/recipe/{file}.yaml").write_text(f"model: {{steps: {steps}}}\n")
+        Path(f"conf/recipe/{file}.yaml").write_text(f"# @package _global_\nmodel: {{steps: {steps}}}\n")
     drawn(space=space, **axis)
     for _ in range(6 if axis["by"] == "tpe" else 1):
         record(lambda width: width)

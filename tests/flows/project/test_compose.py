@@ -9,20 +9,11 @@ import pytest
 import yaml
 from dvc.utils.hydra import apply_overrides
 
-from flows.project.compose import (
-    apply,
-    composed_text,
-    composed_with_dial,
-    difference,
-    open_yaml,
-    option,
-    preset_groups,
-    value_of,
-    yaml_text,
-)
+from flows.project.compose import composed_text, composed_with_dial, difference, option, preset_groups, value_of
+from flows.project.edit import apply, open_yaml, yaml_text
 from stages.card.params import describes_another_corpus
 from stages.runtime.errors import UserError
-from stages.runtime.section import flatten, read_params_file, read_yaml
+from stages.runtime.section import flatten, read_params_file
 from tests.small_project import ROOT
 from tests.train.small_run import environment
 
@@ -253,27 +244,3 @@ def test_anything_else_is_refused(text: str) -> None:
     expected = "expected TFLOP, such as compute=20, or a time, such as compute=10min (s, min, h)"
     with pytest.raises(UserError, match=re.escape(f"compute={text}: {expected}")):
         option(f"compute={text}")
-
-
-def test_an_edit_changes_its_lines_alone_and_a_mapping_that_replaces_another_keeps_equal_lines() -> None:
-    lines = ["fit:", "  rate: 1   # per step", "  names: [one, two] # in order", "# of all", "all: {x: 1}"]
-    values = open_yaml("\n".join([*lines, ""]))
-
-    apply(values, {"fit": {"rate": 2, "names": ["one", "two"]}, "all": None})
-
-    assert yaml_text(values).splitlines() == [lines[0], "  rate: 2   # per step", *lines[2:4], "all: null"]
-    assert read_yaml(yaml_text(values)) == values
-
-
-def test_values_are_set_one_after_the_other_by_their_dotted_keys_also_below_a_null() -> None:
-    values = {"a": {"b": 1, "c": None}}
-
-    apply(values, {"a.b": {"x": 1}, "a.b.y": 2, "a.c.d.e": 3, "a.c.f.g": 4, "a.d": []})
-
-    assert values == {"a": {"b": {"x": 1, "y": 2}, "c": {"d": {"e": 3}, "f": {"g": 4}}, "d": []}}
-
-
-@pytest.mark.parametrize(("key", "place"), [("b.c", "b"), ("a.b.c", "a.b"), ("a.b.c.d", "a.b")])
-def test_a_key_that_leads_nowhere_is_refused(key: str, place: str) -> None:
-    with pytest.raises(UserError, match=rf"^{key}: params\.yaml has no `{place}`$"):
-        apply({"a": {"b": 1}}, {key: 2})

@@ -19,7 +19,7 @@ SIZES = {"gpt2": 124e6, "gpt2_medium": 354e6, "gpt2_large": 774e6, "gpt2_xl": 15
 
 
 def preset(name: str) -> TrainParams:
-    values = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text(encoding="utf-8"))["train"]
+    values = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text(encoding="utf-8"))
     return TrainParams.model_validate(params(model=values["model"], sequence_length=values["sequence_length"]))
 
 

@@ -175,9 +175,10 @@ def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:
 
 
 def training_results(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Rows of result and value, without the results that the card shows elsewhere."""
+    """Rows of result and value, without what the card shows elsewhere. Its held-out number is that of `evaluate`: the
+    training's is of few sequences, and a point of its curve."""
     for name, value in sorted(training.items()):
-        if name not in ("model_flops", "mixture", "weights_sha256"):
+        if name not in ("model_flops", "mixture", "weights_sha256") and not name.startswith("validation_"):
             unit = " (nats per token)" if name.endswith("_loss") else ""
             yield name.replace("_", " ") + unit, format_value(value)
 

@@ -39,7 +39,7 @@ from dvc.stage.cache import RunCacheNotSupported, _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from stages.runtime.atomic import file_md5
-from stages.runtime.errors import UnavailableError, UserError, first_line
+from stages.runtime.errors import UnavailableError, UserError, first_line, is_access_denied
 from stages.runtime.preflight import LOCK_FILE, LOCK_REMEDY, recorded_stages
 
 DVC_TMP = Path(".dvc/tmp")
@@ -108,9 +108,6 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
     return found
 
 
-CREDENTIAL_ERRORS = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
-"""Errors of botocore and google-auth, which are installed only for such a remote."""
-
 MAX_LOGGED = 1000
 """Messages of DVC that are looked through for a refusal; beyond these it starts anew."""
 
@@ -128,17 +125,11 @@ def asking_remote(command: str) -> Iterator[None]:
         raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
     except Exception as error:  # each kind of remote has errors of its own
         causes = (error, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
-        if refused := next(filter(_is_refusal, causes), None):
-            raise UserError(f"dvc {command}: {refused}; give the DVC remote its credentials") from error
+        if refused := next(filter(is_access_denied, causes), None):
+            raise UserError(f"dvc {command}: access denied ({refused}); give the DVC remote its credentials") from error
         raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
     finally:
         logging.getLogger("dvc_data").removeHandler(logged)
-
-
-def _is_refusal(error: BaseException | None) -> bool:
-    # Errors of HTTP and of WebDAV.
-    statuses = {getattr(error, "status", 0), getattr(error, "status_code", 0)}
-    return type(error).__name__ in CREDENTIAL_ERRORS or bool(statuses & {401, 403})
 
 
 def fetch_run_cache() -> None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 from stages.formats.opening import decompressed, opened_file
 from stages.runtime.atomic import NOT_HERE, NOT_PULLED, is_lfs_pointer
 from stages.runtime.credentials import without_credentials
-from stages.runtime.errors import UnavailableError, UserError, message_on_one_line
+from stages.runtime.errors import UnavailableError, UserError, is_access_denied, message_on_one_line
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"
@@ -210,8 +210,6 @@ def _stream(file: FoundFile) -> BinaryIO:
 def remote_error(what: str, error: BaseException) -> UserError:
     """The error of a file system for users: they can correct refused credentials, other failures may go away."""
     reason = message_on_one_line(error)
-    # Libraries of clouds have classes of their own: NoCredentialsError, DefaultCredentialsError, ...
-    denied = isinstance(error, PermissionError) or "Credential" in type(error).__name__
-    if denied or getattr(error, "status", None) in (401, 403):
+    if is_access_denied(error):
         return UserError(f"{what}: access denied ({reason}); correct the credentials or the address")
     return UnavailableError(f"{what} ({reason}); check the address and the network and try again")

@@ -78,6 +78,12 @@ def message_on_one_line(error: BaseException) -> str:
     return " ".join(reason.split()) or type(error).__name__
 
 
+def is_access_denied(error: BaseException | None) -> bool:
+    """Whether a file system or a remote refuses access. Clouds have errors of their own: NoCredentialsError, ..."""
+    statuses = {getattr(error, "status", 0), getattr(error, "status_code", 0)}  # of HTTP and of WebDAV
+    return isinstance(error, PermissionError) or "Credential" in type(error).__name__ or bool(statuses & {401, 403})
+
+
 def visible(text: str, kept: str = "") -> str:
     """A text whose characters that are not shown, or that a terminal would obey, are escapes, but for those kept."""
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)

@@ -294,7 +294,9 @@ def test_a_remote_that_refuses_access_is_a_mistake(tmp_path: Path, monkeypatch: 
         dvc(Path.cwd(), "remote", "add", "-q", "-d", "refusing", f"http://127.0.0.1:{server.server_port}/store")
         dvc(Path.cwd(), "repro", "-q")
 
-        with pytest.raises(UserError, match=r"dvc push: 401, .*; give the DVC remote its credentials") as mistake:
+        with pytest.raises(
+            UserError, match=r"dvc push: access denied \(401, .*\); give the DVC remote its credentials"
+        ) as mistake:
             push_results()
         server.shutdown()
     assert not isinstance(mistake.value, UnavailableError)

@@ -1,4 +1,4 @@
-"""How processes train one model: what they must decide alike, how it is spread over them, how gradients are summed.
+"""How processes train one model: decisions that all share, data parallelism and sharding, gradient reduction.
 
 The model is spread not at all, data parallel (DDP), or sharded (FSDP2). Accelerate's launcher says which, and its
 process group carries it. Both are applied here by torch's own: accelerate would quietly use DDP for FSDP where there is
@@ -7,21 +7,15 @@ no GPU, and takes one optimizer only.
 A sharded model computes in bf16 by gathering its weights in bf16, not by autocast: that would gather twice the bytes,
 and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
 Gradients are summed in fp32, and the shards of weights and optimizer state stay in fp32.
-
-Gradients are summed over micro-batches and processes by the backend, whose order, and so whose bits, depend on the
-number of processes, or as a fixed tree: M micro-batches, fixed by the parameters, are summed as a full binary tree over
-their index. Process r of W holds a contiguous block of M / W, a subtree (both are powers of two); the subtrees' sums
-are gathered and summed by the upper part of the tree, the same everywhere.
 """
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
@@ -117,7 +111,7 @@ def blocks(model: CausalLoss) -> Iterator[nn.Module]:
     return (module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__})
 
 
-def spread(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+def wrap_ddp(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     """Wrap a model that is not sharded for data parallel training, if there are several processes.
 
     By torch's own DDP: accelerate has no word for buffers that are sent once. They are constants here, such as rotary
@@ -155,106 +149,39 @@ def clip(model: nn.Module, max_norm: float) -> Tensor:
     return full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))
 
 
-Gradients = list[Tensor]
+class AllReduce:
+    """Accumulate gradients over micro-batches and let DDP or FSDP reduce them.
 
-StepLosses = Tensor
-"""(2,): as `CausalLoss` returns them, divided by the targets of the step's global batch."""
-
-
-def gradient_sum(params: ComputingParams, model: nn.Module, accelerator: Accelerator) -> "BackendSum | TreeSum":
-    """The gradients of a step that begins."""
-    fixed_order = params.deterministic_micro_batch_size is not None
-    return TreeSum(model, accelerator) if fixed_order else BackendSum(model, accelerator)
-
-
-class BackendSum:
-    """As DDP or FSDP sum them, in the order that suits the backend."""
+    The order, and so the last bits, depend on the number of processes.
+    """
 
     def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
         self.model = model
         self.accelerator = accelerator
         self.losses = torch.zeros(2, device=accelerator.device)
+        self.scale = accelerator.num_processes
+        """DDP and FSDP average gradients over processes; the loss is a sum over the global batch."""
 
-    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
-        """Forward and backward of a micro-batch; `is_last`: of this process's ones.
+    def micro_batch(self, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of a micro-batch; `is_last`: of this process's ones.
 
-        All processes exchange gradients in the last alone. A sharded model's are scattered in each: whole gradients of
+        Processes exchange gradients in the last alone. A sharded model's are scattered in each: whole gradients of
         all weights would not fit. Replicas exchange theirs in the last.
         """
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_all_reduce(is_last)
-        with self.model.no_sync() if isinstance(self.model, DistributedDataParallel) and not is_last else nullcontext():
-            part = losses()
-            # DDP and FSDP average gradients over processes; the loss is a sum over the global batch.
-            torch.autograd.backward(part.sum() * self.accelerator.num_processes)
-        self.losses += part.detach()
+        if isinstance(self.model, DistributedDataParallel) and not is_last:
+            return cast(AbstractContextManager[None], self.model.no_sync())
+        return nullcontext()
 
-    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
-        """Leave the sum over all processes in the parameters' `grad`.
+    def collect(self, losses: Tensor) -> None:
+        """Take a micro-batch's losses, after its backward pass."""
+        self.losses += losses
 
-        Returns the losses of the global batch, and the sum of the votes: one exchange serves both.
+    def finish(self, vote: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses of the global batch and the sum of the votes: one exchange serves both.
+
+        The gradients of the global batch are then in the parameters' `grad`.
         """
-        reduced = self.accelerator.reduce(torch.cat([self.losses, asked_to_stop]), "sum")
+        reduced = self.accelerator.reduce(torch.cat([self.losses, vote]), "sum")
         return reduced[:2], reduced[2]
-
-
-class TreeSum:
-    """With the same bits on any number of processes (`train.deterministic_micro_batch_size`)."""
-
-    def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
-        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.accelerator = accelerator
-        self.tree = BinaryTree()
-
-    def add(self, losses: Callable[[], StepLosses], is_last: bool) -> None:
-        """As `BackendSum.add`. The losses are a leaf of the tree like the gradients."""
-        part = losses()
-        torch.autograd.backward(part.sum())
-        self.tree.add([*(cast(Tensor, parameter.grad) for parameter in self.trained), part.detach()])
-        for parameter in self.trained:
-            parameter.grad = None
-
-    def finish(self, asked_to_stop: Tensor) -> tuple[StepLosses, Tensor]:
-        """As `BackendSum.finish`."""
-        *gradients, losses = sum_over_processes(self.tree.result())
-        for parameter, gradient in zip(self.trained, gradients, strict=True):
-            parameter.grad = gradient
-        return losses, self.accelerator.reduce(asked_to_stop, "sum")[0]
-
-
-class BinaryTree:
-    """Adds summands in the order in which they come, as a full binary tree, like the carries of a binary counter."""
-
-    def __init__(self) -> None:
-        self._subtrees: list[tuple[int, Gradients]] = []
-
-    def add(self, gradients: Gradients) -> None:
-        """Take the next summand; it may be changed in place."""
-        height = 0
-        while self._subtrees and self._subtrees[-1][0] == height:
-            _, left = self._subtrees.pop()
-            gradients = [a.add_(b) for a, b in zip(left, gradients, strict=True)]
-            height += 1
-        self._subtrees.append((height, gradients))
-
-    def result(self) -> Gradients:
-        """The sum of all summands, whose number must be a power of two."""
-        if len(self._subtrees) != 1:
-            raise ValueError("a full binary tree has 1, 2, 4, 8, ... leaves")
-        return self._subtrees[0][1]
-
-
-def sum_over_processes(own: Gradients) -> Gradients:
-    """The tree's upper part: the sum of all processes' sums, with the same bits in each of them."""
-    processes = dist.get_world_size() if dist.is_initialized() else 1
-    if processes == 1:
-        return own
-    total = []
-    for gradient in own:
-        gathered = [torch.empty_like(gradient) for _ in range(processes)]
-        dist.all_gather(gathered, gradient)
-        tree = BinaryTree()
-        for part in gathered:
-            tree.add([part])
-        total.append(tree.result()[0])
-    return total

@@ -17,7 +17,7 @@ from stages.train.compute.model.attention import use_flex_attention
 from stages.train.compute.model.build import build_model, flops_per_token, made_trainable
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.settings import build_optimizers
-from stages.train.compute.parallel import blocks, on_main, shard, spread, uses_fsdp
+from stages.train.compute.parallel import blocks, on_main, shard, uses_fsdp, wrap_ddp
 from stages.train.compute.params import ComputingParams
 from stages.train.compute.step import Trainer
 
@@ -101,5 +101,5 @@ def compiled_and_wrapped(
     elif compiled:
         model = cast(nn.Module, torch.compile(model, dynamic=False, options=options))
     if not uses_fsdp() and not fixed_order:
-        model = spread(model, accelerator)
+        model = wrap_ddp(model, accelerator)
     return model

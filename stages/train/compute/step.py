@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from stages.formats.tokens import TokenStore
 from stages.train.compute.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
 from stages.train.compute.data.order import RowOrder
+from stages.train.compute.deterministic import DeterministicReduce
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.optimizers import Optimizers
-from stages.train.compute.parallel import clip, gradient_sum
+from stages.train.compute.parallel import AllReduce, clip
 from stages.train.compute.params import ComputingParams
 
 
@@ -67,26 +68,30 @@ class Trainer:
     ) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update.
 
-        `asked_to_stop` is called after them; the answers of all processes are summed along with the losses.
+        `asked_to_stop` is called between; the answers of all processes are summed along with the losses.
         """
-        gradients = gradient_sum(self.params, self.model, self.accelerator)
+        reduction = self._reduction()
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
-            gradients.add(partial(self.losses, batch), batch.is_last)
+            with reduction.micro_batch(batch.is_last):
+                # This micro-batch's part of the mean over the global batch.
+                losses = self.model(*self._on_device(batch.rows)) / self.step_tokens
+                torch.autograd.backward(losses.sum() * reduction.scale)
+            reduction.collect(losses.detach())
         # Filled on the device: a value that is copied there would be waited for.
         vote = torch.full((1,), float(asked_to_stop()), device=self.accelerator.device)
-        (loss, router_loss), stop_votes = gradients.finish(vote)
+        (loss, router_loss), stop_votes = reduction.finish(vote)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
         return StepResult(loss, router_loss, gradient_norm, stop_votes)
 
-    def losses(self, batch: MicroBatch) -> Tensor:
-        """Both losses of `CausalLoss`, as this micro-batch's part of those of the global batch."""
-        rows = batch.rows
+    def _reduction(self) -> AllReduce | DeterministicReduce:
+        fixed_order = self.params.deterministic_micro_batch_size is not None
+        return (DeterministicReduce if fixed_order else AllReduce)(self.model, self.accelerator)
+
+    def _on_device(self, rows: Rows) -> list[Tensor]:
         arrays = (rows.inputs, rows.targets, *([rows.positions] if self.raw_model.by_document else []))
-        tensors = [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
-        part: Tensor = self.model(*tensors) / self.step_tokens
-        return part
+        return [torch.from_numpy(array).to(self.accelerator.device, non_blocking=True) for array in arrays]
 
 
 def pin_memory(rows: Rows, device: torch.device) -> Rows:

@@ -17,7 +17,7 @@ from stages.train.compute.data.batches import (
     read_rows,
 )
 from stages.train.compute.data.order import DataOrder, open_order, rows_of_step
-from stages.train.compute.parallel import BinaryTree
+from stages.train.compute.deterministic import BinaryTree
 from stages.train.params import Schedule, TrainParams
 from tests.train.small_run import params, write_project
 

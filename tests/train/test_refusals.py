@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu")
 
-    def refuse(config: object) -> int:
+    def refuse(config: object, params: object) -> int:
         raise AssertionError("a worker would start")
 
     monkeypatch.setattr(stage, "launch", refuse)

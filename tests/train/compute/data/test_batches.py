@@ -18,7 +18,8 @@ from stages.train.compute.data.batches import (
 )
 from stages.train.compute.data.order import DataOrder, open_order, rows_of_step
 from stages.train.compute.deterministic import BinaryTree
-from stages.train.params import Schedule, TrainParams
+from stages.train.compute.schedule import Schedule
+from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
 

@@ -4,8 +4,8 @@ Files are read-only, and each revision has its own: damage to one is damage to n
 """
 
 import fcntl
+import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +14,13 @@ from stages.formats.evaluation.report import Evaluation
 from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance, Receipt
 from stages.formats.revision.verify import verify_files
 from stages.publish.revision import Gate, Revision, attested
-from stages.runtime.atomic import atomic_folder, file_sha256, flush_to_disk
+from stages.runtime.atomic import atomic_folder, flush_to_disk
 from stages.runtime.errors import UserError
 
 READ_ONLY = 0o444
+
+COPIED_AT_ONCE = 1 << 22
+"""Bytes."""
 
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
@@ -77,10 +80,24 @@ def store(revision: Revision, target: Path) -> None:
         index = Provenance.read(revision.files[PROVENANCE])
         for path, file in revision.files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, folder / path)
-            if path in index.files and file_sha256(folder / path) != index.files[path]:
+            copied = copy(file, folder / path)
+            if index.files.get(path, copied) != copied:
                 raise UserError(f"{file}: changed while it was published: run the same command again")
             (folder / path).chmod(READ_ONLY)
+
+
+def copy(source: Path, target: Path) -> str:
+    """Copy a file; the sha256 of what was copied. An error names the target, whose disk may be full."""
+    digest = hashlib.sha256()
+    with source.open("rb") as reader:
+        try:
+            with target.open("wb") as writer:
+                while part := reader.read(COPIED_AT_ONCE):
+                    digest.update(part)
+                    writer.write(part)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+    return digest.hexdigest()
 
 
 def link(path: Path, target: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -143,3 +144,19 @@ def test_no_pickle_is_shipped(project: Path) -> None:
     main()
 
     assert not [path for path in MAIN.iterdir() if path.suffix in (".bin", ".pt")]
+
+
+def test_a_full_disk_names_the_file_that_could_not_be_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def full(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "wb" and "revisions" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr("pathlib.Path.open", full)
+
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        main()
+
+    assert "published/tiny/revisions/" in raised.value.filename

@@ -160,7 +160,7 @@ COMMIT = "0" * 40
             f"evaluate.baselines: a/b@{COMMIT} is listed twice",
         ),
         (
-            {"harness__exported_steps": True},
+            {"harness__tasks": ["heldout"], "harness__exported_steps": True},
             "harness.exported_steps: train.export_steps is empty; set it, or set harness.exported_steps: false",
         ),
         (

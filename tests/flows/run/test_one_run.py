@@ -105,8 +105,8 @@ def test_a_signal_ends_the_stages_also_one_that_waits_for_its_retry_and_the_run_
     tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = toy(tmp_path / "toy", STOPPED)
-    # Programs that a shell starts in the background ignore Ctrl-C, and so would this one.
-    command = ["env", "--default-signal=INT", *COMMAND]
+    # Programs that a shell starts in the background ignore Ctrl-C, those of nohup SIGHUP, and so would this one.
+    command = ["env", "--default-signal=INT,HUP", *COMMAND]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     next(line for line in process.stdout if "next attempt in 600 s" in line)

@@ -29,6 +29,8 @@ LOCK_REMEDY = f"`git checkout {LOCK_FILE}` brings back the committed one; else d
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""
 
+_INTERPOLATED = re.compile(r"\$\{\s*([\w-]+)")
+
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
     """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
@@ -65,7 +67,7 @@ def check_params(path: Path = PARAMS_FILE, values: dict[str, Any] | None = None)
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path) if values is None else values
     require_string_keys(values, str(path))
-    others = values.keys() - models.keys() - set(re.findall(r"[\w-]+", str(stage_templates())))
+    others = values.keys() - models.keys() - set(_sections_of_dvc_yaml())
     faults = [f"{path}: {name}: no stage of {DVC_FILE.name} has such a section" for name in sorted(others)]
     for name, model in models.items():
         if name not in values:
@@ -189,3 +191,14 @@ def lies_in(path: Path, places: Iterable[str]) -> bool:
     all_places = (path, *map(Path, places))
     real, *others = (place.resolve() if place.is_dir() else place.parent.resolve() / place.name for place in all_places)
     return any(real.is_relative_to(other) for other in others)
+
+
+def _sections_of_dvc_yaml() -> Iterator[str]:
+    """The sections that dvc.yaml uses, also for stages of the user's own: listed as params, or as `${section.key}`."""
+    if not DVC_FILE.exists():
+        return
+    yield from _INTERPOLATED.findall(DVC_FILE.read_text(encoding="utf-8"))
+    for entry in (entry for stage in stage_templates().values() for entry in stage.get("params") or ()):
+        files = entry if isinstance(entry, dict) else {PARAMS_FILE: (entry,)}
+        keys = (key for file, own in files.items() if Path(file).name == PARAMS_FILE.name for key in own or ())
+        yield from (str(key).split(".")[0] for key in keys)

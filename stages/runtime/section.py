@@ -167,6 +167,11 @@ def _describe(name: str, line: Any, path: Path) -> str:
     if name:
         what, remedy = "parameter", f"; after an upgrade take it from the new version's {PARAMS_FILE}"
     match line["type"]:
+        case "union_tag_invalid":
+            kind, given, expected = (line["ctx"][fact] for fact in ("discriminator", "tag", "expected_tags"))
+            return f"{place}.{kind[1:-1]} = {given!r}: expected one of {expected}"
+        case "union_tag_not_found":
+            return f"{place}.{line['ctx']['discriminator'][1:-1]}: missing{remedy}"
         case "string_type" if isinstance(line["input"], bool | int | float):
             return f"{place} = {json.dumps(line['input'])}: expected text, which YAML reads as another value: quote it"
         case "extra_forbidden":

@@ -303,7 +303,7 @@ def test_a_remote_that_refuses_access_is_a_mistake(tmp_path: Path, monkeypatch: 
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Asks for a password, whatever is asked."""
+    """Answers every request with 401."""
 
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))

@@ -1,4 +1,4 @@
-"""Files of rows: whoever opens one reads the same rows, whatever its ending and compression."""
+"""Every stage reads the same rows from a file, in each format and compression."""
 
 import bz2
 import csv

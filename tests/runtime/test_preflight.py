@@ -63,7 +63,7 @@ stages:
 """
 
 
-def test_a_section_that_a_stage_names_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_belongs_to_whoever_dvc_yaml_lists_it_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").write_text(DVC_YAML)
     monkeypatch.setattr(preflight, "DVC_FILE", tmp_path / "dvc.yaml")
     sections = ("own", "shown", "spaced", "with-dash", "listed", "above", "each")
@@ -71,10 +71,10 @@ def test_a_section_that_a_stage_names_is_not_refused(tmp_path: Path, monkeypatch
     (tmp_path / "params.yaml").write_text(text)
     check_params(tmp_path / "params.yaml")
 
-    (tmp_path / "params.yaml").write_text(text + "\nnonesuch: 1\n")
+    (tmp_path / "params.yaml").write_text(text + "\nnonesuch: 1\nelsewhere: 1\n")
     with pytest.raises(UserError) as refused:
         check_params(tmp_path / "params.yaml")
-    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["nonesuch"]
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == ["elsewhere", "nonesuch"]
 
 
 def test_another_project_needs_no_parameters_of_ours_though_it_may_have_a_folder_named_stages(

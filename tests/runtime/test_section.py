@@ -142,11 +142,8 @@ class Sources(Section):
             "sources.1.limits.1 = 0: Input should be greater than or equal",
         ),
         ("[{kind: files}]", "sources.0.limits: missing"),
-        (
-            "[{kind: s3}]",
-            "sources.0: Input tag 's3' found using 'kind' does not match any of the",
-        ),
-        ("[{limits: [1]}]", "sources.0: Unable to extract tag using discriminator 'kind'"),
+        ("[{kind: s3}]", "sources.0.kind = 's3': expected one of 'files', 'hub'"),
+        ("[{limits: [1]}]", "sources.0.kind: missing"),
     ],
 )
 def test_a_value_of_one_of_several_kinds_is_named_by_the_keys_that_lead_to_it(

@@ -29,10 +29,7 @@ def claiming(**changes: Any) -> dict[str, Any]:
         ({"seeds": {"keys": [], "values": [1]}}, "seeds.keys = []"),
         ({"metrics": {"loss": EXPERIMENT["metrics"]["loss"] | {"source": "scores"}}}, "metrics.loss.source = 'scores'"),
         ({"question": date(2026, 11, 27)}, "Object of type date is not JSON serializable; write it in quotes"),
-        (
-            {"figures": {"loss": {"kind": "bars"}}},
-            "figures.loss: Input tag 'bars' found using 'kind' does",
-        ),
+        ({"figures": {"loss": {"kind": "bars"}}}, "figures.loss.kind = 'bars': expected one of 'curves', 'points'"),
         (changed({"tables": EXPERIMENT["tables"]}, tables__main__rows=["depth"]), "tables.main.rows: no `depth`"),
         (claiming(mean="los"), "claims.0.holds_if.0: no `los`; there are loss, cost, half"),
         (claiming(levels={"depth": "1"}), "claims.0.holds_if.0.levels: no `depth`; there are size, recipe"),

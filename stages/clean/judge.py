@@ -91,7 +91,7 @@ def drop(ledger: pd.DataFrame, because: Mapping[int, str], verdict: str) -> pd.D
 def assign_splits(ledger: pd.DataFrame, split: Split, seed: int) -> pd.DataFrame:
     """The ledger with `split`: where each kept document goes."""
     held_out = held_out_mask(ledger, split, seed)
-    if split.by == "document" and 0 < split.validation_share < 1:
+    if split.by == "document" and 0 < split.drawn_share < 1:
         _some_of_each(held_out, ledger, seed)
     return ledger.assign(split=np.where(ledger["verdict"] != KEPT, NO_SPLIT, np.where(held_out, VALIDATION, TRAIN)))
 
@@ -109,11 +109,11 @@ def held_out_mask(features: pd.DataFrame, split: Split, seed: int) -> npt.NDArra
     """Which documents belong to the validation split."""
     if split.by == "source":
         named = set(split.validation_sources) or {
-            source for source in set(features["source"]) if draw_uniform(seed, "split", source) < split.validation_share
+            source for source in set(features["source"]) if draw_uniform(seed, "split", source) < split.drawn_share
         }
         return np.asarray(features["source"].isin(named))
     draws = (draw_uniform(seed, "split", content) for content in features["content_sha256"])
-    return np.array([value < split.validation_share for value in draws], dtype=bool)
+    return np.array([value < split.drawn_share for value in draws], dtype=bool)
 
 
 def _some_of_each(held_out: npt.NDArray[np.bool_], ledger: pd.DataFrame, seed: int) -> None:

@@ -93,15 +93,24 @@ class Split(Section):
     `document`: single documents, for a corpus of one source."""
     validation_sources: list[str]
     """Sources held out by name (with `by: source`); empty: drawn by `validation_share`."""
-    validation_share: Share
+    validation_share: Share | None
     """Expected share of sources (or documents) held out, drawn by a hash of (seed, source or content). Of documents at
-    least one is held out and one trained on, unless it is 0 or 1. Not used if sources are named."""
+    least one is held out and one trained on, unless it is 0 or 1. null if sources are named."""
 
     @model_validator(mode="after")
-    def _sources_are_held_out_as_a_whole(self) -> Self:
+    def _held_out_in_one_way(self) -> Self:
         if self.by == "document" and self.validation_sources:
             raise ValueError("by = document holds out single documents: set validation_sources to [], or by: source")
+        if self.validation_sources and self.validation_share is not None:
+            raise ValueError("validation_sources are held out, so none are drawn: set validation_share to null")
+        if not self.validation_sources and self.validation_share is None:
+            raise ValueError("validation_share = null: set a share from 0 to 1, or name validation_sources")
         return self
+
+    @property
+    def drawn_share(self) -> float:
+        """The share that is drawn; 0 if sources are named."""
+        return self.validation_share or 0.0
 
 
 class CleanParams(Section):

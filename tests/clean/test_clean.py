@@ -181,7 +181,7 @@ def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(me
     with pytest.raises(
         UserError, match=r"clean\.split\.validation_sources: no source `mien` in the corpus; it has mine"
     ):
-        clean(clean__split={"by": "source", "validation_sources": ["mien"], "validation_share": 0.1})
+        clean(clean__split={"by": "source", "validation_sources": ["mien"], "validation_share": None})
 
     assert measured == []
 

@@ -118,7 +118,7 @@ def test_a_copy_of_a_dropped_document_does_not_count_as_a_duplicate() -> None:
 
 def test_named_sources_are_held_out_whole() -> None:
     texts = [(source, f"{n}.py", f"{source} = {n}\n") for source in "abc" for n in range(3)]
-    judged = ledger(texts, split__by="source", split__validation_sources=["b"])
+    judged = ledger(texts, split__by="source", split__validation_sources=["b"], split__validation_share=None)
 
     assert set(judged.loc[judged["split"] == "validation", "source"]) == {"b"}
     assert set(judged.loc[judged["split"] == "train", "source"]) == {"a", "c"}

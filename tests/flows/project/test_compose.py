@@ -173,6 +173,8 @@ def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path
         ("train.optimzer.name=x", "train.optimzer.name: no such parameter; did you mean train.optimizer.name?"),
         ("train.seed.of=1", "train.seed.of: params.yaml has no `train.seed`"),
         ("clean.split.by=document", "clean.split: by = document holds out single documents: set validation_sources"),
+        ("clean.split.validation_share=0.1", "clean.split: validation_sources are held out, so none are drawn"),
+        ("clean.split.validation_sources=[]", "clean.split: validation_share = null: set a share from 0 to 1"),
         ("compute=1 model=gpt5 compute=2", "compute=1 compute=2: give compute once"),
     ],
 )

@@ -282,7 +282,7 @@ LEVELS = (
 
 FOR_EVERY_LEVEL = {"flows.environment"}
 
-MOST_FILES = 13
+MAX_FILES = 13
 
 
 def package_of(module: str) -> str:
@@ -340,7 +340,7 @@ def lines_of(path: Path) -> int:
 def test_a_package_has_at_most_thirteen_modules(package: str) -> None:
     counts = Counter(path.parent for path in modules(package) if path.name != "__init__.py")
 
-    assert {path for path, count in counts.items() if count > MOST_FILES} == set()
+    assert {path for path, count in counts.items() if count > MAX_FILES} == set()
 
 
 def test_every_library_that_is_imported_is_declared() -> None:

@@ -32,7 +32,7 @@ DRAWN_DIGITS = 3
 STARTUP_LEVELS = 5
 """The levels that TPE draws at random before it learns from results."""
 
-MOST_REPEATS = 100
+MAX_REPEATS = 100
 """After this many draws in a row that repeat a level, the space counts as exhausted."""
 
 
@@ -152,7 +152,7 @@ def levels_of(
         study.enqueue_trial(level)
     levels: dict[str, Overrides] = {}
     repeats = 0
-    while len(levels) < draw.draw and repeats < MOST_REPEATS:
+    while len(levels) < draw.draw and repeats < MAX_REPEATS:
         # A sampler for each draw: what it proposes depends on nothing but the seed and the trials before it.
         seed = draw.seed * 1_000_003 + len(study.trials)
         study.sampler = (

@@ -32,7 +32,7 @@ StageState = Literal["clean", "run", "maybe", "restore"]
 DURATIONS_FILE = STATE_DIR / "seconds.json"
 """How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
 
-MOST_FILES_NAMED = 3
+MAX_FILES_NAMED = 3
 """Changed code files in the line that says why a stage runs; `--json` lists all of them."""
 
 
@@ -54,7 +54,7 @@ class PlannedStage:
     def why(self) -> str:
         """The reasons in one line; of many changed code files the first ones and their number."""
         code = [reason for reason in self.reasons if reason.kind == "code"]
-        named = code if len(code) <= MOST_FILES_NAMED + 1 else code[:MOST_FILES_NAMED]
+        named = code if len(code) <= MAX_FILES_NAMED + 1 else code[:MAX_FILES_NAMED]
         parts = [str(reason) for reason in self.reasons if reason.kind != "code" or reason in named]
         if len(named) < len(code):
             parts.insert(parts.index(str(named[-1])) + 1, f"and {len(code) - len(named)} more code files")

@@ -53,7 +53,7 @@ THIS_PROJECT = "this-project"
 NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 """Exceptions raised for a damaged or unsupported archive."""
 
-MOST_FILES = 100_000
+MAX_FILES = 100_000
 
 FREE_BYTES, MOST_RATIO = 64 << 20, 50
 """An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
@@ -104,9 +104,9 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
         outside = path.is_absolute() or ".." in path.parts
         if outside or ".git" in path.parts or (made and item.name != ".dvc/config") or not item.isfile():
             raise UserError(f"{asked}: holds {item.name}, which is neither code nor data")
-        if number > MOST_FILES or total > allowed:
+        if number > MAX_FILES or total > allowed:
             raise UserError(
-                f"{asked}: has more than {MOST_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
+                f"{asked}: has more than {MAX_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
                 "trust it, unpack it yourself"
             )
         yield item

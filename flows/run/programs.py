@@ -28,7 +28,7 @@ CHECK_SECONDS = 180.0
 
 MAX_LINE_LETTERS = 10_000
 
-SHORTEST_SECRET = 8
+MIN_SECRET_LETTERS = 8
 """A shorter value would be found inside words and numbers, and the marks of it would give it away."""
 
 
@@ -42,7 +42,7 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
         for name, value in environment.items()
         if SECRET_NAMES.search(name)
         for line in value.splitlines()
-        if len(line.strip()) >= SHORTEST_SECRET
+        if len(line.strip()) >= MIN_SECRET_LETTERS
     }
     values = dict(sorted(lines.items(), key=lambda item: len(item[0]), reverse=True))
 

@@ -87,7 +87,7 @@ RESERVED = (".example.com", ".example.org", ".example.net", ".example", ".test",
 
 PLACEHOLDERS = {"emails": "<EMAIL>", "ip_addresses": "<IP_ADDRESS>", "keys": "<KEY>"}
 
-SHORTEST_VALUE = 16
+MIN_VALUE_LETTERS = 16
 """A shorter group of a pattern is a prefix, not a credential."""
 
 
@@ -173,7 +173,7 @@ def _without_key(match: re.Match[str] | regex.Match[str], found: Counter[str]) -
     """A pattern's group is the value, or only its prefix (`ghp`): then all of the match is the value."""
     value = max((group for group in match.groups() if group), key=len, default="")
     found["keys"] += 1
-    return match[0].replace(value if len(value) >= SHORTEST_VALUE else match[0], PLACEHOLDERS["keys"])
+    return match[0].replace(value if len(value) >= MIN_VALUE_LETTERS else match[0], PLACEHOLDERS["keys"])
 
 
 def any_in(needed: Sequence[re.Pattern[str]], text: str) -> bool:

@@ -24,11 +24,11 @@ from stages.clean.words import EMPTY_SLOT, PASSAGE_WORDS, PERMUTATIONS, WordHash
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
 
-MOST_KEPT = 1000
+MAX_KEPT = 1000
 """Kept documents of a bucket that others are compared with. Boilerplate puts unlike documents into one bucket, and
 comparing each with all of them would take time by the square of their number."""
 
-MOST_DEMANDED = 0.3
+MAX_DEMANDED = 0.3
 """The largest share of passages that near-duplicates need to have in common; unlike texts of 100 words have 0.0."""
 
 COMPARED_AT_ONCE = 1000
@@ -142,7 +142,7 @@ def shared_passages(similarity: float) -> float:
     random places. For example, of texts with a similarity of 0.7 each word is in the other one with a probability of
     0.82, and each passage of five words with one of 0.38, so they share 0.38 / (2 - 0.38) = 0.23 of their passages."""
     kept = (2 * similarity / (1 + similarity)) ** PASSAGE_WORDS
-    return min(MOST_DEMANDED, kept / (2 - kept) / 2)
+    return min(MAX_DEMANDED, kept / (2 - kept) / 2)
 
 
 def find_near_duplicates(
@@ -178,12 +178,12 @@ def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDupl
             yield NearDuplicate(document, earlier[most], float(similarities[most]))
             continue
         for kept_in_bucket in buckets_of[document]:
-            if len(kept_in_bucket) < MOST_KEPT:
+            if len(kept_in_bucket) < MAX_KEPT:
                 kept_in_bucket.append(document)
-        crowded += all(len(kept_in_bucket) >= MOST_KEPT for kept_in_bucket in buckets_of[document])
+        crowded += all(len(kept_in_bucket) >= MAX_KEPT for kept_in_bucket in buckets_of[document])
     if crowded:
         print(
-            f"WARNING: {crowded:,} documents share boilerplate with more than {MOST_KEPT:,} that are unlike them; "
+            f"WARNING: {crowded:,} documents share boilerplate with more than {MAX_KEPT:,} that are unlike them; "
             "near-duplicates among them are not all found: remove the boilerplate, or raise "
             "clean.near_duplicates.similarity",
             flush=True,

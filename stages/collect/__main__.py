@@ -29,7 +29,7 @@ from stages.runtime.workers import Progress
 
 LEFT_OUT_TABLE = Path("data/left_out.csv")
 
-LARGEST_SOURCES = 50
+MAX_NAMED_SOURCES = 50
 """The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
 NOTES_SHOWN = 10
@@ -170,7 +170,7 @@ def _is_met(node: Any, allowed: Collection[str]) -> bool:
 
 def collect_metrics(taken: Taken, identity: str) -> dict[str, Any]:
     """The metrics of `reports/collect.json`."""
-    largest = sorted(taken.bytes.items(), key=lambda item: (-item[1], item[0]))[:LARGEST_SOURCES]
+    largest = sorted(taken.bytes.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED_SOURCES]
     return {
         "corpus_id": identity,
         "documents": taken.documents.total(),

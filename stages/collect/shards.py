@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
-from stages.formats.documents import LARGEST_COLUMN_BYTES, Document, id_bits, write_shard
+from stages.formats.documents import MAX_COLUMN_BYTES, Document, id_bits, write_shard
 from stages.runtime.cache import cache_key, cached, in_use
 from stages.runtime.errors import UserError
 from stages.runtime.workers import map_shards
@@ -74,7 +74,7 @@ def write_documents(folder: Path, documents: Iterable[Document], shard_bytes: in
     if these are more than a shard can hold.
     """
     in_use()
-    limit = min(shard_bytes, LARGEST_COLUMN_BYTES)
+    limit = min(shard_bytes, MAX_COLUMN_BYTES)
     with TemporaryDirectory(prefix=".spool-", dir=folder) as temporary:
         spool = Path(temporary, "documents")
         with spool.open("wb") as file:
@@ -116,7 +116,7 @@ def _write(folder: Path, spool: Path, limit: int, shard: tuple[str, Sequence[_Bu
         if size > limit and first.has_others and len(first.bits) < MAX_BITS:
             _write_deeper(folder, spool, limit, (bits, first), documents)
             return
-        if size > LARGEST_COLUMN_BYTES:
+        if size > MAX_COLUMN_BYTES:
             copies = next(documents)
             raise UserError(
                 f"collect: {copies.path}: {size:,} bytes of copies of this one text are more than a shard can hold; "

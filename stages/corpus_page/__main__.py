@@ -24,7 +24,7 @@ LEDGER_COLUMNS = (
     "source", "path", "license", "language", "bytes", "characters", "verdict", "because", "split", "beginning",
 )  # fmt: skip
 
-MOST_BARS = 25
+MAX_BARS = 25
 """Bars of a chart; the rest is summed up in one more."""
 
 
@@ -113,11 +113,11 @@ def grouped(part: pd.DataFrame, column: str) -> list[Bar]:
     groups = part.groupby(column)["bytes"].agg(["size", "sum"])
     bars = [Bar(str(name) or "unknown", int(size), int(total)) for name, size, total in groups.itertuples()]
     bars.sort(key=lambda bar: (-bar.bytes, bar.name))
-    rest = bars[MOST_BARS:]
+    rest = bars[MAX_BARS:]
     if not rest:
         return bars
     others = Bar(f"{len(rest)} others", sum(bar.documents for bar in rest), sum(bar.bytes for bar in rest))
-    return [*bars[:MOST_BARS], others]
+    return [*bars[:MAX_BARS], others]
 
 
 def length_bars(lengths: Positions) -> list[Bar]:

@@ -15,7 +15,7 @@ Points: TypeAlias = list[tuple[float, float]]
 
 PANEL_INCHES, DOTS_PER_INCH = (4.5, 3.4), 110
 
-MOST_MARKED = 20
+MAX_MARKED = 20
 """A curve of more points has no markers."""
 
 
@@ -60,7 +60,7 @@ def draw_curves(panels: Sequence[Panel]) -> bytes:
         FigureCanvasAgg(figure)
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             for label, points in panel.curves.items():
-                marker = "" if len(points) > MOST_MARKED else "o"
+                marker = "" if len(points) > MAX_MARKED else "o"
                 axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=4)
             axes.set(title=panel.title, xlabel="step", ylabel=panel.unit)
             if len(panel.curves) > 1:

@@ -42,7 +42,7 @@ PLACE_IN_FILE = re.compile(r"#\d+$")
 
 SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "source", "revision", "path", "license", "text")])
 
-LARGEST_COLUMN_BYTES = 2**31 - 1
+MAX_COLUMN_BYTES = 2**31 - 1
 """The most bytes of text in a column with offsets of 32 bits."""
 
 
@@ -169,7 +169,7 @@ def _column(texts: Sequence[str]) -> pa.Array:
     """As `pa.array(texts)`, which imports pandas first: a quarter of a second in each process that writes a shard."""
     encoded = [text.encode("utf-8") for text in texts]
     ends = np.cumsum([0, *map(len, encoded)])
-    if ends[-1] > LARGEST_COLUMN_BYTES:
+    if ends[-1] > MAX_COLUMN_BYTES:
         return pa.array(texts, pa.string())
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends.astype("<i4")), pa.py_buffer(b"".join(encoded)))
 

@@ -222,7 +222,7 @@ def test_documents_that_share_boilerplate_are_compared_with_a_bounded_number_and
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Just below the threshold, so that nearly all are kept."""
-    monkeypatch.setattr("stages.clean.near_duplicates.MOST_KEPT", 20)
+    monkeypatch.setattr("stages.clean.near_duplicates.MAX_KEPT", 20)
     shared = " ".join(f"word{n}" for n in range(21))
 
     kept, few = comparisons([f"{shared} a{n} b{n} c{n} d{n} e{n}" for n in range(100)], monkeypatch)

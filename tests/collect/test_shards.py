@@ -137,7 +137,7 @@ def test_shards_split_as_far_as_they_must_however_few_buckets_a_level_has(
 def test_copies_of_one_text_that_no_shard_can_hold_are_refused_by_their_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "LARGEST_COLUMN_BYTES", 100)
+    monkeypatch.setattr(shards, "MAX_COLUMN_BYTES", 100)
 
     assert len(shard_paths(write(tmp_path / "d", [f"text number {number}" for number in range(30)], 200))) > 2
     with pytest.raises(UserError, match=r"^collect: \d\.py: 112 bytes of copies of this one text"):

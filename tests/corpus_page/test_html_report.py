@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from stages.corpus_page.__main__ import MOST_BARS, PAGE_TEMPLATE, grouped, html_report, in_words, length_bars
+from stages.corpus_page.__main__ import MAX_BARS, PAGE_TEMPLATE, grouped, html_report, in_words, length_bars
 from stages.formats.tokens import Manifest, ShardEntry
 from tests.small_project import ROOT
 
@@ -105,7 +105,7 @@ def test_hostile_documents_are_shown_as_text() -> None:
 def test_a_long_chart_sums_up_the_rest() -> None:
     rows = grouped(ledger(400), "source")
 
-    assert len(rows) == MOST_BARS + 1
+    assert len(rows) == MAX_BARS + 1
     assert sum(row.documents for row in rows) == 400
     assert rows[-1].name == "15 others"
 

@@ -53,7 +53,7 @@ def test_a_shard_has_the_bytes_that_pyarrow_gives_it(
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "LARGEST_COLUMN_BYTES", largest)
+        patch.setattr(documents, "MAX_COLUMN_BYTES", largest)
         write_shard(folder / "ours", rows)
 
     columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}

@@ -21,7 +21,7 @@ from stages.publish.revision import Gate
 from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 
-LEAST_DIGITS = 4
+MIN_DIGITS = 4
 """The shortest abbreviation of a name, as in git."""
 
 
@@ -60,10 +60,10 @@ def full_name(folder: Path, given: str) -> str:
     names, given = names_in(folder), (main_of(folder) or given) if given == MAIN else given
     if Path(given).resolve().parent == (folder / REVISIONS).resolve():
         given = Path(given).resolve().name
-    found = [name for name in names if name == given or (len(given) >= LEAST_DIGITS and name.startswith(given))]
+    found = [name for name in names if name == given or (len(given) >= MIN_DIGITS and name.startswith(given))]
     if len(found) == 1:
         return found[0]
-    problem = "ambiguous" if found else f"no revision (give its name, or at least {LEAST_DIGITS} digits of it)"
+    problem = "ambiguous" if found else f"no revision (give its name, or at least {MIN_DIGITS} digits of it)"
     raise UserError(f"{given}: {problem}; {folder} has: {', '.join(names) or 'none'}")
 
 

@@ -72,7 +72,7 @@ def test_a_damaged_archive_ends_with_a_message(tmp_path: Path) -> None:
 
 
 def test_more_files_than_a_revision_can_have_are_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.reproduce.checkout.MOST_FILES", 3)
+    monkeypatch.setattr("flows.reproduce.checkout.MAX_FILES", 3)
     with tarfile.open(tmp_path / "many.tar.gz", "w:gz") as opened:
         for number in range(5):
             opened.addfile(tarfile.TarInfo(f"file{number}"))

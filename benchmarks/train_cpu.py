@@ -37,8 +37,9 @@ from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
 from stages.train.compute.data.batches import Rows, pack_rows, read_rows
 from stages.train.compute.data.order import rows_of_step
-from stages.train.compute.hardware import repeat_bits, resolve_precision, should_compile
-from stages.train.compute.model.build import build_model, flops_per_token
+from stages.train.compute.hardware import resolve_precision, set_determinism, should_compile
+from stages.train.compute.model.build import build_model
+from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.settings import build_optimizers
 from stages.train.params import TrainParams
@@ -202,7 +203,7 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     flops = flops_per_token(loss_of.model, params.sequence_length)
     wanted = should_compile(params, flops, inputs.device)
     compiled = cast(nn.Module, torch.compile(loss_of, dynamic=False)) if wanted else loss_of
-    repeat_bits(inputs.device)
+    set_determinism(inputs.device)
 
     def step() -> None:
         torch.autograd.backward(compiled(inputs, targets, positions).sum() / inputs.numel())

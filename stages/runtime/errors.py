@@ -72,6 +72,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def describe_error(error: Exception) -> str:
+    """An error's type and message in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def message_on_one_line(error: BaseException) -> str:
     """The message of a library's error without line breaks; of the operating system's only the reason."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

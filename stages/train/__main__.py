@@ -22,7 +22,8 @@ from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.identity import TRAIN_LIBRARIES, check_start, check_vocabulary
 from stages.train.commands.forecast import make_forecast
 from stages.train.compute.data.order import describe_order, open_order
-from stages.train.compute.model.build import build_config, source_folder
+from stages.train.compute.model.build import build_config
+from stages.train.compute.model.source import source_folder
 from stages.train.launcher import (
     check_batch,
     check_store,

@@ -88,10 +88,10 @@ def train(
         if done % monitoring.log_every_steps == 0 or last:
             # `.item()` waits for the device: losses are read only where they are shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
-            routers = result.router_loss if trainer.raw_model.router_loss else None
-            reporter.step(done, result.loss.item(), result.gradient_norm, routers)
+            aux_loss = result.aux_loss if trainer.raw_model.aux_loss else None
+            reporter.step(done, result.loss.item(), result.gradient_norm, aux_loss)
         if done % monitoring.evaluate_every_steps == 0 or done == params.max_steps:
-            with throughput.aside("evaluation"):
+            with throughput.exclude("evaluation"):
                 measured = validation.measure()
             reporter.validation(done, measured)
         # The votes of the step before: those of this one would have to be waited for.
@@ -104,13 +104,13 @@ def train(
             # The loss was computed before the update: weights that the update ruined must not replace good ones.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.raw_model).item())
             progress = TrainingProgress(step=done, training_loss=result.loss.item())
-            with throughput.aside("checkpoint"):
+            with throughput.exclude("checkpoint"):
                 checkpoints.save(progress, trainer.raw_model, trainer.optimizers)
         if stopping and not last:
             # A checkpoint is one for all: what one process could not write is not saved.
             unsaved = count(trainer.accelerator, not checkpoints.finish())
             raise TrainingStoppedError(saved=due and not unsaved)
-    with throughput.aside("checkpoint"):
+    with throughput.exclude("checkpoint"):
         checkpoints.finish()
     return progress, measured
 

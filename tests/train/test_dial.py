@@ -13,7 +13,7 @@ from flows.experiments.cells import cells_of, read_experiment
 from flows.project.edit import apply
 from stages.formats.tokens import Manifest
 from stages.runtime.section import check_section, flatten, read_params_file
-from stages.train.compute.model.build import flops_per_token, model_without_weights
+from stages.train.compute.model.flops import flops_per_token
 from stages.train.dial import (
     LAW,
     LEAST_STEPS,
@@ -26,6 +26,7 @@ from stages.train.dial import (
     widths,
 )
 from stages.train.params import TrainParams
+from stages.train.planned import model_without_weights
 from tests.small_project import ROOT
 
 LENGTH = 256

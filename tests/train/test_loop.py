@@ -111,7 +111,7 @@ def test_the_losses_of_a_run_are_those_of_a_plain_loop(name: str, tmp_path: Path
     found = [float(line.split("\t")[1]) for line in curve]
     assert found == pytest.approx(list(plain_losses(project, TrainParams.model_validate(params(**changes)))), abs=1e-5)
     assert found[-1] < found[0]
-    assert (project / "reports/curves/router_loss.tsv").exists() == ("output_router_logits" in MODELS[name])
+    assert (project / "reports/curves/aux_loss.tsv").exists() == ("output_router_logits" in MODELS[name])
 
 
 EXPLODES = {"optimizer__weight_decay": 1e6, "evaluate_every_steps": 100}

@@ -217,10 +217,15 @@ def test_dropout_that_depends_on_the_launch_is_said_so(fields: dict[str, float],
 @pytest.mark.parametrize(
     ("fields", "sequence_length", "model", "said"),
     [
-        ({"n_positions": 8}, 16, {}, "it has 8 positions, train.sequence_length = 16; lower it to 8 or less"),
+        ({"n_positions": 8}, 16, {}, "train.sequence_length = 16: the model has 8 positions; lower it"),
         ({"n_positions": 64}, 64, {}, ""),
         ({"n_positions": 64}, 64, {"model_type": "gpt2", "resid_pdrop": 0.0}, ""),
-        ({}, 16, {"n_layer": 2}, "weights are missing: transformer.h.1.attn.c_attn.bias, "),
+        (
+            {},
+            16,
+            {"n_layer": 2},
+            "train.start_from = 'FOLDER': weights are missing: transformer.h.1.attn.c_attn.bias, ",
+        ),
     ],
 )
 def test_a_start_from_a_model_that_does_not_fit_is_refused(
@@ -234,7 +239,7 @@ def test_a_start_from_a_model_that_does_not_fit_is_refused(
         return
     with pytest.raises(UserError) as refused:
         build_model(values, vocabulary())
-    assert str(refused.value).startswith(f"params.yaml: train.start_from = '{tmp_path}': {said}")
+    assert str(refused.value).replace(str(tmp_path), "FOLDER").startswith(f"params.yaml: {said}")
 
 
 def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -> None:

@@ -17,10 +17,11 @@ from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
+from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import as_yaml, flatten
 from stages.runtime.stage_code import computing_sha256, pinned
 from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, IDENTITY, read_manifest
-from stages.train.compute.model.build import source_folder, source_sha256
+from stages.train.compute.model.source import IDENTIFYING_FILES, source_folder
 from stages.train.compute.parallel import count, on_main
 from stages.train.compute.params import ComputingParams
 
@@ -45,6 +46,16 @@ def identity(params: ComputingParams, store: TokenStore) -> dict[str, Any]:
         "library": {name: pins[name][1] for name in TRAIN_LIBRARIES},
         "code": computing_sha256("stages.train"),
     }
+
+
+def source_sha256(start_from: str) -> str:
+    """Identifies the model's content: a Hub commit, or the sha256 of the folder's weights and config.json."""
+    if commit := HUB_COMMIT.fullmatch(start_from):
+        return commit["commit"]
+    folder = source_folder(start_from)
+    files = sorted(file for pattern in IDENTIFYING_FILES for file in folder.glob(pattern))
+    lines = [f"{file.name} {file_sha256(file)}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def held_out_sha256(store: TokenStore, sequences: int) -> str:

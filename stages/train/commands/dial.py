@@ -29,12 +29,13 @@ from stages.train.commands.forecast import duration, is_made_of, scaled, vocabul
 from stages.train.compute.data.order import open_order
 from stages.train.compute.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_batch_size, resolve_precision
 from stages.train.compute.model.attention import UNMASKED
-from stages.train.compute.model.build import flops_per_token, model_without_weights
+from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.settings import build_optimizers
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
+from stages.train.planned import model_without_weights
 
 HELPFUL_EPOCHS = 2.1
 """Over a corpus; above, more compute is not shown to lower the loss."""

@@ -32,12 +32,14 @@ from stages.runtime.section import PARAMS_FILE, check_section, read_params_file,
 from stages.runtime.stage import run_stage
 from stages.train.compute.data.order import describe_order, open_order
 from stages.train.compute.hardware import resolve_precision, should_compile
-from stages.train.compute.model.build import flops_per_token, model_without_weights, source_folder, without_values
+from stages.train.compute.model.flops import flops_per_token
+from stages.train.compute.model.source import source_folder
 from stages.train.compute.optim.settings import Precision, build_optimizers
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
+from stages.train.planned import model_without_weights, without_values
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 """Sections of params.yaml that decide which tokens there are."""

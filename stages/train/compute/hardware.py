@@ -1,20 +1,14 @@
-"""What the hardware decides: the precision of matrix products, whether to compile, and how large micro-batches are.
+"""Choices made from the hardware: the precision of matrix products, compilation, the size of micro-batches.
 
 By what the hardware is, never by timing, so that the same machine always decides alike. `PARROTFLOW_COMPILE` (auto, the
 default, on or off) decides otherwise. The precision that `train.precision: auto` means at the first start of a run
-stays that of the run: its checkpoints, reports and provenance carry it.
-
-On GPUs a forward pass takes as many sequences as fit, by trials. Its memory peaks at the start of the backward half:
-the activations of its sequences, and what does not depend on their number (weights cast to bf16, gathered layers,
-workspaces, the logits of one part of the loss). Two trials tell one from the other. `PARROTFLOW_MICRO_BATCH` decides
-otherwise.
+stays that of the run: its checkpoints, reports and provenance carry it. `PARROTFLOW_MICRO_BATCH` sets the size of
+micro-batches.
 """
 
 import os
 import shutil
 import sysconfig
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,9 +16,9 @@ from accelerate import Accelerator
 from torch.utils import deterministic
 
 from stages.runtime.errors import UserError, whole_number
+from stages.train.compute.gpu_memory import fitting_micro_batch_size
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.settings import Precision
-from stages.train.compute.parallel import has_buckets, local_bytes, uses_fsdp
 from stages.train.compute.params import ComputingParams
 
 COMPILE = "PARROTFLOW_COMPILE"
@@ -101,7 +95,7 @@ def _has_compiler(device: torch.device) -> bool:
     return has_headers and any(shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "clang"))
 
 
-def repeat_bits(device: torch.device, asked_for: bool = False) -> None:
+def set_determinism(device: torch.device, asked_for: bool = False) -> None:
     """Make the same run give the same bits: compiled code on a CPU otherwise adds gradients in the order of threads.
 
     On GPUs the fast kernels add in the order of their blocks, so there it is done only if the parameters ask for
@@ -120,36 +114,12 @@ MICRO_BATCH = "PARROTFLOW_MICRO_BATCH"
 CPU_MICRO_BATCH_TOKENS = 8192
 """More tokens at a time gain nothing on a CPU and cost memory."""
 
-USABLE = 0.8
-"""Share of a GPU's free memory; the rest is for what trials do not show (fragments, the compiler)."""
-
-STATE = 3
-"""Memory besides the weights, in multiples of their size: gradients and AdamW's two moments (Muon has one). One more
-if there are DDP's buckets."""
-
 
 def micro_batch_size(params: ComputingParams, accelerator: Accelerator, model: CausalLoss) -> int:
     """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
     share: int = params.global_batch_size // accelerator.num_processes
-    if (given := given_micro_batch_size(params, accelerator.device.type, share)) is not None:
-        return given
-    state = STATE + has_buckets(params, accelerator.num_processes, uses_fsdp())
-    trials = GpuTrials(model, params.sequence_length, accelerator.device, state)
-    part = -(-model.rows_at_once(accelerator.device.type) // params.sequence_length)
-
-    def least(own: int) -> int:
-        return int(accelerator.gather(torch.tensor([own], device=accelerator.device)).min().item())
-
-    fitting = fitting_on_all(share, part, trials, least)
-    model.zero_grad(set_to_none=True)
-    torch.cuda.empty_cache()
-    if not fitting:
-        raise UserError(
-            f"train: not even one sequence of {params.sequence_length} tokens fits on each of the "
-            f"{accelerator.num_processes} devices; lower train.sequence_length, set train.gradient_checkpointing, or "
-            "shard the model (FSDP)"
-        )
-    return balanced(share, fitting)
+    given = given_micro_batch_size(params, accelerator.device.type, share)
+    return fitting_micro_batch_size(params, accelerator, model, share) if given is None else given
 
 
 def given_micro_batch_size(params: ComputingParams, device_type: str, share: int) -> int | None:
@@ -159,80 +129,3 @@ def given_micro_batch_size(params: ComputingParams, device_type: str, share: int
     if (given := whole_number(MICRO_BATCH)) is not None:
         return min(given, share)
     return None if device_type == "cuda" else min(share, max(1, CPU_MICRO_BATCH_TOKENS // params.sequence_length))
-
-
-def balanced(share: int, fitting: int) -> int:
-    """The size of equal micro-batches, as few as can be, of at most `fitting` sequences: 10 by at most 4 is 4, 3, 3."""
-    micro_batches = -(-share // max(1, fitting))
-    return -(-share // micro_batches)
-
-
-def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[int], int]) -> int:
-    """Sequences, up to about `share`, that fit into the memory of every process; 0 if not even one does.
-
-    `part`: sequences in the largest part of the loss. `least`: the smallest of all processes' values, so that all try
-    the same. A sharded model's processes wait for each other in every layer, so one that is out of memory would leave
-    the others waiting. Only what is known to fit is tried: two sequences take at most twice the memory of one, and each
-    further one no more than the second. From `part` on they take less, as the logits grow no further: it is measured.
-    """
-    one = trials.peak(1)
-    if not least(int(one is not None)) or one is None:
-        return 0
-    room = trials.room()
-    if share == 1 or not least(int(2 * one <= room)):
-        return 1
-
-    def fitting(size: int, peak: int | None) -> int:
-        larger = trials.peak(2 * size)
-        return least(1 if peak is None or larger is None else sequences_that_fit(room, size, peak, larger))
-
-    fits = fitting(1, one)
-    if part > 1 and 2 * part <= fits < share:
-        fits = max(fits, fitting(part, trials.peak(part)))
-    return fits
-
-
-def sequences_that_fit(room: int, size: int, smaller: int, larger: int) -> int:
-    """How many sequences take at most `USABLE` of `room` bytes, from the peaks of `size` and of twice as many."""
-    per_sequence = max(1, (larger - smaller) // size)
-    constant = smaller - size * per_sequence
-    return max(1, int((room - constant) * USABLE / per_sequence))
-
-
-@dataclass(frozen=True)
-class GpuTrials:
-    """Forward and backward passes on this process's GPU, and the memory around them."""
-
-    model: CausalLoss
-    sequence_length: int
-    device: torch.device
-    state: int
-    """As `STATE`."""
-
-    def peak(self, sequences: int) -> int | None:
-        """The most bytes that a pass takes besides weights and gradients; None if it does not fit.
-
-        The first pass of all leaves gradients, which the others add to.
-        """
-        try:
-            if not local_bytes(parameter.grad for parameter in self.model.parameters()):
-                self._pass(1)
-            torch.cuda.reset_peak_memory_stats(self.device)
-            before = torch.cuda.memory_allocated(self.device)
-            self._pass(sequences)
-        except torch.OutOfMemoryError:
-            if uses_fsdp():
-                raise  # the others may wait for this process in a layer, where they hear of no vote
-            return None
-        return torch.cuda.max_memory_allocated(self.device) - before
-
-    def _pass(self, sequences: int) -> None:
-        ids = torch.zeros((sequences, self.sequence_length), dtype=torch.int64, device=self.device)
-        torch.autograd.backward(self.model(ids, ids, ids).sum())
-
-    def room(self) -> int:
-        """The bytes that passes can take while a step's gradients and the optimizers' state exist."""
-        torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info(self.device)
-        gradients = local_bytes(parameter.grad for parameter in self.model.parameters())
-        return free + gradients - self.state * gradients

@@ -1,16 +1,11 @@
-"""How processes train one model: decisions that all share, data parallelism and sharding, gradient reduction.
+"""How processes train one model: decisions that all share, data parallelism (DDP), gradient reduction.
 
-The model is spread not at all, data parallel (DDP), or sharded (FSDP2). Accelerate's launcher says which, and its
-process group carries it. Both are applied here by torch's own: accelerate would quietly use DDP for FSDP where there is
-no GPU, and takes one optimizer only.
-
-A sharded model computes in bf16 by gathering its weights in bf16, not by autocast: that would gather twice the bytes,
-and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
-Gradients are summed in fp32, and the shards of weights and optimizer state stay in fp32.
+Accelerate's launcher says whether a model is data parallel or sharded (`fsdp.py`), and its process group carries it.
+Both are applied by torch's own: accelerate would quietly use DDP for FSDP where there is no GPU, and takes one
+optimizer only.
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -20,15 +15,11 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from stages.runtime.errors import UserError
-from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.params import ComputingParams
 
 Returned = TypeVar("Returned")
 
@@ -61,56 +52,6 @@ def count(accelerator: Accelerator, vote: bool) -> int:
     return int(accelerator.reduce(votes, "sum").item())
 
 
-def uses_fsdp() -> bool:
-    """True if the launcher's configuration asks for FSDP."""
-    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-
-
-def shard(model: CausalLoss, accelerator: Accelerator) -> None:
-    """Shard a model's parameters in place (FSDP2): each block by itself, then what lies around the blocks.
-
-    `fully_shard` moves what it shards to the device, a block at a time: the whole model need not fit there.
-    """
-    mesh, in_bf16 = _mesh(accelerator), model.dtype == torch.bfloat16
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if in_bf16 else MixedPrecisionPolicy()
-    for block in blocks(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    model.autocast = False
-
-
-def _mesh(accelerator: Accelerator) -> DeviceMesh:
-    """One dimension to shard over; with replicas (HSDP) one more, e.g. a replica per node."""
-    replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE") or 1)
-    device, processes = accelerator.device.type, accelerator.num_processes
-    if replicas == 1:
-        return init_device_mesh(device, (processes,), mesh_dim_names=("shard",))
-    mesh = init_device_mesh(device, (replicas, processes // replicas), mesh_dim_names=("replicate", "shard"))
-    for group in mesh.get_all_groups():  # they have their backend's default: 10 minutes with NCCL
-        _set_pg_timeout(PROCESS_GROUP.timeout, group)
-    return mesh
-
-
-def has_buckets(params: ComputingParams, processes: int, sharded: bool) -> bool:
-    """True if processes exchange their gradients in DDP's buckets.
-
-    These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
-    them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
-    """
-    return processes > 1 and not sharded and params.deterministic_micro_batch_size is None
-
-
-def blocks(model: CausalLoss) -> Iterator[nn.Module]:
-    """The transformer's layers: the modules of the classes that transformers says are not to be split.
-
-    A model that names none is sharded as a whole. What only some processes use in a step, such as an expert of a list,
-    must be no block: all processes gather a block's weights together.
-    """
-    names = set(model.model._no_split_modules or ())
-    # Sharding gives a layer a class of its own, derived from the model's.
-    return (module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__})
-
-
 def wrap_ddp(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     """Wrap a model that is not sharded for data parallel training, if there are several processes.
 
@@ -126,12 +67,6 @@ def wrap_ddp(model: nn.Module, accelerator: Accelerator) -> nn.Module:
 def full_tensor(tensor: Tensor) -> Tensor:
     """The full value of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def local_bytes(tensors: Iterable[Tensor | None]) -> int:
-    """The bytes that this process holds of some tensors, which may be sharded."""
-    own = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None)
-    return sum(tensor.nbytes for tensor in own)
 
 
 def full_weights(model: nn.Module) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class StepResult:
 
     loss: Tensor
     """Cross-entropy over the global batch, in nats per token."""
-    router_loss: Tensor
+    aux_loss: Tensor
     """The auxiliary loss of the routers, likewise, with its coefficient; 0 if the model has none."""
     gradient_norm: Tensor
     """Global L2 norm, before clipping."""
@@ -42,7 +42,7 @@ class Trainer:
     store: TokenStore
     order: RowOrder
     raw_model: CausalLoss
-    """Neither compiled nor wrapped: what is saved and exported."""
+    """Neither compiled nor wrapped: it is saved and exported."""
     model: nn.Module
     """`raw_model`, compiled and wrapped as the hardware wants it."""
     optimizers: Optimizers
@@ -60,8 +60,8 @@ class Trainer:
         """This process's micro-batches of some steps."""
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
         device = self.accelerator.device
-        place = {"place": partial(pin_memory, device=device)} if device.type == "cuda" else {}
-        return micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **place)
+        pin = {"pin": partial(pin_memory, device=device)} if device.type == "cuda" else {}
+        return micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **pin)
 
     def step(
         self, step: int, batches: Iterable[MicroBatch], asked_to_stop: Callable[[], bool] = lambda: False
@@ -80,10 +80,10 @@ class Trainer:
             reduction.collect(losses.detach())
         # Filled on the device: a value that is copied there would be waited for.
         vote = torch.full((1,), float(asked_to_stop()), device=self.accelerator.device)
-        (loss, router_loss), stop_votes = reduction.finish(vote)
+        (loss, aux_loss), stop_votes = reduction.finish(vote)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
         self.optimizers.step(self.params.schedule.multiplier(step, self.params.max_steps))
-        return StepResult(loss, router_loss, gradient_norm, stop_votes)
+        return StepResult(loss, aux_loss, gradient_norm, stop_votes)
 
     def _reduction(self) -> AllReduce | DeterministicReduce:
         fixed_order = self.params.deterministic_micro_batch_size is not None

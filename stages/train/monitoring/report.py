@@ -102,7 +102,7 @@ class Reporter:
         self.accelerator = accelerator
         self.line = ProgressLine(steps.stop)
 
-    def step(self, done: int, loss: float, gradient_norm: Tensor, router_loss: Tensor | None) -> None:
+    def step(self, done: int, loss: float, gradient_norm: Tensor, aux_loss: Tensor | None) -> None:
         """The state after `done` steps. Losses in nats per token."""
         if not self.accelerator.is_main_process:
             return
@@ -112,8 +112,8 @@ class Reporter:
         rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
         self.curves.append(LEARNING_RATE, done, *rates.values())
         values = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
-        if router_loss is not None:
-            values["router_loss"] = router_loss.item()
+        if aux_loss is not None:
+            values["aux_loss"] = aux_loss.item()
         by_optimizer = {f"{LEARNING_RATE}/{name}": rate for name, rate in rates.items()}
         self._record(done, values, by_optimizer | self.throughput.metrics())
 

@@ -5,7 +5,6 @@ change a bit. Never the names of machines or users, paths or secrets: of the env
 to act on the arithmetic are taken, and of those no value that could be a path.
 """
 
-import json
 import os
 import platform
 import re
@@ -18,15 +17,8 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from stages.formats.model_folder import (
-    MODEL,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    TOKENIZER_JSON,
-    TRAINING_RUN,
-    weights_sha256,
-)
-from stages.formats.reports import CURVES_FOLDER, read_json, write_json
+from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
+from stages.formats.reports import CURVES_FOLDER, write_json
 from stages.formats.revision.execution import (
     TRAIN_REPORT,
     TRAIN_SPEED,
@@ -40,9 +32,10 @@ from stages.runtime.errors import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
 from stages.train.compute.data.order import SourceShare, shares
-from stages.train.compute.model.build import plain_model, save_model
-from stages.train.compute.parallel import full_weights, uses_fsdp
+from stages.train.compute.fsdp import uses_fsdp
+from stages.train.compute.parallel import full_weights
 from stages.train.compute.step import Trainer
+from stages.train.export import plain_model, save_model, write_tokenizer
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import Throughput, device_name
@@ -131,47 +124,6 @@ def write_train_results(
         sessions=history.sessions_until(progress.step),
         checkpoints=history.contents,
     ).write()
-
-
-OWN_BEGINNINGS = ("add_bos_token", "add_eos_token")
-"""Keys by which transformers would replace the post-processor."""
-
-
-def write_tokenizer(folder: Path, eos_id: int, source: Path = TOKENIZER) -> None:
-    """Copy a tokenizer into a model folder, set to begin each text with `eos_id` and to pad on the left with it.
-
-    In training every document follows the end-of-sequence id of the one before it. With another beginning, or none,
-    `pipeline`, lm-eval and the card's example would begin a text in a way that the model never saw.
-    """
-    shutil.copytree(source, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    tokenizer, config = read_json(source / TOKENIZER_JSON), read_json(source / TOKENIZER_CONFIG)
-    eos = token_text(config["eos_token"])
-    tokenizer["post_processor"] = begins_with(eos, eos_id)
-    for key in OWN_BEGINNINGS:
-        config.pop(key, None)
-    # Other classes of transformers build a post-processor of their own and ignore the file's.
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
-    config |= {"bos_token": eos, "eos_token": eos, "pad_token": eos}
-    text = json.dumps(tokenizer, indent=2, ensure_ascii=False)
-    (folder / TOKENIZER_JSON).write_text(text + "\n", encoding="utf-8")
-    write_json(folder / TOKENIZER_CONFIG, config)
-
-
-def token_text(token: Any) -> str:
-    """The text of a special token, which transformers writes as it is or with its properties."""
-    return str(token["content"] if isinstance(token, dict) else token)
-
-
-def begins_with(token: str, number: int) -> dict[str, Any]:
-    """The post-processor of `tokenizer.json` that puts one token in front of each text, or pair of texts."""
-    first = {"SpecialToken": {"id": token, "type_id": 0}}
-    text, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, text],
-        "pair": [first, text, other],
-        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]}},
-    }
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:

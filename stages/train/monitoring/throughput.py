@@ -54,21 +54,21 @@ class Throughput:
     """The peak of all processes' devices together, per second; None if it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
-    aside_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
+    excluded_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
     """Not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
 
     def restart(self) -> None:
         """Forget what was timed so far: the first step of a compiled model is the compiler's."""
         self.tokens, self.data_seconds, self.began = 0, 0.0, time.perf_counter()
-        self.aside_seconds = dict.fromkeys(self.aside_seconds, 0.0)
+        self.excluded_seconds = dict.fromkeys(self.excluded_seconds, 0.0)
 
     @contextmanager
-    def aside(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
-        """Time what happens within as no part of the training steps."""
+    def exclude(self, what: Literal["checkpoint", "evaluation"]) -> Iterator[None]:
+        """Exclude this block from the training time."""
         began = time.perf_counter()
         yield
-        self.aside_seconds[what] += time.perf_counter() - began
+        self.excluded_seconds[what] += time.perf_counter() - began
 
     def timed(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """The same micro-batches; the time waited for each is counted."""
@@ -88,7 +88,7 @@ class Throughput:
     @property
     def tokens_per_second(self) -> float:
         """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
-        return self.tokens / max(1e-9, self.seconds - sum(self.aside_seconds.values()))
+        return self.tokens / max(1e-9, self.seconds - sum(self.excluded_seconds.values()))
 
     def metrics(self) -> dict[str, float]:
         """All of it by name, for reports and trackers."""
@@ -96,7 +96,7 @@ class Throughput:
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
             "data_seconds": self.data_seconds,
-            **{f"{what}_seconds": seconds for what, seconds in self.aside_seconds.items()},
+            **{f"{what}_seconds": seconds for what, seconds in self.excluded_seconds.items()},
             "memory_bytes": float(peak_memory_bytes()),
         } | ({} if self.utilisation is None else {"model_flops_utilisation": self.utilisation})
 

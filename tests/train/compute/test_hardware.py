@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.runtime.errors import UserError
-from stages.train.compute.hardware import (
-    USABLE,
-    balanced,
-    fitting_on_all,
-    multiplies_bf16_fast,
-    resolve_precision,
-    should_compile,
-)
+from stages.train.compute.gpu_memory import USABLE, balanced, fitting_on_all
+from stages.train.compute.hardware import multiplies_bf16_fast, resolve_precision, should_compile
 from stages.train.params import TrainParams
 from tests.train.small_run import params
 

@@ -21,9 +21,10 @@ from torch.distributed.tensor import DTensor
 
 from stages.formats.tokens import TOKENS, TRAIN, TokenStore
 from stages.train.compute import setup
+from stages.train.compute.fsdp import blocks
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.parallel import PROCESS_GROUP, blocks, full_weights
+from stages.train.compute.parallel import PROCESS_GROUP, full_weights
 from stages.train.params import TrainParams
 from stages.train.worker import join
 from tests.train.models import MODELS, vocabulary

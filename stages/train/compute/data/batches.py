@@ -160,12 +160,12 @@ def micro_batches(
     params: ComputingParams,
     share: ProcessShare,
     steps: range,
-    place: Callable[[Rows], Rows] = lambda rows: rows,
+    pin: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Iterator[MicroBatch]:
-    """A process's micro-batches of some steps; `place` is called on the rows of each, in the thread that reads them."""
+    """A process's micro-batches of some steps; `pin` is called on the rows of each, in the thread that reads them."""
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool) -> MicroBatch:
-        read = place(read_rows(store, index, rows, params.sequence_length))
+        read = pin(read_rows(store, index, rows, params.sequence_length))
         return MicroBatch(read, step, first_row, is_last)
 
     with ThreadPoolExecutor(1, "batches") as thread:

@@ -1,12 +1,5 @@
 """Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass.
 
-The auxiliary loss of a mixture's routers spreads tokens over the experts. transformers adds it if a model's config has
-`output_router_logits`: `router_aux_loss_coef` times the number of experts, times the sum over the experts of (choices
-per token) * (mean probability), both over all layers and tokens of a batch (Fedus et al. 2021, "Switch Transformers",
-equations 4 to 6). Its value depends on which tokens are taken together. Here it is taken of each sequence (as in
-DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2), weighted by its targets, so it depends neither on micro-batches nor on
-the number of processes. For one sequence it is transformers' own.
-
 The logits of a batch are its largest tensor, so a few thousand tokens at a time have their logits computed, their loss
 summed and their gradients taken, all in the forward pass; the backward pass only scales them (Hsu et al. 2024, "Liger
 Kernel", section 3.2). In fp32 this is torch's `functional.linear_cross_entropy`, as fast as ours and closer to the
@@ -14,8 +7,6 @@ exact gradients; compiled code is left for it, once in a micro-batch. In bf16 to
 is wrong by 0.1 nats per token; ours sums in fp32.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +15,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
-from stages.runtime.errors import UserError
+from stages.train.compute.model.routers import SWITCH, aux_loss_of
 from stages.train.compute.params import ComputingParams
 
 ROWS_PER_WIDTH = {torch.bfloat16: 4, torch.float32: 2}
@@ -100,10 +91,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return hidden_gradient.to(ctx.hidden_dtype) * scale, weight_gradient * scale, None, None, None
 
 
-SWITCH = "output_router_logits"
-COEFFICIENT = "router_aux_loss_coef"
-
-
 class CausalLoss(nn.Module):
     """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers if it has one."""
 
@@ -115,10 +102,10 @@ class CausalLoss(nn.Module):
         self.model = model
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
         self.autocast = self.dtype == torch.bfloat16
-        """False if the weights come in bf16 themselves (`parallel.shard`)."""
+        """False if the weights come in bf16 themselves (`apply_fsdp`)."""
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model) if plain_head is None else plain_head
-        self.router_loss = router_loss_of(model, is_tried=plain_head is None)
+        self.aux_loss = aux_loss_of(model, is_tried=plain_head is None)
 
     def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
         """(2,): both losses, each summed over all targets, in nats. Their sum is trained on.
@@ -127,13 +114,13 @@ class CausalLoss(nn.Module):
         alone. Without routers the second loss is 0.
         """
         extra: dict[str, Any] = {"position_ids": positions} if self.by_document else {}
-        extra |= {"output_router_logits": True} if self.router_loss else {}
+        extra |= {SWITCH: True} if self.aux_loss else {}
         model = self.model.base_model if self.plain_head else self.model
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             output = model(input_ids=inputs, use_cache=False, **extra)
-            routers = self.router_loss(output.router_logits, targets) if self.router_loss else None
+            aux_loss = self.aux_loss(output.router_logits, targets) if self.aux_loss else None
         nats = self._cross_entropy(output[0].flatten(0, 1), targets.flatten())
-        return torch.stack([nats, torch.zeros_like(nats) if routers is None else routers])
+        return torch.stack([nats, torch.zeros_like(nats) if aux_loss is None else aux_loss])
 
     def rows_at_once(self, device_type: str) -> int:
         """Tokens whose logits are computed together; 1 if it is always all of them."""
@@ -148,77 +135,3 @@ class CausalLoss(nn.Module):
             head = self.model.get_output_embeddings().weight
             return linear_cross_entropy(output, head, targets, self.dtype)
         return functional.cross_entropy(output.float(), targets, reduction="sum")
-
-
-@dataclass(frozen=True)
-class RouterLoss:
-    """Computes it from the routers' logits."""
-
-    coefficient: float
-    experts_per_token: int
-
-    def __call__(self, router_logits: Sequence[Tensor], targets: Tensor) -> Tensor:
-        """The loss of each row times its number of targets, summed, in nats.
-
-        `router_logits` has (rows * sequence_length, experts) for each layer; `targets` is (rows, sequence_length).
-        """
-        chosen = probability = torch.zeros((), device=targets.device)  # each (rows, experts)
-        for logits in router_logits:
-            of_token = functional.softmax(logits, dim=-1).float().view(*targets.shape, -1)
-            choices = torch.topk(of_token, self.experts_per_token, dim=-1).indices
-            # No scatter: under deterministic algorithms it would fall out of compiled code.
-            is_chosen = (choices[..., None] == torch.arange(of_token.shape[-1], device=logits.device)).any(-2)
-            chosen = chosen + is_chosen.float().sum(1)
-            probability = probability + of_token.sum(1)
-        tokens = targets.shape[1]
-        total = tokens * len(router_logits)
-        of_row = chosen.shape[-1] * ((chosen / total) * (probability / total)).sum(-1)
-        return self.coefficient * tokens * of_row.sum()
-
-
-def router_loss_of(model: PreTrainedModel, is_tried: bool = True) -> RouterLoss | None:
-    """The auxiliary loss of a model that asks for it; None for others.
-
-    Raises UserError if it is not what transformers adds to the loss of a trial sequence. Without values a model cannot
-    be tried (`is_tried`).
-    """
-    config = model.config.get_text_config()
-    if not getattr(config, SWITCH, False):
-        return None
-    coefficient, choices = getattr(config, COEFFICIENT, None), getattr(config, "num_experts_per_tok", None)
-    if coefficient and choices:
-        found = RouterLoss(float(coefficient), int(choices))
-        if not is_tried or _is_what_is_added(found, model):
-            return found
-    raise UserError(
-        f"params.yaml: train.model.{SWITCH}: the auxiliary loss of `{config.model_type}` is not one that this training "
-        f"can add ({COEFFICIENT} * the load balancing loss of Switch Transformers); leave it out, or use another "
-        "model_type, e.g. mixtral, qwen3_moe, gpt_oss, olmoe"
-    )
-
-
-@torch.no_grad()
-def _is_what_is_added(ours: RouterLoss, model: PreTrainedModel) -> bool:
-    training = model.training
-    model.eval()
-    row = torch.arange(8)[None]
-    output = model(input_ids=row, labels=row, use_cache=False)
-    model.train(training)
-    if not getattr(output, "router_logits", None):
-        return False
-    cross_entropy = functional.cross_entropy(output.logits[0, :-1].float(), row[0, 1:])
-    own = ours(output.router_logits, row) / row.numel()
-    return torch.allclose(cross_entropy + own, output.loss, rtol=1e-5, atol=1e-6)
-
-
-def check_router_fields(fields: dict[str, object]) -> None:
-    """Raise UserError if `train.model` sets a coefficient of an auxiliary loss that would be without effect."""
-    for name, value in fields.items():
-        if ("aux_loss" not in name and "z_loss" not in name) or not value:
-            continue
-        if name != COEFFICIENT:
-            raise UserError(f"params.yaml: train.model.{name} = {value}: this training adds no such loss; leave it out")
-        if not fields.get(SWITCH):
-            raise UserError(
-                f"params.yaml: train.model.{name} = {value}: without effect; set train.model.{SWITCH}: true as well"
-            )

@@ -15,9 +15,11 @@ from transformers.integrations import flex_attention as flex
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.compute.data.batches import Rows, pack_rows, read_rows
-from stages.train.compute.model.attention import UNMASKED, use_flex_attention
-from stages.train.compute.model.build import build_model, save_model
+from stages.train.compute.model.attention import UNMASKED
+from stages.train.compute.model.build import build_model
+from stages.train.compute.model.documents import use_flex_attention
 from stages.train.compute.model.loss import CausalLoss
+from stages.train.export import save_model
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params, write_project

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from stages.runtime.errors import UserError
-from stages.train.compute.model.build import build_config, build_model, flops_per_token, padded_vocabulary
+from stages.train.compute.model.build import build_config, build_model, padded_vocabulary
+from stages.train.compute.model.flops import flops_per_token
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import ROOT, params, run_workers, write_project

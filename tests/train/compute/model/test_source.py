@@ -13,18 +13,14 @@ from torch.nn import Dropout
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.runtime.errors import EXIT_UNAVAILABLE, UserError
-from stages.train.compute.model.build import (
-    build_config,
-    build_model,
-    model_without_weights,
-    plain_model,
-    save_model,
-    source_sha256,
-    use_ids_of,
-)
+from stages.train.checkpoint.identity import source_sha256
+from stages.train.compute.model.build import build_config, build_model
 from stages.train.compute.model.loss import CausalLoss
+from stages.train.compute.model.source import set_special_ids
 from stages.train.compute.parallel import full_weights
+from stages.train.export import plain_model, save_model
 from stages.train.params import TrainParams
+from stages.train.planned import model_without_weights
 from tests.hub_client import with_short_waits
 from tests.train.models import GROUPED, vocabulary
 from tests.train.small_run import copy_of, params, run, run_workers, start, write_params, write_project
@@ -108,7 +104,7 @@ def test_a_model_with_another_tokenizer_ends_texts_as_the_tokens_do_and_can_be_s
     for written in (model.config, model.generation_config):
         assert (written.bos_token_id, written.eos_token_id, written.pad_token_id) == (0, 0, 0)
     config = AutoConfig.for_model("codegen")  # has no padding token
-    use_ids_of(vocabulary(), config)
+    set_special_ids(config, vocabulary())
     assert config.eos_token_id == 0
 
 

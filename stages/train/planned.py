@@ -1,0 +1,36 @@
+"""The model that a training would build, without its weights: for forecasts and the dial."""
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from stages.formats.tokens import Manifest
+from stages.runtime.errors import UserError, describe_error
+from stages.train.compute.model.build import build_config, padded_vocabulary
+from stages.train.compute.model.source import load_source
+from stages.train.compute.params import ComputingParams
+
+
+def model_without_weights(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
+    """The model that training builds, of any size. Raises UserError as training would."""
+    config = build_config(params, vocabulary)
+    if params.start_model is not None:
+        load_source(params.start_model, config, vocabulary, device="meta")
+    config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
+    return without_values(config)
+
+
+def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
+    """The model that the config describes, in fp32; it takes no memory on `meta` or with fake tensors.
+
+    Raises UserError if transformers cannot build it.
+    """
+    try:
+        with torch.device(device):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+    except Exception as error:  # Each architecture refuses in a way of its own.
+        raise UserError(
+            f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {describe_error(error)}"
+        ) from None
+    return model

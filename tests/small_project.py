@@ -73,6 +73,7 @@ train:
   schedule: {name: cosine, warmup_steps: 2, final_share: 0.1, decay_share: 0.2}
   max_gradient_norm: 1.0
   precision: fp32
+  head_rows: null
   gradient_checkpointing: false
   evaluation_sequences: 6
   export_steps: []

@@ -175,6 +175,7 @@ class Recipe:
             "model": model_of(self.model.width, self.sequence_length),
             "global_batch_size": self.rows,
             "max_steps": self.steps,
+            "head_rows": None,  # as the law was measured
             "optimizer.name": "muon",
             "optimizer.muon_learning_rate": rounded(MUON_LEARNING_RATE * by_batch * by_width),
             "optimizer.adamw_learning_rate": rounded(ADAMW_LEARNING_RATE * by_batch * by_width),

@@ -28,12 +28,13 @@ ADAMW = {"optimizer__name": "adamw", "optimizer__epsilon": EPSILON}
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process, four micro-batches a step, with dropout."""
+    """A run of one process, four micro-batches a step, with dropout and a part of the output matrix."""
     folder = write_project(
         tmp_path_factory.mktemp("alone"),
         **ADAMW,
         model__resid_pdrop=0.1,
         model__embd_pdrop=0.1,
+        head_rows=40,
     )
     run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="2")
     return folder
@@ -41,9 +42,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process with deterministic sums and dropout, under a mixture with a phase."""
+    """A run of one process with deterministic sums, dropout and a part of the output matrix, under a mixture."""
     phases = [{"after": 7, "weights": {"more": 1}}]
-    changes = {"mixture": {"weights": {"sums": 0.75, "more": 0.25}, "phases": phases}, "model__resid_pdrop": 0.1}
+    changes = {
+        "mixture": {"weights": {"sums": 0.75, "more": 0.25}, "phases": phases},
+        "model__resid_pdrop": 0.1,
+        "head_rows": 40,
+    }
     folder = tmp_path_factory.mktemp("exact")
     write_project(folder, lambda number: ("sums", "more")[number % 2], deterministic_micro_batch_size=2, **changes)
     run_workers(folder, 1)

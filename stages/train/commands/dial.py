@@ -91,7 +91,7 @@ class Dial:
         """
         if params.start_from:
             raise UserError("compute: a model that is continued has its size; set train.start_from: null")
-        self.params = params
+        self.params = params.model_copy(update={"head_rows": None})  # as the law was measured
         self.vocabulary = tokens
         self.corpus_tokens = corpus_tokens
         self.is_python = is_python

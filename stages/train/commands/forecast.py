@@ -202,7 +202,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
     precision = resolve_precision(params.precision, launch.device_type)
     params = params.model_copy(update={"precision": precision})
     model = model_without_weights(params, vocabulary)
-    flops = flops_per_token(model, params.sequence_length)
+    flops = flops_per_token(model, params.sequence_length, params.head_rows)
     state = state_bytes(params, model.config, launch.device_type)
     own = launch.processes // launch.machines if launch.device_type == "cpu" else 1
     return Forecast(

@@ -126,7 +126,8 @@ class GpuTrials:
 
     def _pass(self, sequences: int) -> None:
         ids = torch.zeros((sequences, self.sequence_length), dtype=torch.int64, device=self.device)
-        torch.autograd.backward(self.model(ids, ids, ids).sum())
+        drawn = self.model.head_rows and self.model.head_rows.draw(0, self.device)
+        torch.autograd.backward(self.model(ids, ids, ids, drawn).sum())
 
     def room(self) -> int:
         """The bytes that passes can take while a step's gradients and the optimizers' state exist."""

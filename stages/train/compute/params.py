@@ -52,6 +52,9 @@ class ComputingParams(Section):
     precision: Precision
     """Precision of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 if the hardware multiplies
     it fast (GPUs with bf16, CPUs with AMX), else fp32."""
+    head_rows: PositiveInteger | None
+    """Rows of the output matrix in a training step besides those of a sequence's own targets: the softmax's sum over
+    the vocabulary is estimated from them, and held-out losses and the exported model use all rows. Null: all."""
     gradient_checkpointing: bool
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 

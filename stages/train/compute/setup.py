@@ -13,6 +13,7 @@ from stages.train.compute.hardware import micro_batch_size, set_determinism, sho
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.documents import use_flex_attention
 from stages.train.compute.model.flops import flops_per_token
+from stages.train.compute.model.head_rows import head_rows
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.settings import build_optimizers
 from stages.train.compute.parallel import wrap_ddp
@@ -33,7 +34,8 @@ def build_trainer(params: ComputingParams, accelerator: Accelerator, store: Toke
     set_determinism(accelerator.device, asked_for=fixed_order)
     order = open_order(store, params)
     raw_model = build_on_main(build, params, accelerator) if sharded else build()
-    flops = flops_per_token(raw_model.model, params.sequence_length)
+    raw_model.head_rows = head_rows(params, store, len(raw_model.model.get_output_embeddings().weight))
+    flops = flops_per_token(raw_model.model, params.sequence_length, params.head_rows)
     compiled = should_compile(params, flops, accelerator.device)
     if sharded:
         apply_fsdp(raw_model, accelerator)

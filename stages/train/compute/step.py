@@ -71,11 +71,13 @@ class Trainer:
         `asked_to_stop` is called between; the answers of all processes are summed along with the losses.
         """
         reduction = self._reduction()
+        head = self.raw_model.head_rows
+        drawn = head and head.draw(step, self.accelerator.device)
         for batch in batches:
             torch.manual_seed(dropout_seed(self.params.seed, batch))
             with reduction.micro_batch(batch.is_last):
                 # This micro-batch's part of the mean over the global batch.
-                losses = self.model(*self._on_device(batch.rows)) / self.step_tokens
+                losses = self.model(*self._on_device(batch.rows), drawn=drawn) / self.step_tokens
                 torch.autograd.backward(losses.sum() * reduction.scale)
             reduction.collect(losses.detach())
         # Filled on the device: a value that is copied there would be waited for.

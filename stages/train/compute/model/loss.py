@@ -15,6 +15,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from stages.formats.plain_head import has_plain_head
+from stages.runtime.errors import UserError
+from stages.train.compute.model.head_rows import DrawnRows, HeadRows, sampled_cross_entropy
 from stages.train.compute.model.routers import SWITCH, aux_loss_of
 from stages.train.compute.params import ComputingParams
 
@@ -105,13 +107,21 @@ class CausalLoss(nn.Module):
         """False if the weights come in bf16 themselves (`apply_fsdp`)."""
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model) if plain_head is None else plain_head
+        if params.head_rows is not None and not self.plain_head:
+            raise UserError(
+                f"params.yaml: train.head_rows = {params.head_rows}: the logits of `{model.config.model_type}` are not "
+                "its output matrix times the hidden states alone; set null"
+            )
+        self.head_rows: HeadRows | None = None
         self.aux_loss = aux_loss_of(model, is_tried=plain_head is None)
 
-    def forward(self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None, drawn: DrawnRows | None = None
+    ) -> Tensor:
         """(2,): both losses, each summed over all targets, in nats. Their sum is trained on.
 
         All are (rows, sequence_length); positions are those of `data.batches.Rows`, read under `attention: document`
-        alone. Without routers the second loss is 0.
+        alone. Without routers the second loss is 0. `drawn`: the loss uses these rows of the output matrix, not all.
         """
         extra: dict[str, Any] = {"position_ids": positions} if self.by_document else {}
         extra |= {SWITCH: True} if self.aux_loss else {}
@@ -119,7 +129,11 @@ class CausalLoss(nn.Module):
         with torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             output = model(input_ids=inputs, use_cache=False, **extra)
             aux_loss = self.aux_loss(output.router_logits, targets) if self.aux_loss else None
-        nats = self._cross_entropy(output[0].flatten(0, 1), targets.flatten())
+        if drawn is None:
+            nats = self._cross_entropy(output[0].flatten(0, 1), targets.flatten())
+        else:
+            head = self.model.get_output_embeddings().weight
+            nats = sampled_cross_entropy(output[0], head, targets, drawn, self.dtype)
         return torch.stack([nats, torch.zeros_like(nats) if aux_loss is None else aux_loss])
 
     def rows_at_once(self, device_type: str) -> int:

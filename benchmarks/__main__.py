@@ -4,6 +4,7 @@ Run: `python -m benchmarks [--quick] [--render-only] [NAME ...]`.
 """
 
 import argparse
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -20,22 +21,26 @@ def names() -> list[str]:
     return sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - NOT_BENCHMARKS)
 
 
+def what_is_measured(name: str) -> str:
+    """The beginning of a benchmark's docstring, to the first colon."""
+    tree = ast.parse((Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
+    return f"{(ast.get_docstring(tree) or '').partition(':')[0]}."
+
+
 def render() -> str:
     """Render the page of the figures on record, which names the benchmarks that have none."""
     results = {name: recorded(name) for name in names()}
     lines = [
         "# Measured",
         "",
-        f"`python -m benchmarks.NAME` measures {', '.join(names())} again, `make bench` all of them. Both sides run in "
-        "turn; a figure is the median. Behind a peer, 2.00 means that ours is twice as good, with a 95 % interval of "
-        "neighbouring runs.",
-        "",
-        f"A figure is unsure if (highest - lowest) / median of our runs is above {MOST_SPREAD:.0%}. "
-        "[The records](../../benchmarks/results/) have each figure's runs.",
+        "`python -m benchmarks.NAME` measures one again, `make bench` all. Both sides take turns; a figure is "
+        "the median. In the columns of other tools the number in brackets is ours divided by theirs (above 1, ours is "
+        f"better), with a 95 % interval. Unsure: our runs differ by more than {MOST_SPREAD:.0%}. "
+        "[The records](../../benchmarks/results/) have every run.",
     ]
     for name, figures in results.items():
         if figures:
-            lines += ["", f"## {name}", "", *table(figures)]
+            lines += ["", f"## {name}", "", what_is_measured(name), "", *table(figures)]
     missing = [f"`{name}`" for name, figures in results.items() if not figures]
     if missing:
         lines += ["", f"Not measured with this code: {', '.join(missing)}."]

@@ -1,11 +1,12 @@
 """Adds to the site what no file in docs/ holds: the reference, README.md, and the other files of the navigation.
 
-mkdocs calls these functions while it builds (`hooks` in mkdocs.yml). A link to a file that the site does not have
-becomes that file's path, so the site needs no other host.
+mkdocs calls these functions while it builds (`hooks` in mkdocs.yml). A file of the repository that a page links to gets
+a page of its own, and a link to a folder becomes its path, so the site needs no other host.
 """
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -34,9 +35,24 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, place in FILES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=WITHOUT_SIDEBARS + text if place == "index.md" else text))
+    for name in sorted(linked_files()):
+        if name not in FILES:
+            text = (ROOT / name).read_text(encoding="utf-8")
+            listing = text if name.endswith(".md") else f"````{Path(name).suffix[1:]}\n{text}\n````"
+            FILES[name] = f"files/{name if name.endswith('.md') else f'{name}.md'}"
+            files.append(File.generated(config, FILES[name], content=f"# `{name}`\n\n{listing}"))
     for figure in ROOT.glob("experiments/*/figures/*.svg"):
         files.append(File.generated(config, figure.relative_to(ROOT).as_posix(), abs_src_path=str(figure)))
     return files
+
+
+def linked_files() -> Iterator[str]:
+    """The files outside of docs/ to which a page links, other than pictures."""
+    for page in (*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES)):
+        for link in _LINK.finditer("".join(_FENCE.split(page.read_text(encoding="utf-8"))[::2])):
+            target = (page.parent / link["target"]).resolve()
+            if target.is_file() and not target.is_relative_to(ROOT / "docs") and target.suffix != ".svg":
+                yield target.relative_to(ROOT).as_posix()
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from cyclopts.docs.markdown import generate_markdown_docs
+
 from docs._build.schema_tables import one_line, tables
 from flows import cli
 from stages.runtime.preflight import section_models
@@ -54,9 +56,11 @@ def comments(text: str) -> dict[str, str]:
 def command_line() -> str:
     """`parrotflow --help` and that of every command."""
     program, sys.argv = sys.argv, ["parrotflow"]  # else the usage lines name the program that runs, mkdocs
-    page = cli.app.generate_docs("markdown", heading_level=2, flatten_commands=True)
+    page = generate_markdown_docs(
+        cli.app, heading_level=2, flatten_commands=True, no_root_title=True, generate_toc=False
+    )
     sys.argv = program
-    return f"# Commands\n\n{page[page.index('```console') :]}"
+    return f"# Commands\n\n{page}"
 
 
 OF_THE_PROGRAM = {

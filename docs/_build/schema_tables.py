@@ -41,20 +41,23 @@ class _Tables:
         self.definitions, self.notes = definitions, notes
 
     def of(self, title: str, key: str, schema: Schema, values: Mapping[str, Any], level: int) -> Iterator[str]:
-        yield from (f"{'#' * level} `{title}`", "", one_line(schema.get("description", "")), "")
-        yield from ("| key | type | value | meaning |", "|---|---|---|---|")
+        yield from (f"{'#' * level} `{title}`", "")
+        if not (said := one_line(schema.get("description", ""))).startswith("The section"):  # the heading says so
+            yield from (said, "")
+        rows: list[tuple[str, str, str, str]] = []
         inside: list[tuple[str, str, Schema, Any]] = []
         for name, field in schema.get("properties", {}).items():
             value = values.get(name, NOT_THERE)
             models = list(self.models_in(field))
             said = self.meaning(field.get("description", ""), self.notes.get(f"{key}.{name}", ""))
             shown = "" if models and not isinstance(value, str | None) else _shown(value)
-            yield f"| `{name}` | {_cell(self.type_of(field))} | {_cell(shown)} | {_cell(one_line(said))} |"
+            rows.append((f"`{name}`", self.type_of(field), shown, one_line(said)))
             one = len(models) == 1
             for found in models:
                 fixed = next((part["const"] for part in found.get("properties", {}).values() if "const" in part), "")
                 of_this = value if isinstance(value, Mapping) and (one or fixed in value.values()) else {}
                 inside.append((f"{title}.{name}{'' if one else f', {fixed}'}", f"{key}.{name}", found, of_this))
+        yield from _table(rows)
         yield ""
         for deeper, deeper_key, found, value in inside:
             yield from self.of(deeper, deeper_key, found, value, min(level + 1, 4))
@@ -89,12 +92,20 @@ class _Tables:
         kind, bounds = field.get("type", "any value"), _bounds(field)
         if kind == "array":
             return f"list of {self.type_of(field.get('items', {}))}{f' ({bounds})' if bounds else ''}"
-        name = "text, not empty" if kind == "string" and field.get("minLength") == 1 else _NAMES.get(kind, kind)
+        name = "text (not empty)" if kind == "string" and field.get("minLength") == 1 else _NAMES.get(kind, kind)
         return f"{name} {bounds}".strip()
 
 
+def _table(rows: list[tuple[str, str, str, str]]) -> Iterator[str]:
+    """A table of keys; without the column of values if none is set in the file."""
+    columns = [0, 1, 2, 3] if any(value for _, _, value, _ in rows) else [0, 1, 3]
+    for row in (("key", "type", "value", "meaning"), ("---",) * 4, *rows):
+        cells = [row[column].replace("|", "\\|") for column in columns]
+        yield f"| {' | '.join(cells)} |"
+
+
 def _bounds(field: Schema) -> str:
-    return ", ".join(text.format(field[name]) for name, text in _BOUNDS.items() if name in field)
+    return ", ".join(text.format(f"{field[name]:,}") for name, text in _BOUNDS.items() if name in field)
 
 
 def _shown(value: Any) -> str:
@@ -107,7 +118,3 @@ def _shown(value: Any) -> str:
 def one_line(text: str) -> str:
     """Prose without its line breaks."""
     return " ".join(text.split())
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

@@ -43,7 +43,7 @@ def test_a_table_has_type_value_and_meaning_of_each_key_and_one_for_each_choice(
     assert "### `landscape.water, lake`" in lines
     assert "| `depth` | number > 0 or null | `3.5` | In metres; null is unknown. |" in lines
     assert "### `landscape.water, river`" in lines
-    assert "| `kind` | `river` |  | A river. |" in lines
+    assert "| `kind` | `river` | A river. |" in lines, "without a column of values if none is set"
 
 
 def test_comments_of_yaml_are_found_by_dotted_key() -> None:

@@ -98,10 +98,12 @@ def test_the_reference_has_every_environment_variable_and_exit_code(site: Path) 
     assert [code for code in numbers if not re.search(rf"^{code}$", codes, re.MULTILINE)] == []
 
 
-def test_a_link_leads_to_a_page_or_names_the_file(site: Path) -> None:
+def test_a_link_leads_to_a_page_of_the_site(site: Path) -> None:
     page = (site / "how-to/publishing.html").read_text(encoding="utf-8")
 
-    assert "stages/formats/revision/provenance.py" in page
+    assert 'href="../files/stages/formats/revision/provenance.py.html' in page
+    listing = text_of(site / "files/stages/formats/revision/provenance.py.html")
+    assert "class Provenance" in listing
     assert 'href="../files/CONTRIBUTING.html' in page
     assert (site / "experiments/presets/figures/bits_per_byte.svg").is_file()
 

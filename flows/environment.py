@@ -5,7 +5,7 @@ prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile i
 `PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off. Variables that are
 set already are left alone.
 
-The variables PARROTFLOW_* say how a run is executed, which changes no result. The site says what each of them means;
+The variables PARROTFLOW_* say how a run is executed, not what it computes. The site says what each of them means;
 `parrotflow doctor` shows those that are set, and a misspelt one, which would otherwise be ignored.
 """
 

@@ -84,7 +84,7 @@ def _recorded_levels(name: str, values: Overrides, drawn: Mapping[str, Draw]) ->
             if all(labelled[axis].keys() <= found[axis].keys() for axis in drawn):
                 continue
             one = check_section("", values | {"axes": values["axes"] | labelled}, Experiment, path)
-            if run.cell in {cell.id for cell in cells_of(name, one)}:  # else it is of another experiment file
+            if run.cell in {cell.id for cell in cells_of(name, one)}:  # else another experiment recorded it
                 found = {axis: found[axis] | labelled[axis] for axis in drawn}
     return found
 

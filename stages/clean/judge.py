@@ -37,7 +37,7 @@ class Judgement(NamedTuple):
 
 
 def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgement:
-    """Mask, measure, filter, look for duplicates and split. What is cached is not computed again."""
+    """Mask, measure, filter, find duplicates and split. Cached results are not computed again."""
     if params.split.by == "source":  # before the work, which may take hours
         sources = (read_shard(shard, ["source"]).column("source").unique().to_pylist() for shard in shards)
         require_known_sources(params.split, set(chain.from_iterable(sources)))

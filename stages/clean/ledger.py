@@ -108,7 +108,7 @@ def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -
 
 def facts_of(document: Document, text: DocumentText) -> dict[str, Feature]:
     """The facts of one document. Lengths count characters; `language` is guessed by the path's extension, else empty;
-    `content_sha256` is of the text without white space: equal for exact duplicates, as CodeParrot defines them."""
+    `content_sha256` hashes the text without white space: equal for exact duplicates, as CodeParrot defines them."""
     return {
         "id": document.id,
         "source": document.source,

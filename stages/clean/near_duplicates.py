@@ -115,7 +115,7 @@ class Corpus:
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
             bounds = np.concatenate([[0], np.flatnonzero(np.diff(keys[order])) + 1, [len(order)]])
-            # Nearly all buckets are of one document.
+            # Nearly all buckets hold a single document.
             for bucket in np.flatnonzero(np.diff(bounds) > 1).tolist():
                 yield documents[order[bounds[bucket] : bounds[bucket + 1]]]
 

@@ -1,7 +1,7 @@
 """What is to be published: the files of a revision or of an exported step of a run, their name, which is derived from
 their content, and their record, which says what made them; and the quality gate, which says what may become `main`.
 
-The record is observed and no dependency of the stage: a commit that changes no input publishes nothing anew. It has no
+The record is not a dependency of the stage, so a commit that leaves its inputs alone does not publish again. It has no
 timestamps, no paths of this machine, no credentials; the order of everything is fixed.
 """
 

@@ -34,7 +34,7 @@ COMPUTE = "compute"
 """The name of the package in which a stage has what its results depend on, if it has other code too."""
 
 WITHOUT_EFFECT = {"pydantic", "pyyaml", "ruamel-yaml"}
-"""Libraries that only read parameters: an upgrade changes no result, and would rerun every stage."""
+"""Libraries that only read parameters. Their upgrades would rerun every stage without changing a result."""
 
 OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Module -> library, if their names differ. A table, because the record must not depend on what is installed."""

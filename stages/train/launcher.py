@@ -158,7 +158,7 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
 
 
 def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None:
-    """Raise UserError if a split is of another tokenizer, or shorter than one sequence."""
+    """Raise UserError if a split was encoded by another tokenizer, or is shorter than one sequence."""
     if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
         raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
     if (tokens := store.manifest.tokens) < params.sequence_length:

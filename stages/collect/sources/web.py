@@ -2,7 +2,7 @@
 
 resiliparse extracts their text, its fastwarc reads WARC files (the group `web`). Against trafilatura, on 80 pages of
 documentation (2.4 MB): 42 MB per CPU second against 3.2; 97 % of the words of the main part against 95 %; 78 % of the
-extracted words are of the main part against 98 %. It has two libraries to install, trafilatura about ten.
+extracted words belong to the main part, against 98 %. It has two libraries to install, trafilatura about ten.
 """
 
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ class Mirror:
     """Copies of the checkpoints of one run; does nothing if no URL is set."""
 
     def __init__(self, fingerprint: str) -> None:
-        """Raises UserError if the URL holds a password or is of an unknown kind."""
+        """Raises UserError if the URL holds a password or its protocol is unknown."""
         self.url = os.environ.get(MIRROR, "").rstrip("/")
         self._files: Any = None
         self._lock = Lock()

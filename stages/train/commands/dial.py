@@ -85,7 +85,7 @@ class Dial:
     def __init__(
         self, params: TrainParams, tokens: Manifest, corpus_tokens: int | None, is_python: bool = True
     ) -> None:
-        """`is_python`: whether the corpus is of the kind that the law was fitted to.
+        """`is_python`: whether the corpus is Python source, to which the law was fitted.
 
         Raises UserError if the model's size is given.
         """

@@ -186,8 +186,8 @@ def start_trackers(
     config = {name: one if isinstance(one, str | int | float) else str(one) for name, one in values.items()}
     settings: dict[str, dict[str, Any]] = {
         "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
-        # Points after this step are of a killed run and come again. TensorBoard names a file by the second, and reads
-        # the files in the order of their names.
+        # A killed run wrote the points after this step; they come again. TensorBoard names a file by the second, and
+        # reads the files in the order of their names.
         "tensorboard": {"purge_step": step + 1, "filename_suffix": f".{time.time_ns()}"},
         "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},

@@ -44,7 +44,7 @@ from stages.train.monitoring.throughput import Throughput, device_name
 class TrainingReport(BaseModel):
     """The result of the computation: the same on every machine up to rounding, the same bytes on the same machine.
 
-    All of it is of the whole run, across interruptions and over all processes.
+    Every figure covers the whole run, across interruptions and processes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,7 +1,7 @@
 """How fast a run is, and what it spends its time on: facts of the machine, which no output that DVC keeps has.
 
 `PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 by torch's profiler: operators and kernels by thread and stream,
-in a trace of each process that https://ui.perfetto.dev opens. It changes no result; recorded steps take longer.
+in a trace of each process that https://ui.perfetto.dev opens. The results stay the same; recorded steps take longer.
 """
 
 import os

@@ -3,7 +3,7 @@
 It is a pure function of (seed, step): nothing to save, nothing to skip. The permutations of the rows in all epochs, one
 after the other, are cut into global batches. Under a mixture the documents of each source are a stream of their own, so
 a row comes from one source; the draws are shared out among the sources (`draws.py`), and the draws from a source go
-through the permutations of its own rows. A change of weights changes no row and no token of the store.
+through the permutations of its own rows. Other weights leave the store's rows and tokens as they are.
 """
 
 import hashlib

@@ -41,7 +41,7 @@ class HeadRows:
 
     seed: int
     probabilities: Probabilities
-    """Of each row; their sum is the number of rows that are drawn."""
+    """One for each row; their sum is the number of rows that are drawn."""
 
     def draw(self, step: int, device: torch.device) -> DrawnRows:
         """The rows that `step` (from 0) draws: systematic sampling of all rows in random order."""

@@ -38,7 +38,7 @@ class OptimizerSettings(Section):
 
     @abstractmethod
     def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
-        """Optimizers that train all of the weights together, by column; `precision` is of the matrix products."""
+        """Optimizers that train all of the weights together, by column; `precision` applies to matrix products."""
 
 
 def build_optimizers(model: "PreTrainedModel", settings: OptimizerSettings, precision: Precision) -> "Optimizers":

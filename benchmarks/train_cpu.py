@@ -35,8 +35,8 @@ from benchmarks.runs.training import MINI, mini_section
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
-from stages.train.compute.data.batches import Rows, pack_rows, read_rows
-from stages.train.compute.data.order import rows_of_step
+from stages.train.compute.data.order import open_order
+from stages.train.compute.data.rows import Rows, read_rows
 from stages.train.compute.hardware import resolve_precision, set_determinism, should_compile
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.flops import flops_per_token
@@ -150,9 +150,8 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
     section["precision"] = resolve_precision(section["precision"], "cpu")
     params = TrainParams.model_validate(section)
     store = TokenStore(TOKENS)
-    index = pack_rows(store, params.sequence_length)
-    rows = rows_of_step(0, 0, params, index.rows)
-    batch = read_rows(store, index, rows, params.sequence_length)
+    order = open_order(store, params)
+    batch = read_rows(store, order.index, order.rows_of_step(0), params.sequence_length)
     with redirect_stdout(sys.stderr):
         if name == "ours":
             step = our_step(params, store, batch)

@@ -128,6 +128,7 @@ class TokenStore:
             self._check_size(f"{shard.name}.tokens.bin", shard.tokens * self._dtype.itemsize)
             self._check_size(f"{shard.name}.offsets.bin", (shard.documents + 1) * 8)
         self._tokens = lru_cache(MAPPED_SHARDS)(self._map_tokens)
+        self._offsets = lru_cache(MAPPED_SHARDS)(self._map_offsets)
         self._document_lines = lru_cache(1)(self._read_document_lines)
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
         self._first_document = _starts([shard.documents for shard in self.manifest.shards])
@@ -142,7 +143,10 @@ class TokenStore:
         path = self.folder / f"{entry.name}.tokens.bin"
         return np.memmap(path, self._dtype, "r", shape=(entry.tokens,)) if entry.tokens else np.empty(0, self._dtype)
 
-    def _offsets(self) -> Iterator[Positions]:
+    def _map_offsets(self, shard: int) -> Positions:
+        return np.asarray(np.memmap(self.folder / f"{self.manifest.shards[shard].name}.offsets.bin", "<i8", "r"))
+
+    def _all_offsets(self) -> Iterator[Positions]:
         return (np.fromfile(self.folder / f"{shard.name}.offsets.bin", "<i8") for shard in self.manifest.shards)
 
     def verify(self) -> None:
@@ -159,19 +163,21 @@ class TokenStore:
     @cached_property
     def document_lengths(self) -> Positions:
         """Tokens of each document, its end-of-sequence id counted; shape (documents,)."""
-        lengths = [np.diff(offsets) for offsets in self._offsets()]
+        lengths = [np.diff(offsets) for offsets in self._all_offsets()]
         return np.concatenate(lengths) if lengths else np.empty(0, dtype=np.int64)
 
     @cached_property
     def document_starts(self) -> Positions:
         """Position of each document's first token; shape (documents,)."""
-        starts = [offsets[:-1] + first for offsets, first in zip(self._offsets(), self._first_token, strict=False)]
+        starts = [offsets[:-1] + first for offsets, first in zip(self._all_offsets(), self._first_token, strict=False)]
         return np.concatenate(starts) if starts else np.empty(0, dtype=np.int64)
 
     def document(self, number: int) -> TokenIds:
         """The ids of one document, the end-of-sequence id last."""
-        start = int(self.document_starts[number])
-        return self.read(start, start + int(self.document_lengths[number]))
+        shard = int(np.searchsorted(self._first_document, number, side="right")) - 1
+        within, first = number - int(self._first_document[shard]), int(self._first_token[shard])
+        start, stop = self._offsets(shard)[within : within + 2].tolist()
+        return self.read(first + start, first + stop)
 
     def read(self, start: int, stop: int) -> TokenIds:
         """The ids at positions start..stop, which may cross shards; shape (stop - start,)."""
@@ -185,9 +191,28 @@ class TokenStore:
             shard += 1
         return found
 
-    def document_at(self, position: int) -> int:
-        """The number of the document that holds the token at `position`."""
-        return int(np.searchsorted(self.document_starts, position, side="right")) - 1
+    def starts_within(self, start: int, stop: int) -> Positions:
+        """The positions start..stop at which documents begin."""
+        parts = []
+        for shard in self._shards_within(start, stop):
+            first, offsets = int(self._first_token[shard]), self._offsets(shard)
+            low, high = np.searchsorted(offsets[:-1], [start - first, stop - first]).tolist()
+            parts.append(offsets[low:high] + first)
+        return np.concatenate(parts)
+
+    def documents_within(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (document, first, stop) of each document at positions start..stop: its tokens that are there."""
+        for shard in self._shards_within(start, stop):
+            first, offsets = int(self._first_token[shard]), self._offsets(shard)
+            low, high = start - first, stop - first
+            begins = max(0, int(np.searchsorted(offsets, low, side="right")) - 1)
+            for document in range(begins, int(np.searchsorted(offsets[:-1], high))):
+                begin, end = offsets[document : document + 2].tolist()
+                yield int(self._first_document[shard]) + document, max(low - begin, 0), min(high, end) - begin
+
+    def _shards_within(self, start: int, stop: int) -> range:
+        first, last = (np.searchsorted(self._first_token, [start, stop - 1], side="right") - 1).tolist()
+        return range(first, last + 1)
 
     def document_info(self, number: int) -> dict[str, Any]:
         """Where a document comes from: id, source, revision, path, license, bytes."""

@@ -21,7 +21,7 @@ from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
 from stages.train.checkpoint.identity import TRAIN_LIBRARIES, check_start, check_vocabulary
 from stages.train.commands.forecast import make_forecast
-from stages.train.compute.data.order import describe_order, open_order
+from stages.train.compute.data.order import open_order
 from stages.train.compute.model.build import build_config
 from stages.train.compute.model.source import source_folder
 from stages.train.launcher import (
@@ -34,6 +34,7 @@ from stages.train.launcher import (
 )
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
+from stages.train.origins import describe_order
 from stages.train.params import TrainParams
 
 

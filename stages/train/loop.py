@@ -19,11 +19,11 @@ from stages.runtime.errors import UserError, visible
 from stages.runtime.supervision import look_for_stop, report_saving, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
-from stages.train.compute.data.order import origins
 from stages.train.compute.parallel import count, norm
 from stages.train.compute.step import Trainer
 from stages.train.monitoring.report import Reporter, Validation, ValidationResult
 from stages.train.monitoring.throughput import profiled
+from stages.train.origins import origins
 
 
 class StopSignal:

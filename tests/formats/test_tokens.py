@@ -57,6 +57,11 @@ def test_documents_and_positions_are_read_back_across_shards(
     start = data.draw(st.integers(0, len(flat)))
     stop = data.draw(st.integers(start, len(flat)))
     assert store.read(start, stop).tolist() == flat[start:stop]
+    if start < stop:
+        begins = store.document_starts.tolist()
+        assert store.starts_within(start, stop).tolist() == [begin for begin in begins if start <= begin < stop]
+        within = list(store.documents_within(start, stop))
+        assert [token for number, a, b in within for token in documents[number][1][a:b]] == flat[start:stop]
 
 
 def test_the_documents_of_a_shard_are_read_once_however_many_are_asked_for(

@@ -17,10 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import EXIT_USER_ERROR
+from stages.runtime.section import check_section, read_params_file
 from stages.train.checkpoint.manifest import read_manifest
-from stages.train.compute.data.batches import Rows, pack_rows, read_rows
-from stages.train.compute.data.order import DataOrder, open_order, origins, rows_of_step
+from stages.train.compute.data.order import open_order
+from stages.train.compute.data.rows import Rows, read_rows
 from stages.train.compute.step import pin_memory
+from stages.train.origins import origins
 from stages.train.params import TrainParams
 from tests.train.models import MODELS
 from tests.train.small_run import fork, params, run, run_workers, write_project
@@ -53,7 +55,7 @@ class PlainMuon:
 def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     """The cross-entropy of each step; rows one by one, weighted by their targets."""
     store = TokenStore(project / "data/tokens/train")
-    index = pack_rows(store, values.sequence_length)
+    order = open_order(store, values)
     config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0)
     if config.pad_token_id is not None:
         config.pad_token_id = 0  # that of another vocabulary; its row starts at zero
@@ -70,10 +72,10 @@ def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     ]
     adamw = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.003, betas=(0.9, 0.95), eps=1e-8)
     for step in range(STEPS):
-        rows = rows_of_step(values.seed, step, values, index.rows)
+        rows = order.rows_of_step(step)
         cross_entropy, weight = 0.0, 1 / len(rows)
         for row in rows:
-            batch = read_rows(store, index, np.array([row]), values.sequence_length)
+            batch = read_rows(store, order.index, np.array([row]), values.sequence_length)
             inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
             output = model(input_ids=inputs, labels=targets, shift_labels=targets, use_cache=False)
             (output.loss * weight).backward()
@@ -127,10 +129,8 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     assert said[-1].endswith("Lower train.optimizer.muon_learning_rate or raise train.schedule.warmup_steps")
     named = said[-1].partition("its batch holds ")[2].partition(". The last checkpoint is kept. ")[0]
     store = TokenStore(project / "data/tokens/train")
-    trained_on = {
-        f"{origin.source}:{origin.path}"
-        for origin in origins(store, open_order(store, DataOrder.model_validate(params(**EXPLODES))), step)
-    }
+    launched = check_section("train", read_params_file(project / "params.yaml")["train"], TrainParams)
+    trained_on = {f"{origin.source}:{origin.path}" for origin in origins(store, open_order(store, launched), step)}
     documents = named.removesuffix(" and others").split(", ")
     assert len(documents) == min(8, len(trained_on)), "the step, and so its batch, depends on the processor"
     assert named.endswith(" and others") == (len(trained_on) > 8)

@@ -75,8 +75,7 @@ def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
     if not (TOKENS / TRAIN / STORE_MANIFEST).is_file() or not is_made_of(values):
         return None
     store = TokenStore(TOKENS / TRAIN)
-    mixed = open_order(store, params).mixed if params.mixture else None
-    return sum(source.rows for source in mixed.sources) * params.sequence_length if mixed else store.manifest.tokens
+    return open_order(store, params).index.rows * params.sequence_length if params.mixture else store.manifest.tokens
 
 
 class Dial:

@@ -30,7 +30,7 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.preflight import recorded_stages
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
-from stages.train.compute.data.order import describe_order, open_order
+from stages.train.compute.data.order import open_order
 from stages.train.compute.hardware import resolve_precision, should_compile
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.source import source_folder
@@ -38,6 +38,7 @@ from stages.train.compute.optim.settings import Precision, build_optimizers
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name
+from stages.train.origins import describe_order
 from stages.train.params import TrainParams
 from stages.train.planned import model_without_weights, without_values
 

@@ -13,7 +13,9 @@ from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError, visible
 from stages.runtime.section import read_section
-from stages.train.compute.data.order import DataOrder, open_order, origins
+from stages.train.compute.data.order import open_order
+from stages.train.compute.params import DataOrder
+from stages.train.origins import origins
 from stages.train.params import TrainParams
 
 
@@ -49,4 +51,4 @@ def trained_order() -> DataOrder:
             f"{TOKENS / TRAIN}: not the tokens that {MODEL}/ was trained on; check out the commit that trained it, "
             "then `dvc checkout` brings both back if the cache has them"
         )
-    return DataOrder.model_validate({name: values[name] for name in DataOrder.model_fields if name in values})
+    return DataOrder.model_validate({name: values.get(name) for name in DataOrder.model_fields})

@@ -17,36 +17,52 @@ AnyOptimizer: TypeAlias = AdamW | Muon
 """They are in `optim/`."""
 
 
-class ComputingParams(Section):
-    """All parameters that the weights depend on; a training that continues has the same."""
+class DataOrder(Section):
+    """Everything that determines the order of the data."""
 
     seed: Annotated[int, Field(ge=0, lt=2**64)]
     """Seed of the weights, the data order and dropout."""
+    max_steps: PositiveInteger
+    """Optimizer steps."""
+    global_batch_size: PositiveInteger
+    """Sequences per optimizer step, over all processes."""
+    sequence_length: Annotated[int, Field(ge=2)]
+    """Tokens in a training sequence."""
+    mixture: Mixture | None
+    """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
+    once in each epoch, so each source as it is in the corpus."""
+
+    def draws_of_step(self, step: int) -> range:
+        """The numbers of the rows that `step` (from 0) trains on, counted over the whole run."""
+        return range(step * self.global_batch_size, (step + 1) * self.global_batch_size)
+
+    @field_validator("mixture")
+    @classmethod
+    def _phases_within_the_run(cls, value: Mixture | None, info: ValidationInfo) -> Mixture | None:
+        if value and (max_steps := info.data.get("max_steps")):
+            value.check_steps(max_steps)
+        return value
+
+
+class ComputingParams(DataOrder):
+    """All parameters that the weights depend on; a training that continues has the same."""
+
     model: dict[str, Any]
     """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's. With
     a model in `start_from`: the fields of its config that are changed; `{}` for none."""
     start_from: ModelName | None
     """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
     (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
-    sequence_length: Annotated[int, Field(ge=2)]
-    """Tokens in a training sequence."""
     attention: Literal["causal", "document"]
     """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
     positions count from 0."""
-    global_batch_size: PositiveInteger
-    """Sequences per optimizer step, over all processes."""
     deterministic_micro_batch_size: PositiveInteger | None
     """Sequences in a micro-batch. If set, gradients are summed over micro-batches in a fixed binary tree: the same bits
     on any number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
-    max_steps: PositiveInteger
-    """Optimizer steps."""
     optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
     """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
     schedule: Schedule
     """The learning rate over the steps."""
-    mixture: Mixture | None
-    """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
-    once in each epoch, so each source as it is in the corpus."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
     precision: Precision
@@ -97,13 +113,6 @@ class ComputingParams(Section):
                 f"{value.warmup_steps} steps of warm-up{decaying} are more than train.max_steps = {max_steps}; "
                 f"lower warmup_steps{' or decay_share' if decay else ''}, or train longer"
             )
-        return value
-
-    @field_validator("mixture")
-    @classmethod
-    def _phases_within_the_run(cls, value: Mixture | None, info: ValidationInfo) -> Mixture | None:
-        if value and (max_steps := info.data.get("max_steps")):
-            value.check_steps(max_steps)
         return value
 
     @field_validator("start_from")

@@ -9,8 +9,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from stages.formats.tokens import TokenStore
-from stages.train.compute.data.batches import MicroBatch, ProcessShare, Rows, dropout_seed, micro_batches
-from stages.train.compute.data.order import RowOrder
+from stages.train.compute.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches
+from stages.train.compute.data.order import AnyOrder
+from stages.train.compute.data.rows import Rows
 from stages.train.compute.deterministic import DeterministicReduce
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.optimizers import Optimizers
@@ -40,7 +41,7 @@ class Trainer:
     """`precision` is resolved: never auto."""
     accelerator: Accelerator
     store: TokenStore
-    order: RowOrder
+    order: AnyOrder
     raw_model: CausalLoss
     """Neither compiled nor wrapped: it is saved and exported."""
     model: nn.Module
@@ -61,7 +62,7 @@ class Trainer:
         share = ProcessShare(self.accelerator.process_index, self.accelerator.num_processes, self.micro_batch_size)
         device = self.accelerator.device
         pin = {"pin": partial(pin_memory, device=device)} if device.type == "cuda" else {}
-        return micro_batches(self.store, self.order.index, self.order.rows_of_step, self.params, share, steps, **pin)
+        return micro_batches(self.store, self.order, self.params, share, steps, **pin)
 
     def step(
         self, step: int, batches: Iterable[MicroBatch], asked_to_stop: Callable[[], bool] = lambda: False

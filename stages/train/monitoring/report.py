@@ -21,8 +21,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
 from stages.train.checkpoint.curves import LEARNING_RATE, VALIDATION_BITS, VALIDATION_LOSS, CurveFiles
-from stages.train.compute.data.batches import Integers, pack_rows, read_rows
-from stages.train.compute.data.order import epoch_order
+from stages.train.compute.data.rows import Integers, pack_rows, permutation, read_rows
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import Throughput
@@ -53,7 +52,7 @@ class Validation:
         self.model = model
         self.sequence_length = params.sequence_length
         self.index = pack_rows(store, params.sequence_length)
-        drawn = epoch_order(params.seed, 0, self.index.rows)[: params.evaluation_sequences]
+        drawn = permutation([params.seed, 0], self.index.rows)[: params.evaluation_sequences]
         self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
 
     @torch.no_grad()

@@ -31,7 +31,6 @@ from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.errors import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress, fault, weights_in
-from stages.train.compute.data.order import SourceShare, shares
 from stages.train.compute.fsdp import uses_fsdp
 from stages.train.compute.parallel import full_weights
 from stages.train.compute.step import Trainer
@@ -39,6 +38,7 @@ from stages.train.export import plain_model, save_model, write_tokenizer
 from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import Throughput, device_name
+from stages.train.origins import SourceShare, shares
 
 
 class TrainingReport(BaseModel):

@@ -9,8 +9,9 @@ import pytest
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.commands.trace import trace, trained_order
-from stages.train.compute.data.batches import pack_rows, read_rows
-from stages.train.compute.data.order import open_order, origins, rows_of_step
+from stages.train.compute.data.order import open_order
+from stages.train.compute.data.rows import read_rows
+from stages.train.origins import origins
 from tests.train.small_run import run_workers, write_params, write_project
 
 
@@ -23,14 +24,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_documents_spans_are_the_tokens_of_the_batch(project: Path) -> None:
     store, params = TokenStore(Path("data/tokens/train")), trained_order()
-    index = pack_rows(store, params.sequence_length)
+    order = open_order(store, params)
     by_path = {info["path"]: number for number, info in enumerate(store.document_infos())}
 
     for step in (1, 5, params.max_steps):
-        rows = rows_of_step(params.seed, step - 1, params, index.rows)
-        batch = read_rows(store, index, rows, params.sequence_length)
+        rows = order.rows_of_step(step - 1)
+        batch = read_rows(store, order.index, rows, params.sequence_length)
         told: list[list[int]] = [[] for _ in rows]
-        for origin in origins(store, open_order(store, params), step):
+        for origin in origins(store, order, step):
             told[origin.row] += store.document(by_path[origin.path])[origin.first : origin.stop].tolist()
         for row, tokens in enumerate(told):
             targets = batch.targets[row]

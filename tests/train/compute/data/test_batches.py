@@ -1,23 +1,21 @@
 """Order, packing, schedule, deterministic sums: the parts whose arithmetic must hold for all inputs."""
 
+import tracemalloc
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.formats.tokens import TokenStore
-from stages.train.compute.data.batches import (
-    MicroBatch,
-    ProcessShare,
-    dropout_seed,
-    micro_batches,
-    pack_documents,
-    pack_rows,
-    read_rows,
-)
-from stages.train.compute.data.order import DataOrder, open_order, rows_of_step
+from stages.formats.tokens import Manifest, ShardEntry, TokenStore
+from stages.train.compute.data.batches import MicroBatch, ProcessShare, dropout_seed, micro_batches
+from stages.train.compute.data.mixed import pack_documents
+from stages.train.compute.data.order import RowOrder, epoch_order, open_order
+from stages.train.compute.data.rows import ConsecutiveRows, pack_rows, permutation, read_rows
 from stages.train.compute.deterministic import BinaryTree
+from stages.train.compute.params import DataOrder
 from stages.train.compute.schedule import Schedule
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
@@ -29,17 +27,52 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return TokenStore(folder / "data/tokens/train")
 
 
-def batches_of(rows: int) -> DataOrder:
-    return DataOrder(seed=3, max_steps=60, global_batch_size=rows, sequence_length=32)
+def order_of(rows: int, size: int = 8, seed: int = 3) -> RowOrder:
+    params = DataOrder(seed=seed, max_steps=60, global_batch_size=size, sequence_length=32, mixture=None)
+    return RowOrder(params, ConsecutiveRows(rows, 32))
 
 
 @given(seed=st.integers(0, 5), step=st.integers(0, 40), size=st.integers(1, 20), rows=st.integers(1, 50))
 def test_the_order_is_a_permutation_of_the_rows_in_every_epoch(seed: int, step: int, size: int, rows: int) -> None:
-    epochs = np.concatenate([rows_of_step(seed, s, batches_of(size), rows) for s in range(step + 1)])
+    order = order_of(rows, size, seed)
+    epochs = np.concatenate([order.rows_of_step(s) for s in range(step + 1)])
     for first in range(0, len(epochs), rows):
         epoch = epochs[first : first + rows]
         assert len(set(epoch.tolist())) == len(epoch)
         assert epoch.max(initial=0) < rows
+
+
+@given(seed=st.integers(0, 9), epoch=st.integers(0, 3), rows=st.integers(1, 400))
+def test_a_permutation_is_numpys(seed: int, epoch: int, rows: int) -> None:
+    assert permutation([seed, epoch], rows).tolist() == np.random.default_rng([seed, epoch]).permutation(rows).tolist()
+
+
+def test_a_process_holds_four_bytes_for_each_row_of_an_epoch() -> None:
+    """100 billion tokens in rows of 2,048 are 195 MB. A tenth of them:"""
+    rows = 10**10 // 2048
+    tracemalloc.start()
+    order = order_of(rows)
+    order.rows_of_step(0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    epoch_order.cache_clear()
+    assert order.index.spans(rows - 1) == [((rows - 1) * 32, 32)]
+    assert most < 4 * rows + 100_000
+
+
+def test_rows_are_read_without_a_table_of_all_documents(tmp_path: Path) -> None:
+    documents, length = 200_000, 4
+    np.zeros(documents * length, dtype="<u2").tofile(tmp_path / "s.tokens.bin")
+    (np.arange(documents + 1, dtype="<i8") * length).tofile(tmp_path / "s.offsets.bin")
+    shard = ShardEntry("s", documents, documents * length, bytes=0, sha256={})
+    (tmp_path / "manifest.json").write_text(Manifest("uint16", 300, 0, "", "", (shard,)).to_json())
+    store = TokenStore(tmp_path)
+    tracemalloc.start()
+    batch = read_rows(store, pack_rows(store, 32), np.array([0, 24_999]), 32)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert batch.positions.tolist() == [list(range(length)) * 8] * 2
+    assert most < documents
 
 
 def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> None:
@@ -49,7 +82,7 @@ def test_a_row_predicts_each_token_from_the_one_before_it(store: TokenStore) -> 
     batch = read_rows(store, index, np.arange(index.rows), 32)
     for row in range(index.rows):
         column = 0
-        for start, length in index.segments(row):
+        for start, length in index.spans(row):
             assert (batch.targets[row, column : column + length] == stream[start : start + length]).all()
             assert (batch.inputs[row, column + 1 : column + length] == stream[start : start + length - 1]).all()
             before = stream[start - 1] if start else store.manifest.eos_id
@@ -111,13 +144,10 @@ def test_the_micro_batches_of_all_processes_are_the_rows_of_each_step(
     values = TrainParams.model_validate(params(sequence_length=32, max_steps=4))
     order = open_order(store, values)
     shares = [ProcessShare(process, processes, size) for process in range(processes)]
-    every = [
-        list(micro_batches(store, order.index, order.rows_of_step, values, share, range(first_step, values.max_steps)))
-        for share in shares
-    ]
+    every = [list(micro_batches(store, order, values, share, range(first_step, values.max_steps))) for share in shares]
     for step in range(first_step, 4):
         of_step = [[batch for batch in batches if batch.step == step] for batches in every]
-        rows = rows_of_step(values.seed, step, values, order.index.rows)
+        rows = order.rows_of_step(step)
         together = np.concatenate([batch.rows.targets for batches in of_step for batch in batches])
         assert (together == read_rows(store, order.index, rows, 32).targets).all()
         for process, batches in enumerate(of_step):
@@ -148,5 +178,5 @@ def test_documents_are_packed_in_their_order_and_cut_where_a_row_ends(
 
     assert index.rows == len(stream) // sequence_length
     for row in range(index.rows):
-        tokens = [token for start, length in index.segments(row) for token in range(start, start + length)]
+        tokens = [token for start, length in index.spans(row) for token in range(start, start + length)]
         assert tokens == stream[row * sequence_length : (row + 1) * sequence_length]

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.train.compute.data.draws import Draws, Ratios, whole_numbers
-from stages.train.compute.data.order import RowOrder, describe_order, open_order, shares
+from stages.train.compute.data.mixed import document_sources
+from stages.train.compute.data.order import AnyOrder, open_order
+from stages.train.origins import describe_order, shares
 from stages.train.params import TrainParams
 from tests.train.small_run import params, write_project
 
@@ -42,12 +44,12 @@ def source_of_tokens(store: TokenStore) -> list[str]:
     return [info["source"] for info, length in infos for _ in range(length)]
 
 
-def tokens_trained_on(order: RowOrder, steps: range) -> Counter[int]:
+def tokens_trained_on(order: AnyOrder, steps: range) -> Counter[int]:
     """How often each token of the store is a target in some steps."""
     drawn = Counter(int(row) for step in steps for row in order.rows_of_step(step))
     tokens: Counter[int] = Counter()
     for row, times in drawn.items():
-        for start, length in order.index.segments(row):
+        for start, length in order.index.spans(row):
             tokens.update(dict.fromkeys(range(start, start + length), times))
     return tokens
 
@@ -87,7 +89,7 @@ def test_a_phase_begins_with_the_step_after_the_one_that_is_named(store: TokenSt
     for step in range(asked.max_steps):
         rows = order.rows_of_step(step)
         assert len(rows) == asked.global_batch_size
-        found = {sources[start] for row in rows for start, _ in order.index.segments(int(row))}
+        found = {sources[start] for row in rows for start, _ in order.index.spans(int(row))}
         assert found == {"web" if step < after else "books"}
 
 
@@ -96,7 +98,7 @@ def test_other_weights_and_other_sources_leave_the_order_within_a_source_as_it_i
         order = open_order(store, values(mixture | {"phases": []}, max_steps=60))
         sources = source_of_tokens(store)
         rows = [int(row) for step in range(60) for row in order.rows_of_step(step)]
-        starts = [order.index.segments(row)[0].start for row in rows]
+        starts = [order.index.spans(row)[0].start for row in rows]
         return [start for start in starts if sources[start] == "web"]
 
     few, many = web(weights={"web": 0.1, "books": 0.9}), web(weights={"code": 0.3, "web": 0.7})
@@ -133,6 +135,29 @@ def test_a_source_that_gives_no_row_is_refused(
         open_order(store, values({"weights": weights, "phases": []}, **changes))
     assert str(caught.value).startswith("params.yaml: train.mixture: ")
     assert said in str(caught.value)
+
+
+class CountedName(str):
+    """A source's name that counts how often it is compared."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_the_cost_of_40000_sources_is_that_of_their_documents(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [CountedName(f"s{number % 40_000}") for number in range(80_000)]
+    monkeypatch.setattr(store, "document_infos", lambda: ({"source": name} for name in names))
+
+    known, numbers = document_sources(store)
+
+    assert [known[number] for number in numbers[-40_000:]] == names[-40_000:]
+    assert CountedName.comparisons < 5 * len(names)
 
 
 rates = st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=9).filter(any)

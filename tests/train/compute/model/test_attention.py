@@ -14,7 +14,7 @@ from transformers.integrations import flex_attention as flex
 
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
-from stages.train.compute.data.batches import Rows, pack_rows, read_rows
+from stages.train.compute.data.rows import Rows, pack_rows, read_rows
 from stages.train.compute.model.attention import UNMASKED
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.documents import use_flex_attention
@@ -55,7 +55,7 @@ def test_positions_begin_at_0_with_each_row_and_document_and_else_go_on(
     first_tokens = set(store.document_starts.tolist())
     for row, positions in enumerate(batch.positions):
         column = 0
-        for start, length in index.segments(row):
+        for start, length in index.spans(row):
             expected = 0
             for place in range(start, start + length):
                 expected = 0 if place == start or place in first_tokens else expected + 1

@@ -1,0 +1,81 @@
+"""Which documents and sources a run trains on, by its order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.formats.tokens import TokenStore
+from stages.train.compute.data.order import AnyOrder, RowOrder
+
+
+class SourceShare(BaseModel):
+    """The tokens of one source that a run trains on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: int
+    """Trained on; a token that is read in two epochs counts twice."""
+    share: float
+    """Share of the tokens of all sources."""
+    epochs: float
+    """The tokens as a multiple of the source's own."""
+
+
+def shares(order: AnyOrder) -> dict[str, SourceShare]:
+    """The tokens of each source that the whole run trains on; empty without a mixture."""
+    if isinstance(order, RowOrder):
+        return {}
+    draws = order.params.max_steps * order.params.global_batch_size
+    return {
+        source.name: SourceShare(
+            tokens=rows * order.params.sequence_length,
+            share=round(rows / draws, 6),
+            epochs=round(rows / source.rows, 4),
+        )
+        for source, rows in zip(order.sources, order.draws.counts(draws), strict=True)
+    }
+
+
+def describe_order(order: AnyOrder, store: TokenStore) -> Iterator[str]:
+    """Yield a line for each source of a mixture, and one for the documents left out; nothing without a mixture."""
+    if isinstance(order, RowOrder):
+        return
+    for source, of_run in zip(order.sources, shares(order).values(), strict=True):
+        yield (
+            f"mixture: {source.name}: {of_run.share:.2%} of the tokens, {of_run.epochs:.2f} epochs of "
+            f"{source.rows * order.params.sequence_length:,} tokens in {source.documents:,} documents"
+        )
+    if left := len(store.document_lengths) - sum(source.documents for source in order.sources):
+        tokens = store.manifest.tokens - sum(source.stored_tokens for source in order.sources)
+        yield f"mixture: {left:,} documents ({tokens:,} tokens) are left out: they have no weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A span of a document in a row of a global batch."""
+
+    row: int
+    """Index in the global batch."""
+    source: str
+    path: str
+    license: str
+    first: int
+    """First token of the span, within its document."""
+    stop: int
+    """One after the last token of the span."""
+
+
+def origins(store: TokenStore, order: AnyOrder, step: int) -> Iterator[Origin]:
+    """The spans that step number `step` (from 1) trained on, in the order of the batch."""
+    spans = [
+        (number, start, start + length)
+        for number, row in enumerate(order.rows_of_step(step - 1))
+        for start, length in order.index.spans(int(row))
+    ]
+    documents = [(number, *part) for number, start, stop in spans for part in store.documents_within(start, stop)]
+    # By their numbers, so that each file of documents is read once.
+    infos = {document: store.document_info(document) for document in sorted({of for _, of, _, _ in documents})}
+    for number, document, first, stop in documents:
+        info = infos[document]
+        yield Origin(number, info["source"], info["path"], info.get("license", ""), first, stop)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.run.locks import run_lock
 from stages.formats.revision.execution import is_computing
-from stages.formats.revision.provenance import GitState
+from stages.formats.revision.statement import GitState
 from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
 from stages.runtime.errors import UserError, private_state_dir
 

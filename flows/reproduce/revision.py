@@ -18,7 +18,6 @@ from stages.formats.revision.provenance import (
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
     LockEntry,
-    Provenance,
     ancestors,
     is_observed,
     is_within,
@@ -30,6 +29,7 @@ from stages.formats.revision.provenance import (
     read_recorded_lock,
     revision_path,
 )
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.runtime.errors import STATE_DIR, UserError
 from stages.runtime.hub import explained

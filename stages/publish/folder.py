@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance, Receipt
+from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Receipt
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files
 from stages.publish.revision import Gate, Revision, attested
 from stages.runtime.atomic import atomic_folder, flush_to_disk

@@ -34,14 +34,14 @@ from stages.formats.revision.provenance import (
     CARD,
     EVALUATION,
     MAIN,
-    NOT_INDEXED,
     PROVENANCE,
     SIGNATURE_FILE,
-    Provenance,
     Receipt,
+    is_observed,
     run_branch,
     step_tag,
 )
+from stages.formats.revision.statement import Provenance
 from stages.formats.sources import SplitSize, by_license, by_source, read_split
 from stages.formats.tokens import SPLITS, TOKENS, TRAIN, VALIDATION
 from stages.publish.params import PublishParams
@@ -159,8 +159,8 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         commit = main.commit
         unsigned = SIGNATURE_FILE in revision.files and SIGNATURE_FILE not in main.paths
         if present != revision.name or unsigned:
-            published = {*before.files, *NOT_INDEXED} if before else set()
-            stale = (published & main.paths) - revision.files.keys()
+            ours = before.files if before else {}
+            stale = {path for path in main.paths if path in ours or is_observed(path)} - revision.files.keys()
             commit = model.commit(MAIN, main, f"Publish {revision.name}", revision, stale)
         model.tag(revision.name, commit)
         if SIGNATURE_FILE in revision.files and SIGNATURE_FILE not in model.tip(revision.name).paths:

@@ -20,15 +20,11 @@ from stages.formats.revision.provenance import (
     CARD_FOLDER,
     EVALUATION,
     EXECUTION,
-    FORMAT,
-    INPUTS,
     PROVENANCE,
     RECORD_FOLDER,
     SIGNATURE_FILE,
     SOURCE_ARCHIVE,
     SPEED,
-    InputListing,
-    Provenance,
     Stages,
     is_shipped,
     project_path,
@@ -37,6 +33,7 @@ from stages.formats.revision.provenance import (
     run_name,
     step_name,
 )
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import SIGNING_KEY, sign
 from stages.formats.sources import read_sources
 from stages.formats.tokens import SPLITS, TOKENS, VALIDATION
@@ -45,7 +42,7 @@ from stages.publish.params import GateParams, PublishParams
 from stages.publish.source import archive_source, require_no_secret
 from stages.runtime.atomic import known_sha256
 from stages.runtime.errors import RefusedError, UserError
-from stages.runtime.section import read_yaml
+from stages.runtime.section import read_params_file, read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +145,15 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
-    InputListing(sources=read_sources(*(TOKENS / split for split in SPLITS))).write(folder / INPUTS)
     if execution := training_execution():
         execution.write(folder / EXECUTION)
-    files = {path: folder / path for path in (*contents, SOURCE_ARCHIVE, INPUTS, *([EXECUTION] if execution else []))}
+    files = {path: folder / path for path in (*contents, SOURCE_ARCHIVE, *([EXECUTION] if execution else []))}
     hashes = revision.sha256 | {path: known_sha256(files[path]) for path in sorted(files)}
-    Provenance(format=FORMAT, revision=revision.name, files=hashes, git=state).write(folder / PROVENANCE)
+    sources = read_sources(*(TOKENS / split for split in SPLITS))
+    statement = Provenance(
+        revision=revision.name, files=hashes, git=state, parameters=read_params_file(), sources=sources
+    )
+    statement.write(folder / PROVENANCE)
     for path in [*(file for file in files if file != SOURCE_ARCHIVE), PROVENANCE]:
         require_no_secret(path.removeprefix(f"{RECORD_FOLDER}/"), (folder / path).read_bytes(), in_urls=True)
     return Revision(revision.name, revision.files | files | attested(folder / PROVENANCE), revision.sha256)

@@ -17,7 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stages.formats.revision.provenance import GitState, Stages
+from stages.formats.revision.provenance import Stages
+from stages.formats.revision.statement import GitState
 from stages.publish.lock import outside_deps
 from stages.runtime.code import PACKAGES
 from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES, credentials, without_credentials
@@ -129,8 +130,9 @@ REMOTE = re.compile(r"(?!file:)[\w+.-]+://|[\w.-]+@[\w.-]+:")
 
 
 def public_url(url: str) -> str | None:
-    """A URL without credentials; None for a path of this machine."""
-    return without_credentials(url) if REMOTE.match(url) else None
+    """A URL without credentials, ssh's short form in full; None for a path of this machine."""
+    short = re.fullmatch(r"([\w.-]+@[\w.-]+):(?!//)/?(.+)", url)
+    return without_credentials(f"ssh://{short[1]}/{short[2]}" if short else url) if REMOTE.match(url) else None
 
 
 def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:

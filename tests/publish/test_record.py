@@ -1,13 +1,18 @@
 import json
+import os
+import re
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import Execution
-from stages.formats.revision.provenance import EXECUTION, INPUTS, SOURCE_ARCHIVE, SPEED, InputListing
+from stages.formats.revision.provenance import EXECUTION, PROVENANCE, SOURCE_ARCHIVE, SPEED
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.formats.sources import read_sources
 from stages.publish.revision import reports_of
@@ -27,15 +32,21 @@ def test_a_revision_is_complete_in_itself(project: Path) -> None:
 
     assert verify_files(REVISION) == []
     files = {path.relative_to(REVISION).as_posix() for path in REVISION.rglob("*") if path.is_file()}
-    assert files == {*provenance["files"], "provenance.json"}
+    assert files == {*(one["name"] for one in provenance["subject"]), "provenance.json"}
     recorded = {path for path in files if path.startswith("record/")}
     assert recorded == {
-        *(f"record/{name}" for name in ("dvc.lock", "dvc.yaml", "inputs.json", "params.yaml", "requirements.lock")),
+        *(f"record/{name}" for name in ("dvc.lock", "dvc.yaml", "params.yaml", "requirements.lock")),
         *(f"record/reports/{name}.json" for name in ("clean", "train", "evaluate")),
         "record/source.tar.gz",
     }
-    assert provenance["format"] == 1
-    assert provenance["git"] == {"commit": git("rev-parse", "HEAD"), "dirty": False, "origin": None}
+    built = provenance["predicate"]["buildDefinition"]
+    assert built["externalParameters"] == yaml.safe_load((REVISION / "record/params.yaml").read_text())
+    code, *read, source = built["resolvedDependencies"]
+    assert code == {"digest": {"gitCommit": git("rev-parse", "HEAD")}, "annotations": {"dirty": False}}
+    assert [one["name"] for one in (*read, source)] == [
+        *("record/dvc.lock", "record/requirements.lock", "record/source.tar.gz"),
+        "mine",
+    ]
     kept = recorded_stages(REVISION / "record/dvc.lock")
     assert list(kept) == ["clean", "tokenize", "train", "evaluate", "card"]
     assert kept == {name: recorded_stages(Path("dvc.lock"))[name] for name in kept}
@@ -52,6 +63,8 @@ def test_how_the_training_was_executed_is_kept_only_for_the_weights_that_it_made
     main()
 
     assert Execution.find(REVISION / EXECUTION) == recorded
+    byproducts = read_json(REVISION / PROVENANCE)["predicate"]["runDetails"]["byproducts"]
+    assert [one["name"] for one in byproducts] == [EXECUTION, SPEED]
     assert read_json(REVISION / SPEED)["device"] == "abacus"
 
     train_anew(1)  # as after a restore from the cache: the reports are of another run
@@ -89,8 +102,7 @@ def test_long_curves_are_kept(project: Path) -> None:
 def test_the_sources_are_listed_with_what_was_used_of_them(project: Path) -> None:
     main()
 
-    listing = InputListing.read(REVISION / INPUTS)
-    [source] = listing.sources
+    [source] = Provenance.read(REVISION / PROVENANCE).sources
     assert (source.name, source.revision) == ("mine", "1")
     assert source.documents == sum(amount.documents for amount in source.licenses.values()) == 12
     assert source.bytes == source.licenses["MIT"].bytes
@@ -142,3 +154,30 @@ def test_a_source_is_summed_up_whatever_the_order_of_its_documents(project: Path
     file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
 
     assert read_sources(Path("data/tokens/train")) == before
+
+
+@pytest.mark.needs_ssh_keygen
+def test_the_two_commands_of_the_card_verify_every_file_and_the_signature_without_this_project(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make_key(tmp_path, "mine")
+    monkeypatch.setenv("PARROTFLOW_SIGNING_KEY", str(key))
+    main()
+    (tmp_path / "allowed_signers").write_text(f"publisher {public(key).read_text()}")
+    text = (REVISION / "README.md").read_text()
+    block = next(one for one in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "sha256sum" in one)
+    files, signature = block.splitlines()
+    weights, index = REVISION / "model.safetensors", REVISION / "provenance.json"
+
+    def exit_code(command: str) -> int:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        shell = ["bash", "-o", "pipefail", "-c", command]
+        return subprocess.run(shell, cwd=REVISION, env=environment, capture_output=True, check=False).returncode
+
+    assert (exit_code(files), exit_code(signature)) == (0, 0)
+    for path, found in ((weights, (1, 0)), (index, (0, 255))):
+        content = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:] if path == weights else content + b"\n")
+        assert (exit_code(files), exit_code(signature)) == found
+        path.write_bytes(content)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.formats.revision.provenance import GitState
+from stages.formats.revision.statement import GitState
 from stages.publish.source import archive_source, find_secret, public_url
 from stages.runtime.errors import UserError
 from tests.publish.repository import commit_all, contents, git, write
@@ -178,7 +178,7 @@ def test_an_archive_of_much_data_is_never_in_memory_as_a_whole() -> None:
         ("https://me:secret@example.com/a/b.git", "https://example.com/a/b.git"),
         ("https://token@example.com/a/b.git?key=1#x", "https://example.com/a/b.git"),
         ("ssh://git@example.com:22/a/b", "ssh://git@example.com:22/a/b"),
-        ("git@example.com:a/b.git", "git@example.com:a/b.git"),
+        ("git@example.com:a/b.git", "ssh://git@example.com/a/b.git"),
         ("/home/me/b", None),
         ("file:///home/me/b", None),
         ("C:\\repositories\\b", None),

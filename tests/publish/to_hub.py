@@ -9,7 +9,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import _http
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.revision.provenance import EVALUATION, PROVENANCE, Provenance, Receipt
+from stages.formats.revision.provenance import EVALUATION, PROVENANCE, Receipt
+from stages.formats.revision.statement import Provenance
 from stages.publish.hub import publish_to_hub
 from stages.publish.params import PublishParams
 from stages.publish.revision import Gate, Revision, name_revision, published_files
@@ -51,5 +52,6 @@ def with_record(evaluation: Evaluation, note: str) -> Revision:
     (folder / "record/note").write_text(note)
     added = [EVALUATION, "record/note", PROVENANCE]
     files = named.sha256 | dict.fromkeys(added[:2], "0" * 64)
-    Provenance(format=1, revision=named.name, files=files, git=GITSTATE).write(folder / PROVENANCE)
+    facts = {"git": GITSTATE, "parameters": {}, "sources": []}
+    Provenance(revision=named.name, files=files, **facts).write(folder / PROVENANCE)
     return Revision(named.name, named.files | {path: folder / path for path in added}, named.sha256)

@@ -6,9 +6,9 @@
         params.yaml, dvc.yaml, dvc.lock, data/code/..., requirements.lock, reports/...
         execution.json                             `Execution`: how the training was executed
         train_speed.json                           how fast it was
-        inputs.json                                `InputListing`: the data that went in
         source.tar.gz                              the code, and the inputs that git has
-    provenance.json                                `Provenance`: the index, with the sha256 of every file above
+    provenance.json                                `Provenance`: the index, with the sha256 of every file above, the
+                                                   commit, and the data that went in
     provenance.json.sig                            the signature of the index, only if a key is named
 
 A revision's name follows from the files outside record/: the same model with the same card has the same name, whoever
@@ -36,7 +36,6 @@ from ruamel.yaml.error import YAMLError
 from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.reports import Report, write_json
-from stages.formats.sources import Source
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.section import read_yaml
 from stages.runtime.stage_code import FOLDER
@@ -55,10 +54,9 @@ RECORDED_LOCK = "record/dvc.lock"
 RECORDED_REQUIREMENTS = "record/requirements.lock"
 EXECUTION = "record/execution.json"
 SPEED = "record/train_speed.json"
-INPUTS = "record/inputs.json"
 SOURCE_ARCHIVE = "record/source.tar.gz"
 
-WRITTEN_BY_PUBLISH = frozenset({EXECUTION, SPEED, INPUTS, SOURCE_ARCHIVE})
+WRITTEN_BY_PUBLISH = frozenset({EXECUTION, SPEED, SOURCE_ARCHIVE})
 """Files of the record that are no copies of files at those paths of the project."""
 
 NOT_INDEXED = frozenset({PROVENANCE, SIGNATURE_FILE})
@@ -138,43 +136,6 @@ def step_tag(revision: str, step: int) -> str:
 def publication_receipt(folder: str, name: str) -> Path:
     """Where the receipt of `publish.name` is, below `publish.folder`."""
     return Path(folder) / name / RECEIPT
-
-
-class GitState(BaseModel, frozen=True):
-    """Git's facts about the project at the time of publication. Nothing depends on them."""
-
-    commit: str
-    dirty: bool
-    """Whether code, settings or inputs differed from the commit."""
-    origin: str | None
-    """The URL of the remote repository `origin`, without credentials; None if there is none."""
-
-
-FORMAT = 1
-"""The version of this format. Revisions of another version are refused."""
-
-
-class Provenance(Report, extra="ignore"):
-    """The index of a revision: the hash of every file, and the commit."""
-
-    path: ClassVar[Path] = Path(PROVENANCE)
-    stage: ClassVar[str] = "publish"
-
-    format: Literal[1]
-    """`FORMAT`."""
-    revision: str
-    files: dict[str, str]
-    """File of the revision -> sha256, without this file and the signature."""
-    git: GitState
-
-
-class InputListing(Report, extra="ignore"):
-    """The documents that went into a revision, by source: `record/inputs.json`."""
-
-    path: ClassVar[Path] = Path(INPUTS)
-    stage: ClassVar[str] = "publish"
-
-    sources: list[Source]
 
 
 class Receipt(Report):

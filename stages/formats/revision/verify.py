@@ -16,20 +16,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic_core import to_jsonable_python
+from ruamel.yaml.error import YAMLError
 
 from stages.formats.revision.provenance import (
     NOT_INDEXED,
     PROVENANCE,
     RECORD_FOLDER,
+    RECORDED_PARAMS,
     SIGNATURE_FILE,
-    Provenance,
     is_outside,
     project_path,
     revision_name,
 )
+from stages.formats.revision.statement import Provenance
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import UserError
+from stages.runtime.section import read_yaml
 
 SIGNING_KEY = "PARROTFLOW_SIGNING_KEY"
 """Names the file with the private key, or with the public one of a key that ssh-agent has; unset: nothing is signed."""
@@ -70,7 +75,16 @@ def verify_files(folder: Path, besides: Collection[str] = ()) -> list[str]:
     found = [*_wrong_files(folder, provenance), *_unlisted(folder, provenance, besides)]
     if (name := revision_name(provenance.files)) != provenance.revision:
         found.append(f"{PROVENANCE}: names itself {provenance.revision}, and its files are {name}")
+    if not found and RECORDED_PARAMS in provenance.files and provenance.parameters != _recorded_params(folder):
+        found.append(f"{PROVENANCE}: its externalParameters are not the values of {RECORDED_PARAMS}")
     return found
+
+
+def _recorded_params(folder: Path) -> Any:
+    try:
+        return to_jsonable_python(read_yaml((folder / RECORDED_PARAMS).read_bytes(), trusted=False))
+    except (YAMLError, ValueError, RecursionError):
+        return None
 
 
 def may_hold(path: str) -> bool:

@@ -13,7 +13,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from stages.formats.evaluation.report import Evaluation
-from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, Provenance
+from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.publish.folder import link, main_of, only_writer
 from stages.publish.params import PublishParams

@@ -18,10 +18,9 @@ from stages.formats.revision.provenance import (
     RECORDED_PIPELINE,
     RECORDED_REQUIREMENTS,
     SOURCE_ARCHIVE,
-    GitState,
-    Provenance,
     read_recorded_lock,
 )
+from stages.formats.revision.statement import GitState, Provenance
 from stages.publish.source import archive_source
 from stages.runtime.atomic import file_md5
 from stages.runtime.stage_code import code_in

@@ -15,13 +15,8 @@ from flows.reproduce.reproduction import verdict_lines
 from flows.reproduce.revision import RecordedRevision
 from flows.reproduce.verdict import ReproductionVerdict, compare_evaluations, compare_set, pairs
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Intervals
-from stages.formats.revision.provenance import (
-    EVALUATION,
-    FORMAT,
-    GitState,
-    Provenance,
-    is_outside,
-)
+from stages.formats.revision.provenance import EVALUATION, is_outside
+from stages.formats.revision.statement import GitState, Provenance
 from stages.runtime.errors import UserError
 
 
@@ -41,7 +36,7 @@ def mine(tmp_path: Path) -> Path:
 def make_revision(tmp_path: Path, origin: str | None = None) -> RecordedRevision:
     (tmp_path / "revision" / "record").mkdir(parents=True, exist_ok=True)
     state = GitState(commit="a" * 40, dirty=False, origin=origin)
-    provenance = Provenance(format=FORMAT, revision="r", files={}, git=state)
+    provenance = Provenance(revision="r", files={}, git=state, parameters={}, sources=[])
     return RecordedRevision("main", tmp_path / "revision", provenance, {}, None, tmp_path)
 
 

@@ -13,7 +13,8 @@ from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import choose_interpreter, make_environment, needed_versions
 from flows.reproduce.reproduction import run_reproduction
 from flows.reproduce.revision import read_revision, require_as_published
-from stages.formats.revision.provenance import EXECUTION, RECORDED_REQUIREMENTS, GitState
+from stages.formats.revision.provenance import EXECUTION, RECORDED_REQUIREMENTS
+from stages.formats.revision.statement import GitState
 from stages.runtime.errors import UserError
 from tests.flows.reproduce.published import pin_only, seal, write_revision
 from tests.flows.reproduce.small_training import commit, make_training

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from stages.formats.revision.provenance import (
     PROVENANCE,
     RECORDED_LOCK,
-    Provenance,
+    RECORDED_PARAMS,
     is_observed,
     project_path,
     read_recorded_lock,
     revision_name,
     revision_path,
 )
+from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files
 from stages.runtime.errors import UserError
-from tests.formats.revision.records import write_index
+from tests.formats.revision.records import GITSTATE, write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -78,15 +79,38 @@ def test_an_index_that_was_written_for_other_files_does_not_fit_the_name(revisio
     assert [fault.partition(",")[0] for fault in verify_files(revision)] == [f"{PROVENANCE}: names itself {'0' * 16}"]
 
 
-@pytest.mark.parametrize("number", [None, 0, 2, "1"])
+@pytest.mark.parametrize("number", [None, 1, "urn:parrotflow:revision:1", "urn:parrotflow:revision:20"])
 def test_a_revision_of_another_format_is_refused(revision: Path, number: object) -> None:
     index = json.loads((revision / PROVENANCE).read_text())
-    (revision / PROVENANCE).write_text(json.dumps(index | {"format": number}))
+    index["predicate"]["buildDefinition"]["buildType"] = number
+    (revision / PROVENANCE).write_text(json.dumps(index))
 
     (fault,) = verify_files(revision)
     assert fault.startswith(f"{PROVENANCE}: ")
-    assert "format: Input should be 1" in fault
+    assert f"is of the format {number}, and this version of parrotflow reads urn:parrotflow:revision:2" in fault
     assert "the version of parrotflow that published it" in fault
+
+
+def test_of_a_revision_of_the_first_format_the_version_that_reads_it_is_named(revision: Path) -> None:
+    index = {"format": 1, "revision": "0" * 16, "files": {}, "git": GITSTATE.model_dump()}
+    (revision / PROVENANCE).write_text(json.dumps(index))
+
+    (fault,) = verify_files(revision)
+    assert "is of format 1, which versions of parrotflow before 0.1.0 read, such as its own commit ddddddd" in fault
+
+
+def test_parameters_other_than_the_recorded_ones_are_a_fault(revision: Path) -> None:
+    (revision / RECORDED_PARAMS).write_text("train: {seed: 1, rate: 1e-3}\n")
+    write_index(revision)
+    assert verify_files(revision) == []
+
+    write_index(revision, parameters={"train": {"seed": 2, "rate": 1e-3}})
+    said = f"its externalParameters are not the values of {RECORDED_PARAMS}"
+    assert verify_files(revision) == [f"{PROVENANCE}: {said}"]
+
+    (revision / RECORDED_PARAMS).write_text("[" * 100_000)
+    write_index(revision, parameters={})
+    assert verify_files(revision) == [f"{PROVENANCE}: {said}"]
 
 
 @pytest.mark.parametrize("path", ["../private.txt", "record/reports/../../../private.txt", "/etc/passwd"])

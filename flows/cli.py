@@ -22,7 +22,7 @@ from stages.runtime.stage import run_stage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flows.experiments.runs import Run
+    from flows.experiments.record import Run
     from flows.sweep.jobs import Batch
 
 

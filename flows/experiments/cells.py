@@ -17,7 +17,8 @@ from typing import Any
 
 from flows.experiments.drawn import NOT_ALL_ENDED, Draw, LevelResult, label_of, levels_of
 from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
-from flows.experiments.runs import RUNS_FILE, last_runs, number_at
+from flows.experiments.record import RUNS_FILE, last_runs
+from flows.experiments.runs import number_at
 from flows.project.compose import preset
 from flows.project.edit import apply
 from stages.runtime.errors import UserError

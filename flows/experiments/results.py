@@ -19,20 +19,8 @@ import pandas as pd
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import Condition, bare_name, experiment_path, results_folder
 from flows.experiments.forms import write_figure, write_forms
-from flows.experiments.runs import (
-    RUNS_FILE,
-    SIDES,
-    Run,
-    Tidy,
-    headings,
-    labels,
-    lacking,
-    last_runs,
-    mixed_axes,
-    paired_by_seed,
-    rows_csv,
-    tidy,
-)
+from flows.experiments.record import RUNS_FILE, Run, last_runs
+from flows.experiments.runs import SIDES, Tidy, headings, labels, lacking, mixed_axes, paired_by_seed, rows_csv, tidy
 from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table
 from stages.formats.reports import write_json

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.environment import dvc_state_within
-from flows.experiments.runs import Run, RunState, append_run, reports_and_curves
+from flows.experiments.record import Run, RunState, append_run, reports_and_curves
 from flows.run.dvc_process import run_repro
 from flows.run.outcome import RunResult, StageOutcome, StoppedByUserError, run_result, with_stage_name
 from flows.run.programs import redactor, shown_lines

@@ -21,7 +21,7 @@ from dvc.stage import Stage
 from flows.dvc_repo import open_repo, project_cache
 from flows.environment import dvc_state_within
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run, last_runs
+from flows.experiments.record import Run, last_runs
 from flows.plan.changes import check_deps, record_codes, writes_code
 from flows.plan.settings import read_policy
 from flows.sweep import clone

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.dvc_repo import project_cache
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run
+from flows.experiments.record import Run
 from flows.run.chain import Log
 from flows.run.dvc_process import start_fork_server
 from flows.run.outcome import StageOutcome

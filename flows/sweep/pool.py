@@ -44,7 +44,7 @@ from flows.checkout import (
 from flows.dvc_repo import default_remote, experiment_ref, fetch_run_cache, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run, last_runs
+from flows.experiments.record import Run, last_runs
 from flows.run.chain import Chain, Log, Node
 from flows.run.locks import run_lock
 from flows.run.outcome import StageOutcome

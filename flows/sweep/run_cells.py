@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
 from flows.experiments.experiment import bare_name, experiment_path, results_folder
+from flows.experiments.record import RUNS_FILE, Run
 from flows.experiments.results import compute
-from flows.experiments.runs import RUNS_FILE, Run
 from flows.run.locks import run_lock
 from flows.sweep import clone
 from flows.sweep.jobs import Batch

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import Run, Tidy, tidy
+from flows.experiments.record import Run
+from flows.experiments.runs import Tidy, tidy
 from tests.flows.experiments.small_experiment import PARAMS, b_is_better, small_experiment
 
 WIDTHS = {"size": {f"w{width}": {"model.width": width} for width in (1, 2, 4, 8)}}

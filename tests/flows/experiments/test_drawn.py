@@ -8,7 +8,7 @@ import pytest
 
 from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import results_folder
-from flows.experiments.runs import RUNS_FILE, append_run, recorded_runs
+from flows.experiments.record import RUNS_FILE, append_run, recorded_runs
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.experiments.some_runs import finished

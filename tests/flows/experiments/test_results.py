@@ -10,8 +10,9 @@ import pytest
 from flows.cli import app
 from flows.experiments.cells import Cell
 from flows.experiments.experiment import Claim, Condition
+from flows.experiments.record import append_run
 from flows.experiments.results import check_claims
-from flows.experiments.runs import Tidy, append_run
+from flows.experiments.runs import Tidy
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
 from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data

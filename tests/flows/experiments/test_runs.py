@@ -8,14 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flows.experiments.runs import (
-    append_run,
-    last_runs,
-    recorded_runs,
-    reports_and_curves,
-    rows_csv,
-    tidy,
-)
+from flows.experiments.record import append_run, last_runs, recorded_runs, reports_and_curves
+from flows.experiments.runs import rows_csv, tidy
 from stages.runtime.errors import UserError
 from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import NAME, finished

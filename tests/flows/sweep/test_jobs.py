@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import last_runs
+from flows.experiments.record import last_runs
 from flows.run.chain import Log
 from flows.run.outcome import StageOutcome
 from flows.sweep.jobs import Batch, BatchRun, Job, jobs_of

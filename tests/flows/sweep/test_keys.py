@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from flows.experiments.cells import Cell
-from flows.experiments.runs import append_run
+from flows.experiments.record import append_run
 from flows.run.outcome import StageOutcome
 from flows.sweep import clone
 from flows.sweep.jobs import Batch

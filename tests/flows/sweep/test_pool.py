@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
-from flows.experiments.runs import recorded_runs as runs_of
+from flows.experiments.record import recorded_runs as runs_of
 from flows.run.outcome import StageOutcome
 from flows.sweep import clone, pool
 from flows.sweep.jobs import Batch, Job

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.experiments.runs import recorded_runs as runs_of
+from flows.experiments.record import recorded_runs as runs_of
 from stages.runtime.errors import EXIT_CONTINUE
 from tests.flows.experiments.small_experiment import write_experiment
 from tests.flows.sweep.toy_sweep import TWO_CELLS, make_sweep, said_of, sweep

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from stages.evaluate.intervals import Floats
+from stages.formats.evaluation.intervals import Floats
 from stages.runtime.errors import UserError
 
 CANDIDATES = 256

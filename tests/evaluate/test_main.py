@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from stages.evaluate.__main__ import main
 from stages.evaluate.commands.sample import sample
-from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.formats.documents import read_documents, read_table
+from stages.formats.evaluation.report import DOCUMENT_LOSSES
 from stages.runtime.errors import EXIT_INTERRUPTED, UserError
 from tests.small_project import ROOT
 from tests.trained_project import write_sections

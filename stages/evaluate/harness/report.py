@@ -13,7 +13,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.evaluate.harness.scoring import HARNESS_LIBRARIES, Scored
-from stages.evaluate.intervals import RESAMPLES
+from stages.formats.evaluation.intervals import RESAMPLES
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetrics, TaskReceipt
 from stages.formats.reports import releases, significant
 

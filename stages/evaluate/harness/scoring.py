@@ -17,9 +17,9 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks.manager import Kind, TaskDict
 
 from stages.evaluate.harness.params import TASK_FILES, HarnessParams
-from stages.evaluate.intervals import RESAMPLES
 from stages.evaluate.libraries import BARS
 from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
+from stages.formats.evaluation.intervals import RESAMPLES
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.reports import MODEL_LIBRARIES, releases
 from stages.runtime.atomic import file_sha256

@@ -5,17 +5,17 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stages.evaluate.intervals import FEW, RESAMPLES, SEED, Floats, ratio_interval
 from stages.evaluate.likelihood.documents import HeldOutSet
 from stages.evaluate.likelihood.score import ScoredModel, ScoredSet, Scores
 from stages.formats.documents import CLEAN, read_shard, shard_paths, write_table
+from stages.formats.evaluation.intervals import FEW, RESAMPLES, SEED, Floats, mean_difference, ratio_interval
 from stages.formats.evaluation.report import (
+    DOCUMENT_LOSSES,
     FEWEST,
     MAX_SOURCES,
     BaselineComparison,
@@ -35,9 +35,6 @@ GZIP = 31
 """zlib's `wbits` for a gzip container with the largest window."""
 
 LIKELIHOOD_METRICS = ("loss", "perplexity", "bits_per_byte")
-
-DOCUMENT_LOSSES = Path("data/document_losses.parquet")
-"""One row per set, model and document, in that order. Every number of the report can be recomputed from it."""
 
 DOCUMENT_LOSS = pa.schema(
     [
@@ -112,11 +109,9 @@ def held_out_metrics(
 
 def compare(ours: Scores, theirs: Scores) -> BaselineComparison:
     """The difference in bits per byte over the same documents, with the interval of the paired differences."""
-    nats, bits = ours.nats - theirs.nats, np.asarray(math.log(2) * ours.bytes, np.float64)
+    difference, bounds = mean_difference(ours.nats, theirs.nats, ours.bytes)
     return BaselineComparison(
-        bits_per_byte=bits_per_byte_of(theirs.columns),
-        difference=significant(float(nats.sum() / bits.sum())),
-        difference_interval_95=ratio_interval(nats, bits),
+        bits_per_byte=bits_per_byte_of(theirs.columns), difference=difference, difference_interval_95=bounds
     )
 
 

@@ -16,7 +16,6 @@ from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from stages.evaluate.intervals import Floats
 from stages.evaluate.likelihood.documents import (
     HeldOutSet,
     ScoringPlan,
@@ -29,6 +28,7 @@ from stages.evaluate.likelihood.documents import (
 )
 from stages.evaluate.model import note_untrained_positions, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
+from stages.formats.evaluation.intervals import Floats
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES
 from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant

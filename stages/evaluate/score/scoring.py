@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import numpy as np
 from rich.progress import track
 
-from stages.evaluate.intervals import FEW, RESAMPLES, SEED, ratio_interval
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, end_all, require_isolation, run_sandboxed
 from stages.formats.evaluation.generation import Completion, completions_text
+from stages.formats.evaluation.intervals import FEW, RESAMPLES, SEED, ratio_interval
 from stages.formats.evaluation.problems import Problem, problems_sha256
 from stages.formats.evaluation.report import FEWEST, score_interval
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore

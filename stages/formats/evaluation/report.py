@@ -14,6 +14,9 @@ from stages.formats.reports import Report, significant
 
 EVALUATE_REPORT = Path("reports/evaluate.json")
 LOSS_BY_POSITION = Path("reports/loss_by_position")
+DOCUMENT_LOSSES = Path("data/document_losses.parquet")
+"""One row per set, model and document, in that order: set, model, id, source, path, bytes, tokens, nats. Every number
+of the report can be recomputed from it."""
 
 Interval: TypeAlias = tuple[float, float]
 """The ends of a 95 % interval."""

@@ -13,9 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from stages.evaluate.__main__ import main
 from stages.evaluate.likelihood.check import main as check
 from stages.evaluate.likelihood.documents import WindowSizes, validation_split
-from stages.evaluate.likelihood.report import DOCUMENT_LOSSES
 from stages.evaluate.likelihood.score import ScoredModel, baseline_models, require_finite
 from stages.formats.documents import CLEAN, read_documents, read_table
+from stages.formats.evaluation.report import DOCUMENT_LOSSES
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import read_json, write_json
 from stages.formats.tokens import VALIDATION

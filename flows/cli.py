@@ -44,11 +44,11 @@ def run(
             return
         server.reach_directly()
         # They import Prefect, which takes seconds, while the server starts.
-        from flows.pipeline import run_stages
+        from flows.pipeline import run_name_and_tags, run_stages
         from flows.run.flow_run import in_flow_run
 
         server.wait()
-        result = in_flow_run("pipeline", partial(run_stages, planned), server)
+        result = in_flow_run("pipeline", partial(run_stages, planned), server, *run_name_and_tags(planned))
     raise SystemExit(result.exit_code)
 
 
@@ -326,6 +326,11 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | tuple[str, str]]] = {
         "sample": ("stages.evaluate.commands.sample:sample", "Continue a prompt with the trained model."),
     },
     "Results": {
+        "log": ("flows.results.log:show_log", "List the runs of this folder: what changed, and what came out."),
+        "compare": (
+            "flows.results.compare:show_comparison",
+            "Show what differs between two runs, and the better one.",
+        ),
         "published list": ("stages.publish.commands.published:list_revisions", "List the revisions, the best first."),
         "published verify": ("stages.publish.commands.published:verify", "Check the files and signatures."),
         "published promote": ("stages.publish.commands.published:promote", "Make main point to a revision."),

@@ -4,9 +4,11 @@
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,52 +16,81 @@ from typing import TYPE_CHECKING
 from prefect.artifacts import acreate_markdown_artifact
 
 from flows.plan.graph import PlannedStage, remember_seconds
+from flows.results import log
+from flows.results.pages import REPORT_PAGE, RunPage
+from flows.results.recorded import in_workspace
 from flows.run.chain import Chain, Log, Node
 from flows.run.dvc_child import SINGLE
 from flows.run.dvc_process import run_repro
 from flows.run.flow_run import END_SECONDS
 from flows.run.outcome import RunResult, StageOutcome, run_result
 from flows.run.programs import redactor, shown_lines
-from flows.run.report import outcome_page
+from flows.run.report import outcome_page, up_to_date
 from stages.runtime.errors import whole_number
+from stages.runtime.preflight import recorded_stages
 
 if TYPE_CHECKING:
     from flows.run.one_run import PlannedRun
 
 STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 
+MAX_NAME_LETTERS = 200
+"""Letters of a flow run's name."""
+
 
 async def run_stages(run: "PlannedRun") -> RunResult:
-    """Run the stages of a plan as tasks of the calling flow run, then write its page."""
-    chain = Chain([*stage_nodes(run)], run.terminal, at_once=whole_number(STAGES_AT_ONCE) or 2)
+    """Run the stages of a plan as tasks of the calling flow run; log the run, and write its page."""
+    began, logged = time.monotonic(), log.record_begin(run.plan, run.options.note)
+    page = RunPage(run.plan, logged, run.forecast)
+    nodes, at_once = [*stage_nodes(run, page)], whole_number(STAGES_AT_ONCE) or 2
+    chain = Chain(nodes, run.terminal, at_once, outcomes=page.outcomes)
     await chain.run()
     for outcome in chain.outcomes.values():
         if outcome.result == "ran":
             remember_seconds(outcome.name, outcome.seconds)
+    done = f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date"
+    result = run_result(chain.outcomes, chain.stopped, done)
+    good = [stage.name for stage in up_to_date(run.plan, chain.outcomes)]
+    recorded = in_workspace(recorded_stages(), good)
+    page.run = log.record_end(logged, result, recorded, time.monotonic() - began)
+    page.write()
     run.terminal.summary(run.plan, chain.outcomes)
+    run.terminal.say(f"The run on one page: {REPORT_PAGE}")
     with suppress(Exception):  # a server that is away costs the page, not the run
         async with asyncio.timeout(END_SECONDS):
-            page = outcome_page(run.plan, chain.outcomes)
-            await acreate_markdown_artifact(page, key="pipeline", description="What ran, and why")
-    done = f"{len(run.plan.to_do)} of {len(run.plan.stages)} stages were not up to date"
-    return run_result(chain.outcomes, chain.stopped, done)
+            markdown = outcome_page(run.plan, chain.outcomes)
+            await acreate_markdown_artifact(markdown, key="pipeline", description="What ran, and what came out")
+    return result
 
 
-def stage_nodes(run: "PlannedRun") -> Iterator[Node]:
+def run_name_and_tags(run: "PlannedRun") -> tuple[str, list[str]]:
+    """What Prefect shows of a run: what changed, as `parrotflow log` says it; its targets and its note."""
+    note = run.options.note
+    name = f"{datetime.now():%Y-%m-%d %H:%M} {log.title_of(log.first_causes(run.plan), note)}"
+    return name[:MAX_NAME_LETTERS], [*run.options.targets, *[note] * bool(note)]
+
+
+def stage_nodes(run: "PlannedRun", page: RunPage) -> Iterator[Node]:
     """The stages that are not up to date, each as `dvc repro --single-item STAGE`."""
     redact, environment = redactor(), run.environment
     options = [SINGLE, *["--force"] * run.options.force]
     pull = run.options.pull and not run.options.force
 
     async def work(stage: PlannedStage, log: Log) -> StageOutcome:
+        renewals = [asyncio.create_task(asyncio.to_thread(page.write))]
+
         def take(lines: list[str]) -> None:
             if texts := shown_lines(lines, redact):
                 log(texts)
                 run.terminal.lines(stage.name, texts)
+                run.terminal.progress[stage.name] = f"{page.sparkline(stage)} {texts[-1]}".strip()
+                if stage.policy.show.curves and page.is_outdated:
+                    renewals.append(asyncio.create_task(asyncio.to_thread(page.write)))
 
         outcome = await run_repro(stage.name, [stage.name], Path(), environment, take, options=options, pull=pull)
         if outcome.result == "unchanged" and all(reason.kind == "output" for reason in stage.reasons):
             outcome = replace(outcome, result="restored")
+        await asyncio.gather(*renewals)
         return replace(outcome, message=redact(outcome.message))
 
     for stage in run.plan.to_do:
@@ -71,5 +102,4 @@ def stage_nodes(run: "PlannedRun") -> Iterator[Node]:
             policy.resources,
             policy.retries,
             policy.retry_delay_seconds,
-            stage.why,
         )

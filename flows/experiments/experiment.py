@@ -15,7 +15,12 @@ Overrides = dict[str, Any]
 """The changes of a run: dotted keys of params.yaml with their values, or groups of conf/ with their choices."""
 
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-Level = Annotated[str, BeforeValidator(lambda name: str(name) if type(name) in (int, float) else name)]
+Level = Annotated[
+    str,
+    BeforeValidator(
+        lambda name: str(name) if type(name) in (int, float) else name, json_schema_input_type=str | int | float
+    ),
+]
 """The name of a level, which may be written as a number."""
 ReportKey = Annotated[str, Field(pattern=r"^[^:\s]+\.json:[^:\s]+$")]
 CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
@@ -33,7 +38,9 @@ def _levels(axis: Any) -> Any:
     return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
 
 
-Axis = Annotated[dict[Level, Overrides], Field(min_length=1), BeforeValidator(_levels)]
+Axis = Annotated[
+    dict[Level, Overrides], Field(min_length=1), BeforeValidator(_levels, json_schema_input_type=dict[str, Any])
+]
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
 
 COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "message")

@@ -50,12 +50,14 @@ class Reason:
 
     def __str__(self) -> str:
         match self.kind:
-            case "parameter" | "library":
+            case "parameter":
                 return f"{self.what} {_change(self.old, self.new)}"
+            case "library":
+                return f"{self.what} {self.old or 'nothing'} → {self.new or 'nothing'}"
             case "code" | "data" | "output":
                 return f"{self.what} {self.new}"
             case "upstream":
-                return f"{self.what} runs before it"
+                return f"after {self.what}"
             case "always":
                 return f"runs every time: {self.what}"
             case _:
@@ -141,7 +143,7 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
 
 def _change(old: Any, new: Any) -> str:
     """Both values as YAML writes them. Long ones are cut so that what differs is shown."""
-    texts = ["nothing" if value is None else as_yaml(value) for value in (old, new)]
+    texts = [as_yaml(value) for value in (old, new)]
     start = 0
     if max(map(len, texts)) > LONGEST_VALUE:
         same = next((i for i, (one, two) in enumerate(zip(*texts, strict=False)) if one != two), min(map(len, texts)))

@@ -51,14 +51,21 @@ class PlannedStage:
     """How long it took when it ran last on this machine; None where that is not known."""
 
     @property
-    def why(self) -> str:
-        """The reasons in one line; of many changed code files the first ones and their number."""
+    def causes(self) -> list[str]:
+        """The reasons; of many changed code files the first ones and their number. Of what only follows: after what."""
         code = [reason for reason in self.reasons if reason.kind == "code"]
         named = code if len(code) <= MAX_FILES_NAMED + 1 else code[:MAX_FILES_NAMED]
-        parts = [str(reason) for reason in self.reasons if reason.kind != "code" or reason in named]
+        own = [reason for reason in self.reasons if reason.kind != "upstream"]
+        parts = [str(reason) for reason in own if reason.kind != "code" or reason in named]
         if len(named) < len(code):
             parts.insert(parts.index(str(named[-1])) + 1, f"and {len(code) - len(named)} more code files")
-        return "; ".join(parts)
+        before = ", ".join(reason.what for reason in self.reasons if reason.kind == "upstream")
+        return parts or [f"after {before}"] * bool(before)
+
+    @property
+    def why(self) -> str:
+        """The causes in one line."""
+        return "; ".join(self.causes)
 
 
 @dataclass(frozen=True, slots=True)

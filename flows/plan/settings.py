@@ -39,6 +39,8 @@ class Show(FlowSetting):
     """Label -> FILE:KEY of a number in a JSON file: under the summary of a run."""
     curves: tuple[CurveFigure, ...] = ()
     """On the run's page in the Prefect UI."""
+    pages: dict[str, str] = {}
+    """Title -> a file for people: named at the end of a successful run, linked on its page."""
     next: str = ""
     """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
     a shell."""

@@ -50,8 +50,6 @@ class Node:
     """Resources that only one node may use at a time."""
     retries: int = 0
     retry_delay_seconds: float = 0.0
-    why: str = ""
-    """Why it runs, for its log."""
     blocked: Callable[[StageOutcome | None, str], StageOutcome | None] = refused_with
     """Its outcome if a node before it has not ended well, whose outcome is given; None if it just does not start."""
 
@@ -137,8 +135,6 @@ class Chain:
                 return outcome_state(self._noted(blocked))
             return Cancelled(message="not started: a stage that it depends on did not end well")
         log = task_log()
-        if number == 1 and node.why:
-            log([f"why: {node.why}"])
         async with AsyncExitStack() as held:
             for resource in sorted(set(node.resources)):
                 await held.enter_async_context(self._resources[resource])

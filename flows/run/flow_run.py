@@ -4,10 +4,10 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from prefect import flow
+from prefect import flow, tags
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
@@ -33,11 +33,13 @@ def result_state(result: RunResult) -> State[Any]:
 
 
 def in_flow_run(
-    name: str, work: Callable[[], Awaitable[RunResult]], server: Server, run_name: str | None = None
+    name: str,
+    work: Callable[[], Awaitable[RunResult]],
+    server: Server,
+    run_name: str,
+    with_tags: Collection[str] = (),
 ) -> RunResult:
     """Do `work` in a run of the flow `name`, on a server that is up. Raises UserError if Prefect cannot begin.
-
-    Without `run_name` Prefect gives the run a random name.
 
     If the server goes away, the work comes to its end all the same; then Prefect would try for minutes to report it,
     so the process ends after `END_SECONDS` with the exit code of the result.
@@ -46,7 +48,7 @@ def in_flow_run(
     results: list[RunResult] = []
     raised: list[BaseException] = []
 
-    @flow(name=name, flow_run_name=run_name, persist_result=False, validate_parameters=False)
+    @flow(name=name, flow_run_name=lambda: run_name, persist_result=False, validate_parameters=False)
     async def run() -> Any:
         try:
             results.append(await work())
@@ -60,7 +62,8 @@ def in_flow_run(
 
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
     try:
-        asyncio.run(run(return_state=True))  # type: ignore[arg-type]
+        with tags(*with_tags):
+            asyncio.run(run(return_state=True))  # type: ignore[arg-type]
     except Exception as error:
         if not (results or raised):
             raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error

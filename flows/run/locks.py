@@ -58,6 +58,16 @@ def run_lock(
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def lock_holder() -> str:
+    """The text of the run that holds this folder's lock; empty if none does."""
+    if not RUN_LOCK.is_file():
+        return ""
+    with RUN_LOCK.open(encoding="utf-8") as file:
+        if not _locked(file.fileno()):
+            return file.read()
+    return ""
+
+
 def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

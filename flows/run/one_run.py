@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flows.dvc_repo import low_space, repair_after_kill
 from flows.plan.changes import MISSING_REASON
@@ -25,6 +25,8 @@ class PlannedRun:
     terminal: Terminal
     environment: dict[str, str]
     """The environment variables of the stages."""
+    forecast: list[str] = field(default_factory=list)
+    """What the checks of its stages printed."""
 
 
 @contextmanager
@@ -45,13 +47,14 @@ def planned_run(options: RunOptions) -> PlannedRun:
         raise UserError(f"{absent[0]}: its data is not here: `parrotflow run --pull` or `dvc checkout` brings it")
     to_do = [stage.name for stage in plan.to_do]
     check_before_run(to_do)
-    terminal = Terminal([NodeRow(stage.name, stage.why, stage.seconds) for stage in plan.to_do])
+    terminal = Terminal([NodeRow(stage.name, stage.seconds) for stage in plan.to_do])
     run = PlannedRun(plan, options, terminal, stage_environment(to_do))
     if not plan.to_do:
         run.terminal.summary(plan, {})
         return run
     start_fork_server()
-    for line in [*low_space(to_do), *checks(plan, redactor(), before_run=True)]:
+    run.forecast.extend(checks(plan, redactor(), before_run=True))
+    for line in [*low_space(to_do), *run.forecast]:
         print(line, flush=True)
     run.terminal.console.print(plan_table(plan), "", sep="\n")
     return run

@@ -33,6 +33,8 @@ class RunOptions:
     """Fetch missing results from the DVC remote."""
     wait: bool = False
     """Wait for another run in this folder instead of refusing."""
+    note: str = ""
+    """A few words about the run, for `parrotflow log` and the Prefect UI."""
 
 
 @dataclass(frozen=True, slots=True)

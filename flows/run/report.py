@@ -6,7 +6,7 @@ No file, metric or stage is known here by its name.
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +20,26 @@ if TYPE_CHECKING:
     from flows.plan.settings import CurveFigure
     from flows.run.outcome import StageOutcome
 
+INTERVALS = "interval_95"
+"""In a report, the key of the intervals of its numbers, which have the same keys there."""
 
-def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, float]:
-    """The metrics that these stages show, by label.
+
+def in_digits(value: float) -> str:
+    """At least four significant digits, thousands with commas."""
+    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
+
+
+def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Sequence[float] | None]]:
+    """The metrics that these stages show, those of the last stage first: label -> value and interval, if it has one.
 
     To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
     """
-    metrics: dict[str, float] = {}
-    for stage in stages:
+    metrics: dict[str, tuple[float, Sequence[float] | None]] = {}
+    for stage in reversed([*stages]):
         for label, location in stage.policy.show.metrics.items():
             file, _, key = location.partition(":")
             if isinstance(value := _value_in(Path(file), key), int | float):
-                metrics[label] = value
+                metrics[label] = value, _value_in(Path(file), f"{INTERVALS}.{key}")
     return metrics
 
 
@@ -56,13 +64,13 @@ def filled_in(template: str, form: Callable[[str], str] = str) -> str:
     return "" if missing else text
 
 
-def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str, str, str]]:
-    """The name of each stage of the plan, its result, why it was started, and the seconds that it took."""
+def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str, str]]:
+    """The name of each stage of the plan, its result, and the seconds that it took."""
     for stage in plan:
         if outcome := outcomes.get(stage.name):
-            yield stage.name, outcome.result, stage.why, f"{outcome.seconds:.1f}"
+            yield stage.name, outcome.result, f"{outcome.seconds:.1f}"
         else:
-            yield stage.name, "cached" if stage.state == "clean" else "not started", "", ""
+            yield stage.name, "cached" if stage.state == "clean" else "not started", ""
 
 
 def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
@@ -76,10 +84,12 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
-    """The Markdown page of a run: what ran, what was cached and why; metrics; what failed; curves that it changed."""
-    parts: list[str] = [markdown_table(("stage", "result", "why", "seconds"), outcome_rows(plan, outcomes), left=3)]
+    """The Markdown page of a run: what ran and what was cached; metrics; what failed; curves that it changed."""
+    parts: list[str] = [markdown_table(("stage", "result", "seconds"), outcome_rows(plan, outcomes), left=2)]
     if metrics := shown_metrics(up_to_date(plan, outcomes)):
-        parts.append(markdown_table(("metric", "value"), ((name, str(value)) for name, value in metrics.items())))
+        parts.append(
+            markdown_table(("metric", "value"), ((name, in_digits(value)) for name, (value, _) in metrics.items()))
+        )
     for outcome in outcomes.values():
         if outcome.message:
             parts += [f"**{outcome.name} {outcome.result}**\n", code_block(outcome.message, "text")]
@@ -97,11 +107,11 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iter
             yield stage.name, f"data:image/png;base64,{base64.b64encode(draw_curves(panels)).decode()}"
 
 
-def panel_of(figure: "CurveFigure") -> Panel:
-    """A figure with the curves that have points."""
+def panel_of(figure: "CurveFigure", live: Path | None = None) -> Panel:
+    """A figure with the curves that have points; those in the folder `live`, if it is given."""
     curves: dict[str, Points] = {}
     for label, location in figure.series.items():
         file, _, column = location.partition(":")
-        if points := read_curves(Path(file)).get(column):
+        if points := read_curves(live / Path(file).name if live else Path(file)).get(column):
             curves[label] = points
     return Panel(figure.title, figure.y, curves)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD
-from flows.run.report import filled_in, outcome_rows, shown_metrics, up_to_date
+from flows.run.report import filled_in, in_digits, outcome_rows, shown_metrics, up_to_date
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -64,11 +65,6 @@ def cropped(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def in_digits(value: float) -> str:
-    """At least four significant digits, thousands with commas."""
-    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
-
-
 def quoted(value: str) -> str:
     """A value as a shell reads it, in double quotes where they suffice."""
     return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
@@ -81,7 +77,12 @@ def plan_table(plan: "Plan") -> Table | str:
     table = columns("stage", "state", "why", "last took")
     for stage in plan:
         expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
-        table.add_row(escape(stage.name), f"[{STATE_STYLE[stage.state]}]{stage.state}[/]", escape(stage.why), expected)
+        table.add_row(
+            escape(stage.name),
+            f"[{STATE_STYLE[stage.state]}]{stage.state}[/]",
+            escape("\n".join(stage.causes)),
+            expected,
+        )
     return table
 
 
@@ -90,7 +91,6 @@ class NodeRow:
     """A node in the table of a run: a stage, or a job of a sweep."""
 
     name: str
-    why: str = ""
     seconds: float | None = None
     """How long it is expected to take."""
 
@@ -148,30 +148,33 @@ class Terminal:
             self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
 
     def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> None:
-        """Show what ran and what was cached, the metrics that are up to date, the failures, and what to try next."""
-        if not plan.to_do:
-            done = "Everything is up to date."
-        else:
-            table = columns("stage", "result", "seconds")
-            for name, result, _, seconds in outcome_rows(plan, outcomes):
-                table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
-            self.console.print("", table)
-            done = f"{time.perf_counter() - self.began:.0f} s in total."
-        shown = up_to_date(plan, outcomes)
-        metrics = ", ".join(f"{name} {in_digits(value)}" for name, value in shown_metrics(shown).items())
-        self.say(f"\n{done} {metrics}".rstrip())
+        """Show what ran and what was cached, the metrics that are up to date, the failures, and where to look."""
+        shown, table = up_to_date(plan, outcomes), columns("stage", "result", "seconds")
+        for name, result, seconds in outcome_rows(plan, outcomes):
+            table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
+        figures = Table.grid(padding=(0, 3, 0, 0))
+        for name, (value, interval) in shown_metrics(shown).items():
+            ends = f"95 % interval {' to '.join(map(in_digits, interval))}" if interval else ""
+            figures.add_row(escape(name), in_digits(value), ends)
+        if plan.to_do:
+            figures.add_row("time", f"{time.perf_counter() - self.began:,.0f} s")
+        self.console.print("", table if plan.to_do else "Everything is up to date.", "", figures, sep="\n")
         for outcome in outcomes.values():
             if outcome.result in ("failed", "refused"):
                 self.console.print(f"\n[{RESULT_STYLE[outcome.result]}]{escape(outcome.name)} {outcome.result}[/]")
                 self.say(outcome.message)
         if len(shown) == len(plan.stages):
+            pages = {title: page for stage in shown for title, page in stage.policy.show.pages.items()}
+            for title, page in pages.items():
+                if Path(page).is_file():
+                    self.say(f"{title}: {page}")
             for stage in shown:
                 if line := filled_in(stage.policy.show.next, quoted):
                     self.say(line)
 
     def _view(self) -> Table:
-        """Each node: state, time, why it runs or how far it is. Of many nodes only those at work."""
-        table = columns("stage", "state", "seconds", "why", cut="why")
+        """Each node: state, time, how far it is. Of many nodes only those at work."""
+        table = columns("stage", "state", "seconds", "progress", cut="progress")
         shown = self.rows if len(self.rows) <= MAX_ROWS else [row for row in self.rows if row.name in self.started_at]
         for row in shown:
             ended, began = self.outcomes.get(row.name), self.started_at.get(row.name)
@@ -182,7 +185,7 @@ class Terminal:
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            table.add_row(escape(row.name), state, seconds, cropped(self.progress.get(row.name, row.why)))
+            table.add_row(escape(row.name), state, seconds, cropped(self.progress.get(row.name, "")))
         if len(shown) < len(self.rows):
             table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"
         return table

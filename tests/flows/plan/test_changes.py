@@ -174,5 +174,5 @@ def test_long_values_are_cut_where_they_differ_and_an_empty_text_is_not_nothing(
     assert "/old" in shown
     assert "/new" in shown
     assert len(shown) < 200
-    assert str(Reason("parameter", "train.note", "", None)) == 'train.note "" → nothing'
+    assert str(Reason("parameter", "train.note", "", None)) == 'train.note "" → null'
     assert str(Reason("parameter", "train.compile", True, {"mode": None})) == 'train.compile true → {"mode": null}'

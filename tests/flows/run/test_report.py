@@ -38,5 +38,5 @@ def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(
     metrics = {"bad": "bad.json:loss", "loss": "good.json:loss", "name": "good.json:name"}
     policy = Policy.model_validate({"show": {"metrics": metrics}})
 
-    assert shown_metrics([PlannedStage("train", "clean", (), (), policy)]) == {"loss": 1.5}
+    assert shown_metrics([PlannedStage("train", "clean", (), (), policy)]) == {"loss": (1.5, None)}
     assert filled_in("{good.json:loss} {bad.json:loss}") == ""

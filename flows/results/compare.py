@@ -1,0 +1,178 @@
+"""`parrotflow compare A [B]`: what differs between two runs, and whether the second is better.
+
+Nothing is computed again: the losses of the held-out documents are outputs of the stage `evaluate`.
+"""
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from cyclopts import Parameter
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+
+from flows.results.pages import curve_pictures, write_page
+from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
+from flows.results.sides import open_side
+from flows.run.report import in_digits
+from flows.run.terminal import columns
+from stages.formats.curves import Panel, curves_in
+from stages.formats.evaluation.generation import SAMPLES
+from stages.formats.evaluation.intervals import mean_difference
+from stages.formats.evaluation.report import DOCUMENT_LOSSES, EVALUATE_REPORT
+from stages.formats.model_folder import MODEL
+from stages.formats.reports import CURVES_FOLDER
+from stages.formats.revision.provenance import ancestors, hash_of
+from stages.runtime.errors import UserError
+from stages.runtime.section import PARAMS_FILE, as_yaml, differences
+from stages.runtime.stage_code import FOLDER, StageCode
+
+COMPARE_PAGE = Path("compare.html")
+
+CURVES = {
+    "loss (nats per token)": {"training": "training_loss", "held out": "validation_loss"},
+    "gradient norm": {"": "gradient_norm"},
+}
+"""Title of a picture -> label -> the curve."""
+
+MAX_SAMPLES, MAX_PROMPT_LINES = 2, 3
+"""In the terminal: prompts, and the lines of one from its end; the page has all."""
+
+
+def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]:
+    """What stages that both ran have read otherwise: parameters and data with both values, code with what changed."""
+    both = [ancestors(side.stages, [str(EVALUATE_REPORT), str(SAMPLES)]) for side in (a, b)]
+    entries = [[stages[name] for name in both[0] if name in both[1]] for stages in both]
+    params = [
+        {key: value for entry in side for key, value in entry.get("params", {}).get(str(PARAMS_FILE), {}).items()}
+        for side in entries
+    ]
+    for key, one, other in differences("", *params):
+        yield key, as_yaml(one), as_yaml(other)
+    deps = ([dep for entry in side for dep in entry.get("deps", [])] for side in entries)
+    old, new = ({dep["path"]: hash_of(dep) or "" for dep in listed} for listed in deps)
+    for path in sorted({*old, *new} - {*a.outs, *b.outs}):
+        contents = [side.read(path) for side in (a, b)] if Path(path).parent == FOLDER else []
+        if old.get(path) != new.get(path) and contents and all(contents):
+            before, after = (TypeAdapter(StageCode).validate_json(content or b"") for content in contents)
+            yield from ((change, "", "") for change in before.changes_to(after))
+        elif old.get(path) != new.get(path):
+            yield path, old.get(path, "")[:8], new.get(path, "")[:8]
+
+
+def held_out_differences(a: Recorded, b: Recorded) -> Iterator[dict[str, Any]]:
+    """Each held-out set: bits per byte of both, the difference of B less A, its paired interval, and the answer.
+
+    Raises UserError if the documents of a set are not the same.
+    """
+    of_a, of_b = losses(a), losses(b)
+    for name in [name for name in of_a if name in of_b]:
+        ids, others = of_a[name]["id"].tolist(), of_b[name]["id"].tolist()
+        if ids != others:
+            common = len({*ids} & {*others})
+            raise UserError(
+                f"{name}: {a.name} and {b.name} were measured on other documents ({len(ids)} and {len(others)}, "
+                f"{common} in common), so their numbers cannot be compared"
+            )
+        nats, text_bytes = [side[name]["nats"] for side in (of_a, of_b)], of_a[name]["bytes"]
+        bits = [float(side.sum() / text_bytes.sum() / math.log(2)) for side in nats]
+        difference, interval = mean_difference(nats[1], nats[0], text_bytes)
+        low, high = interval or (-1, 1)
+        better = "B is better" if high < 0 else "A is better" if low > 0 else "undecided"
+        yield {"set": name, "a": bits[0], "b": bits[1], "difference": difference, "interval_95": interval} | {
+            "documents": len(ids),
+            "verdict": better,
+        }
+
+
+def losses(side: Recorded) -> dict[str, dict[str, Any]]:
+    """By held-out set: id, bytes and nats of each document under the trained model. Raises UserError if not here."""
+    content = side.read(str(DOCUMENT_LOSSES))
+    if content is None:
+        raise UserError(
+            f"{side.name}: the losses of its held-out documents are not in this project's cache: `dvc fetch` may bring "
+            "them; a model that was evaluated elsewhere is compared by evaluate.baselines"
+        )
+    table = pq.read_table(io.BytesIO(content), filters=[("model", "=", str(MODEL))])
+    sets = {name: table.filter(pc.equal(table["set"], name)) for name in dict.fromkeys(table["set"].to_pylist())}
+    return {name: {key: rows[key].to_numpy() for key in ("id", "bytes", "nats")} for name, rows in sets.items()}
+
+
+def same_prompts(a: Recorded, b: Recorded) -> Iterator[dict[str, str]]:
+    """The prompts that both have completed: where each is from, and what both wrote."""
+    of_a, of_b = (
+        {(one["source"], one["path"], one["prompt"]): one["body"] for one in side.json(SAMPLES) or []}
+        for side in (a, b)
+    )
+    for key in [key for key in of_a if key in of_b]:
+        yield {"from": f"{key[0]} {key[1]}", "prompt": key[2], "a": of_a[key], "b": of_b[key]}
+
+
+def panels_of(a: Recorded, b: Recorded) -> Iterator[Panel]:
+    """The curves of both in the same pictures."""
+    for title, names in CURVES.items():
+        pairs = [(label, side) for label in names for side in (a, b)]
+        files = {(label, side.name): side.read(f"{CURVES_FOLDER}/{names[label]}.tsv") for label, side in pairs}
+        found = {key: [*curves_in((content or b"").decode(), ".tsv").values()] for key, content in files.items()}
+        if curves := {f"{name} {label}".strip(): points[0] for (label, name), points in found.items() if points}:
+            yield Panel(title, "", curves)
+
+
+def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
+    """All but the curves as plain values."""
+    values = [(name, a.figures.get(name), b.figures.get(name)) for name in FIGURES if name != BITS_PER_BYTE]
+    return {
+        "a": a.name,
+        "b": b.name,
+        "changed": [{"what": what, "a": old, "b": new} for what, old, new in differing_inputs(a, b)],
+        "held_out": [*held_out_differences(a, b)],
+        "figures": [{"what": name, "a": old, "b": new} for name, old, new in values if (old, new) != (None, None)],
+        "samples": [*same_prompts(a, b)],
+    }
+
+
+def show_comparison(
+    a: str, b: str = WORKSPACE, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False
+) -> None:
+    """Print what differs between two runs, and whether B is better; compare.html has it with curves and samples.
+
+    Parameters
+    ----------
+    a
+        The number of a run in `parrotflow log`, a published revision, a commit, a cell, or a folder.
+    b
+        The other; what this workspace's last run made when none is named.
+    as_json
+        Print JSON, for other programs.
+    """
+    sides = open_side(a), open_side(b)
+    found = comparison(*sides)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    write_page(COMPARE_PAGE, **found, pictures=curve_pictures(panels_of(*sides)))
+    console, names = Console(highlight=False), (found["a"], found["b"])
+    changed, figures = columns("what differs", *names), columns("size and speed", *names)
+    for one in found["changed"]:
+        changed.add_row(*(escape(one[key]) for key in ("what", "a", "b")))
+    for one in found["figures"]:
+        figures.add_row(one["what"], *("" if one[key] is None else in_digits(one[key]) for key in ("a", "b")))
+    bits = columns("bits per byte", f"A: {names[0]}", f"B: {names[1]}", "difference", "95 % interval", "documents")
+    for one in found["held_out"]:
+        ends = ", ".join(f"{end:+.4f}" for end in one["interval_95"] or ()) or "none: too few documents"
+        texts = (f"{one['a']:.4f}", f"{one['b']:.4f}", f"{one['difference']:+.4f}", ends, str(one["documents"]))
+        bits.add_row(escape(one["set"]), *texts)
+    console.print(changed if changed.rows else "The same parameters, code and data.", "", figures, "", bits, sep="\n")
+    console.print("\n".join(f"{one['set']}: {one['verdict']}" for one in found["held_out"]), markup=False)
+    for one in found["samples"][:MAX_SAMPLES]:
+        end = "\n".join(one["prompt"].splitlines()[-MAX_PROMPT_LINES:])
+        console.print(f"\n[bold]{escape(one['from'])}[/]\n[dim]{escape(end)}[/]")
+        for name, body in zip(names, (one["a"], one["b"]), strict=True):
+            console.print(f"[blue]{escape(name)} │[/]{escape(body)}")
+    console.print(f"\nWith curves and all samples: {COMPARE_PAGE}")

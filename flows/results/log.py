@@ -1,0 +1,204 @@
+"""`parrotflow log`: a line for each run of this folder and for each cell of its experiments.
+
+A run adds its line to `.parrotflow/runs.jsonl` when it begins, and once more with its end. What was killed has only the
+first. With the end are the entries of dvc.lock, by which `parrotflow compare` finds what the run made.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from pydantic import ConfigDict, Field
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.dvc_repo import git, has_commit
+from flows.experiments.experiment import EXPERIMENTS
+from flows.experiments.record import RUNS_FILE, append_run, recorded_lines, recorded_runs
+from flows.results.recorded import Recorded, figures_in
+from flows.run.locks import lock_holder
+from flows.run.outcome import RunResult
+from flows.run.terminal import columns
+from stages.formats.revision.provenance import RECEIPT
+from stages.runtime.errors import STATE_DIR
+from stages.runtime.section import Section, as_yaml, differences
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan
+
+RUN_LOG = STATE_DIR / RUNS_FILE
+
+ENDS = {"Completed": "finished", "Refused": "refused", "Failed": "failed", "Cancelled": "stopped"}
+"""State of a run -> the word for it."""
+
+REASON_KINDS = ("parameter", "data", "library", "command", "code", "always", "asked", "output")
+"""Kinds of reasons for a run, in the order in which they are shown. Others only follow."""
+
+COMMIT_DIGITS = 12
+
+MAX_CHANGES = 3
+"""In a line; `--json` has all of them."""
+
+WIDE, PIPED_WIDTH = 120, 160
+"""Columns of a terminal from which on a line has all; and of what is no terminal."""
+
+
+class LoggedRun(Section):
+    """A run of this folder."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    """Its number here, counted from 1; of a cell, the name of its DVC experiment or its id."""
+    began: str
+    """ISO 8601; of a cell, when it ended."""
+    changes: list[str]
+    """What had changed since its stages ran last; of a cell, since the cell before it."""
+    commit: str
+    """HEAD when it began."""
+    note: str = ""
+    process: int = 0
+    """The id of the process that ran it."""
+    state: str = ""
+    """finished, refused, failed, stopped; empty until it has ended."""
+    seconds: float | None = None
+    message: str = ""
+    revision: str = ""
+    """The published revision that it led to."""
+    figures: dict[str, Any] = Field(default_factory=dict)
+    """As `figures_in` gives them."""
+    stages: dict[str, Any] = Field(default_factory=dict)
+    """The entries of dvc.lock of the stages that were up to date at its end."""
+
+    @property
+    def title(self) -> str:
+        """What changed, and the note, in one line."""
+        return title_of(self.changes, self.note)
+
+
+def title_of(changes: Sequence[str], note: str, between: str = "; ") -> str:
+    """The first changes and the note."""
+    rest = len(changes) - MAX_CHANGES
+    more, quoted = [f"{rest} more"] * (rest > 0), [f'"{note}"'] * bool(note)
+    return between.join([*map(short_key, changes[:MAX_CHANGES]), *more, *quoted])
+
+
+def short_key(change: str) -> str:
+    """A change without the sections of a long key: train.optimizer.betas 1 → 2 is betas 1 → 2."""
+    key, space, values = change.partition(" ")
+    parts = key.split(".")
+    return f"{parts[-1] if len(parts) > 2 and ' → ' in values else key}{space}{values}"
+
+
+def first_causes(plan: "Plan") -> list[str]:
+    """Why the stages of a plan run, without those that only follow others."""
+    if plan.is_first:
+        return ["first run here"]
+    reasons = [reason for stage in plan for reason in stage.reasons if reason.kind in REASON_KINDS]
+    code = [reason.what for reason in reasons if reason.kind == "code"]
+    changed = [reason for reason in reasons if reason.kind != "output"] or reasons
+    changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
+    changed.sort(key=lambda reason: REASON_KINDS.index(reason.kind))
+    return [*dict.fromkeys(map(str, changed))]
+
+
+def record_begin(plan: "Plan", note: str) -> LoggedRun:
+    """Record that a run of a plan begins."""
+    number = 1 + len({run.name for run in recorded_lines(RUN_LOG, LoggedRun)})
+    head = git(Path(), "rev-parse", f"--short={COMMIT_DIGITS}", "HEAD", check=False)
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    changes, process = first_causes(plan), os.getpid()
+    run = LoggedRun(name=str(number), began=began, changes=changes, commit=head, note=note, process=process)
+    append_run(RUN_LOG, run)
+    return run
+
+
+def record_end(run: LoggedRun, result: RunResult, recorded: Recorded, seconds: float) -> LoggedRun:
+    """Record how a run ended, and what it had made."""
+    receipt = next((recorded.json(Path(path)) for path in recorded.outs if Path(path).name == RECEIPT), None)
+    ended = {"state": ENDS[result.state], "message": result.message, "seconds": round(seconds, 1)}
+    made = {"revision": (receipt or {}).get("revision") or "", "figures": recorded.figures, "stages": recorded.stages}
+    run = run.model_copy(update=ended | made)
+    append_run(RUN_LOG, run)
+    return run
+
+
+def runs_here() -> list[LoggedRun]:
+    """The runs of this folder, in the order in which they began. One without an end is running, or was killed."""
+    runs = {run.name: run for run in recorded_lines(RUN_LOG, LoggedRun)}
+    holder = lock_holder()
+
+    def state(run: LoggedRun) -> str:
+        return run.state or ("running" if f"(process {run.process}," in holder else "killed")
+
+    return [run.model_copy(update={"state": state(run)}) for run in runs.values()]
+
+
+def cells_here() -> Iterator[LoggedRun]:
+    """The runs of cells that are on record, by experiment; those of other clones, whose commits git lacks, are not."""
+    commits = {*git(Path(), "for-each-ref", "--format=%(objectname)", "refs/exps", check=False).split()}
+    for path in sorted(EXPERIMENTS.glob(f"*/{RUNS_FILE}")):
+        before: dict[str, Any] = {}
+        for run in recorded_runs(path):
+            differing = differences("", before, run.params) if before else ()
+            changed = [f"{key} {as_yaml(old)} → {as_yaml(new)}" for key, old, new in differing]
+            before = run.params
+            if run.commit in commits or (not run.commit and has_commit(run.baseline)):
+                yield LoggedRun(
+                    name=run.experiment or run.cell,
+                    began=run.ended,
+                    changes=changed,
+                    commit=run.commit[:COMMIT_DIGITS],
+                    note=f"cell of {path.parent.name}",
+                    state=run.state,
+                    message=run.message,
+                    figures=figures_in(run.reports),
+                )
+
+
+def show_log(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
+    """Print the runs of this folder and the cells that were run here, the newest first.
+
+    Parameters
+    ----------
+    as_json
+        Print a JSON list, with everything that is recorded, for other programs.
+    """
+    runs = sorted([*runs_here(), *cells_here()], key=lambda run: run.began, reverse=True)
+    if as_json:
+        print(json.dumps([run.model_dump(mode="json", exclude={"stages"}) for run in runs], indent=1))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No run here yet: `parrotflow run`")
+
+
+def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
+    """A row for each run."""
+    table = columns(
+        "run", "when", "what changed", "bits per byte", "took", *["tokens (epochs)", "steps", "made"] * wide
+    )
+    for column in table.columns:
+        column.no_wrap = column.header != "what changed"
+    for run in runs:
+        found, when = run.figures, datetime.fromisoformat(run.began).astimezone()
+        bits, ends, steps, tokens, epochs = (
+            found.get(name) for name in ("bits per byte", "interval_95", "steps", "tokens read", "epochs")
+        )
+        interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
+        took = "" if run.seconds is None else f"{run.seconds:,.0f} s"
+        table.add_row(
+            escape(run.name if run.name.isdecimal() else run.name[-8:]),
+            f"{when:%d %b %H:%M}",
+            escape(title_of(run.changes, run.note, "\n")),
+            escape(f"{bits:.3f}{interval}" if bits else ""),
+            took if run.state == "finished" else f"{run.state} {took}".strip(),
+            *[f"{tokens:,} ({epochs:.2f})" if tokens else "", str(steps or ""), run.revision or run.commit] * wide,
+        )
+    return table

@@ -1,0 +1,116 @@
+"""The pages about runs, which need no other file and no network: `report.html` and `compare.html`.
+
+`report.html` is about the last run of this folder. It is written when the run begins, after each stage and, while a
+model trains, after each held-out evaluation.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.run.report import in_digits, outcome_rows, panel_of, shown_metrics, up_to_date
+from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
+from stages.formats.evaluation.generation import SAMPLES_HTML
+from stages.formats.pages import filled_template
+from stages.formats.reports import REPORTS
+from stages.runtime.atomic import atomic_write
+
+if TYPE_CHECKING:
+    from flows.plan.graph import Plan, PlannedStage
+    from flows.results.log import LoggedRun
+    from flows.run.outcome import StageOutcome
+
+REPORT_PAGE = Path("report.html")
+
+HELD_OUT_CURVE = "validation_loss.tsv"
+
+MAX_SHADED, MAX_SHADED_LETTERS = 4, 20_000
+"""Samples on the page, and the letters of HTML of one."""
+
+
+def curve_pictures(panels: Iterable[Panel]) -> list[str]:
+    """Each panel as an SVG element, which is as wide as its place on the page."""
+    drawn = (draw_curves([panel], as_svg=True).decode() for panel in panels)
+    return [re.sub(r"^.*?<svg [^>]*?(?=viewBox)", "<svg ", text, flags=re.DOTALL) for text in drawn]
+
+
+def write_page(page: Path, **values: Any) -> None:
+    """Write a page from the template of its name, which is next to this module."""
+    template = Path(__file__).with_name(f"{page.name}.jinja")
+    atomic_write(page, filled_template(template, {"digits": in_digits}, **values))
+
+
+class RunPage:
+    """`report.html` of one run."""
+
+    def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
+        self.plan, self.run, self.forecast = plan, run, forecast
+        self.outcomes: dict[str, StageOutcome] = {}
+        self.began, self._evaluated = time.time(), 0
+        self._writing = threading.Lock()
+        self._drawn: tuple[list[Panel], list[str]] = ([], [])
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the training has measured the held-out loss since this was asked last."""
+        before, live = self._evaluated, live_curves(self.began)
+        curve = live / HELD_OUT_CURVE if live else None
+        self._evaluated = curve.stat().st_size if curve and curve.is_file() else 0
+        return self._evaluated > before
+
+    def sparkline(self, stage: "PlannedStage") -> str:
+        """The first curve of a stage that is at work, as a line of text."""
+        live = live_curves(self.began) if stage.policy.show.curves else None
+        curves = panel_of(stage.policy.show.curves[0], live).curves if live else {}
+        return sparkline(next(iter(curves.values()), []))
+
+    def write(self) -> None:
+        """Write the page as it is now. Numbers and pages of stages that are not up to date are left out."""
+        with self._writing:
+            good = up_to_date(self.plan, self.outcomes)
+            names = {stage.name for stage in good}
+            reports, pages = {name: REPORTS / f"{name}.json" for name in names}, dict(pages_of(good))
+            shaded = SAMPLES_HTML.read_text(encoding="utf-8") if str(SAMPLES_HTML) in pages.values() else ""
+            panels = [*self._panels(names)]
+            if panels != self._drawn[0]:
+                self._drawn = (panels, curve_pictures(panels))
+            write_page(
+                REPORT_PAGE,
+                run=self.run,
+                metrics=shown_metrics(good),
+                stages=[(*row, self._expected(row[0])) for row in outcome_rows(self.plan, self.outcomes)],
+                forecast=self.forecast,
+                reports={name: json.loads(path.read_bytes()) for name, path in reports.items() if path.is_file()},
+                pictures=self._drawn[1],
+                shaded=shaded_samples(shaded),
+                pages=pages,
+            )
+
+    def _panels(self, up_to_date_stages: set[str]) -> Iterator[Panel]:
+        live = live_curves(self.began)
+        for stage in self.plan:
+            for figure in stage.policy.show.curves:
+                if live or stage.name in up_to_date_stages:
+                    panel = panel_of(figure, None if stage.name in up_to_date_stages else live)
+                    yield from [panel] * bool(panel.curves)
+
+    def _expected(self, name: str) -> float | None:
+        return next((stage.seconds for stage in self.plan if stage.name == name), None)
+
+
+def pages_of(stages: "Iterable[PlannedStage]") -> Iterator[tuple[str, str]]:
+    """Title and path of each page that these stages have written."""
+    for stage in stages:
+        yield from ((title, page) for title, page in stage.policy.show.pages.items() if Path(page).is_file())
+
+
+def shaded_samples(page: str) -> tuple[str, list[str]]:
+    """The style and the best texts of the page of samples, as HTML: first those that are complete and parse."""
+    style = "\n".join(re.findall(r"^(?:\.s\d|pre|b|i) \{.*\}$", page, re.MULTILINE))
+    found = re.findall(r"<section>.*?</section>", page, re.DOTALL)
+    short = [text for text in found if len(text) < MAX_SHADED_LETTERS]
+    return style, sorted(short, key=lambda text: "complete, parses" not in text)[:MAX_SHADED]

@@ -1,0 +1,75 @@
+"""What `parrotflow compare` takes: a run of the log, a revision, a commit, a cell, a folder, or this workspace."""
+
+import subprocess
+from pathlib import Path
+
+from flows.dvc_repo import has_commit
+from flows.experiments.experiment import EXPERIMENTS
+from flows.experiments.record import RUNS_FILE, recorded_runs
+from flows.reproduce.revision import HUB_NAME, open_revision, work_folder
+from flows.results.log import runs_here
+from flows.results.recorded import WORKSPACE, Recorded, in_folder, in_workspace
+from stages.formats.evaluation.report import EVALUATE_REPORT
+from stages.formats.revision.execution import TRAIN_SPEED
+from stages.formats.revision.provenance import PROVENANCE, REVISIONS, SPEED, Stages, ancestors, hash_of, revision_path
+from stages.runtime.errors import UserError
+from stages.runtime.preflight import LOCK_FILE, recorded_stages
+from stages.runtime.section import read_yaml
+
+MIN_LETTERS = 4
+"""Of an abbreviated revision or cell, as in git."""
+
+
+def open_side(asked: str) -> Recorded:
+    """What was asked for. Raises UserError if there is no such thing, or it was not evaluated."""
+    side = _found(asked)
+    evaluated = ancestors(side.stages, [str(EVALUATE_REPORT)])
+    for stage, entry in evaluated.items():
+        for dep in entry.get("deps", []):
+            if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
+                raise UserError(f"{asked}: {stage} read another {dep['path']} than is there now: run `parrotflow run`")
+    if not evaluated:
+        raise UserError(f"{asked}: no evaluation is recorded; `parrotflow log` lists the runs that can be compared")
+    return side
+
+
+def _found(asked: str) -> Recorded:
+    if asked == WORKSPACE:
+        return in_workspace(recorded_stages(), recorded_stages())
+    if run := next((run for run in runs_here() if run.name == asked), None):
+        return Recorded(f"run {asked}", run.stages, logged=run.figures)
+    if (Path(asked) / LOCK_FILE).is_file():
+        return Recorded(asked, recorded_stages(Path(asked) / LOCK_FILE), in_folder(Path(asked)))
+    folders = [path for path in Path().glob(f"*/*/{REVISIONS}/{asked}*") if (path / PROVENANCE).is_file()]
+    if len(asked) >= MIN_LETTERS and len(folders) == 1:
+        return _of_revision(asked, str(folders[0]))
+    cells = {run.cell: run for path in EXPERIMENTS.glob(f"*/{RUNS_FILE}") for run in recorded_runs(path)}
+    commits = [one.commit for one in cells.values() if asked in (one.cell, one.experiment) and one.commit]
+    commit = commits[-1] if commits else asked
+    if has_commit(commit):
+        return Recorded(asked, _lock_at(commit), lambda path: _at_commit(commit, path))
+    if Path(asked).is_dir() or HUB_NAME.fullmatch(asked):
+        return _of_revision(asked, asked)
+    raise UserError(
+        f"{asked}: no run of `parrotflow log`, no revision, commit, cell or folder of that name; to compare with a "
+        "model of others, name it in evaluate.baselines"
+    )
+
+
+def _of_revision(asked: str, place: str) -> Recorded:
+    revision = open_revision(place, work_folder(place, None))
+
+    def beside(path: str) -> bytes | None:
+        return in_folder(revision.folder)(SPEED if path == str(TRAIN_SPEED) else revision_path(path))
+
+    return Recorded(asked, revision.stages, beside)
+
+
+def _at_commit(commit: str, path: str) -> bytes | None:
+    done = subprocess.run(["git", "show", f"{commit}:./{path}"], capture_output=True, check=False)
+    return None if done.returncode else done.stdout
+
+
+def _lock_at(commit: str) -> Stages:
+    stages: Stages = (read_yaml(_at_commit(commit, str(LOCK_FILE)) or b"{}") or {}).get("stages", {})
+    return stages

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
-from flows.run.outcome import RunOptions
+from flows.run.outcome import RunOptions, stage_names
 from stages.runtime.errors import UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 
     from flows.experiments.record import Run
     from flows.sweep.jobs import Batch
+
+
+def words_of_params(_: object) -> list[str]:
+    """What the shell completes a word of `params` with: GROUP=CHOICE, and the dotted keys."""
+    from flows.project.compose import preset_groups
+    from stages.runtime.section import flatten, read_params_file
+
+    choices = [f"{group}={choice}" for group, names in preset_groups().items() for choice in names]
+    return [*choices, *(f"{key}=" for key in flatten(read_params_file()))]
+
+
+ExperimentName = Annotated[
+    str, cyclopts.Parameter(completer=lambda _: sorted(path.stem for path in Path("experiments").glob("*.yaml")))
+]
 
 
 def run(
@@ -53,7 +68,7 @@ def run(
 
 
 def why(
-    *targets: str,
+    *targets: Annotated[str, cyclopts.Parameter(completer=stage_names)],
     force: bool = False,
     as_json: Annotated[bool, cyclopts.Parameter(name="--json")] = False,
 ) -> None:
@@ -93,7 +108,7 @@ def why(
         console.print(line if number else f"\n{line}", markup=False, soft_wrap=True)
 
 
-def params(*words: str, yes: bool = False) -> None:
+def params(*words: Annotated[str, cyclopts.Parameter(completer=words_of_params)], yes: bool = False) -> None:
     """Compose presets of conf/ and values into params.yaml, showing the difference first.
 
     Parameters
@@ -156,7 +171,7 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
     raise SystemExit(rebuild(request))
 
 
-def table(name: str, /, *, check: bool = False) -> None:
+def table(name: ExperimentName, /, *, check: bool = False) -> None:
     """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
     Parameters
@@ -180,7 +195,7 @@ def table(name: str, /, *, check: bool = False) -> None:
 
 
 def sweep(
-    name: str,
+    name: ExperimentName,
     /,
     *,
     retry: bool = False,
@@ -372,6 +387,7 @@ def make_app() -> cyclopts.App:
                 parent.command(command[0], name, help=command[1], group=heading_here, sort_key=number)
             else:
                 parent.command(command, name, group=heading_here, sort_key=number)
+    made.register_install_completion_command(help="Complete commands, stages and keys with Tab in bash and zsh.")
     return made
 
 

@@ -3,9 +3,12 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, EXIT_UNAVAILABLE, UserError
+from stages.runtime.preflight import stage_templates
 
 StageResult = Literal["ran", "unchanged", "restored", "recorded", "refused", "failed", "stopped"]
 
@@ -20,11 +23,16 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a program that was killed, and of a shell whose program was."""
 
 
+def stage_names(_: object) -> list[str]:
+    """What the shell completes a target with."""
+    return list(stage_templates())
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of a run, as the user gives them."""
 
-    targets: tuple[str, ...] = ()
+    targets: Annotated[tuple[str, ...], Parameter(completer=stage_names)] = ()
     """Stages of dvc.yaml, with what they need; all stages when none is named."""
     _: KW_ONLY
     force: bool = False

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -92,3 +93,26 @@ def test_the_pages_have_a_folder_for_their_database_before_any_run(
     assert (tmp_path / ".parrotflow").is_dir()
     assert started[0][-2:] == ["--port", "4311"]
     assert "--no-prompt" in started[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("params mo", "model=gpt2"),
+        ("params train.opt", "train.optimizer.weight_decay="),
+        ("run ev", "evaluate"),
+        ("why ev", "evaluate"),
+        ("sweep op", "optimizers"),
+        ("table op", "optimizers"),
+    ],
+)
+def test_the_shell_completes_groups_keys_stages_and_experiments(words: str, offered: str) -> None:
+    done = parrotflow("__complete", *words.split())
+
+    assert done.returncode == 0, done.stderr
+    assert offered in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_script_for_the_shell_is_made_that_asks_for_them(shell: Literal["bash", "zsh"]) -> None:
+    assert "__complete" in app.generate_completion(shell=shell)

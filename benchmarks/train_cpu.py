@@ -41,7 +41,7 @@ from stages.train.compute.hardware import resolve_precision, set_determinism, sh
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import build_optimizers
 from stages.train.params import TrainParams
 
 Step = Callable[[], None]

@@ -19,7 +19,7 @@ from stages.train.checkpoint.identity import check_start, identity_changes
 from stages.train.checkpoint.manifest import IDENTITY, TrainingProgress, fault, read_manifest
 from stages.train.compute.hardware import resolve_precision
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.optimizers import Optimizers
+from stages.train.compute.optim.build import Optimizers
 from stages.train.compute.optim.settings import Precision
 from stages.train.compute.parallel import on_main
 

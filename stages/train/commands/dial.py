@@ -31,7 +31,7 @@ from stages.train.compute.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_ba
 from stages.train.compute.model.attention import UNMASKED
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import build_optimizers
 from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams

@@ -34,7 +34,8 @@ from stages.train.compute.data.order import open_order
 from stages.train.compute.hardware import resolve_precision, should_compile
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.source import source_folder
-from stages.train.compute.optim.settings import Precision, build_optimizers
+from stages.train.compute.optim.build import build_optimizers
+from stages.train.compute.optim.settings import Precision
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.monitoring.throughput import device_name

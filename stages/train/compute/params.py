@@ -9,12 +9,10 @@ from stages.formats.model_folder import CHECKPOINTS, MODEL
 from stages.runtime.hub import ModelName
 from stages.runtime.section import FixedFile, PositiveInteger, Section
 from stages.train.compute.mixture import Mixture
-from stages.train.compute.optim.muon import Muon
-from stages.train.compute.optim.settings import AdamW, Precision
+from stages.train.compute.optim.settings import AdamWSettings, MuonSettings, Precision
 from stages.train.compute.schedule import Schedule
 
-AnyOptimizer: TypeAlias = AdamW | Muon
-"""They are in `optim/`."""
+AnyOptimizer: TypeAlias = AdamWSettings | MuonSettings
 
 
 class DataOrder(Section):

@@ -15,7 +15,7 @@ from stages.train.compute.model.documents import use_flex_attention
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.head_rows import head_rows
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import build_optimizers
 from stages.train.compute.parallel import wrap_ddp
 from stages.train.compute.params import ComputingParams
 from stages.train.compute.step import Trainer

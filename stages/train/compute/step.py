@@ -14,7 +14,7 @@ from stages.train.compute.data.order import AnyOrder
 from stages.train.compute.data.rows import Rows
 from stages.train.compute.deterministic import DeterministicReduce
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.optimizers import Optimizers
+from stages.train.compute.optim.build import Optimizers
 from stages.train.compute.parallel import AllReduce, clip
 from stages.train.compute.params import ComputingParams
 

@@ -23,8 +23,7 @@ from stages.train.checkpoint.resume import precision_of_run, resume, why_afresh
 from stages.train.compute import hardware
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.optim.optimizers import Optimizers
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import Optimizers, build_optimizers
 from stages.train.params import TrainParams
 from tests.small_project import folder_bytes
 from tests.train.models import vocabulary

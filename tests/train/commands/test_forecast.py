@@ -20,7 +20,7 @@ from stages.train.commands import forecast
 from stages.train.commands.forecast import Forecast, duration, main, make_forecast, mixture_lines, scaled
 from stages.train.commands.forecast import vocabulary as vocabulary_of
 from stages.train.compute.model.build import build_model
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import build_optimizers
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.small_project import ROOT

@@ -6,100 +6,64 @@ updates have the same bits as torch's.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from stages.train.compute.optim.settings import Fraction, Precision, Rate, WithAdamW
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-    from torch.optim import Optimizer
-
-    from stages.train.compute.optim.optimizers import TrainedWeight
-
-ROLES = ("matrix", "experts")
-"""Roles of the weights that Muon trains: its authors leave embeddings, heads and routers to AdamW (`roles`)."""
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic Newton-Schulz iteration: its slope at 0 makes small singular values grow fast."""
 
 ITERATIONS = 5
 
-STACKED = 2**26
+MAX_STACKED_VALUES = 2**26
 """Values of the matrices that a GPU orthogonalises together: 128 MiB in bf16, and a few times that while it does."""
 
 
-class Muon(WithAdamW):
-    """Muon for the hidden matrices, AdamW for the rest."""
+class Muon(torch.optim.Optimizer):
+    """SGD with Nesterov momentum and orthogonalised updates over matrices, or stacks of them (experts, m, n)."""
 
-    name: Literal["muon"]
-    """Muon for the hidden matrices and AdamW for the rest."""
-    muon_learning_rate: Rate
-    """Peak rate of Muon, scaled so that AdamW's values carry over."""
-    momentum: Fraction
-    """Muon's momentum."""
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float, precision: str, weight_decay: float = 0.0
+    ) -> None:
+        """Updates are orthogonalised in `precision`, bf16 or fp32; weight decay is decoupled."""
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
-    @property
-    def peaks(self) -> dict[str, float]:
-        """A column for each."""
-        return {"adamw": self.adamw_learning_rate, "muon": self.muon_learning_rate}
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every matrix that has a gradient.
 
-    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
-        """Muon first, if the model has matrices for it."""
-        import torch
-
-        matrices = [weight.parameter for weight in weights if weight.role in ROLES]
-        rest = [weight for weight in weights if weight.role not in ROLES]
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        settings = {"lr": self.muon_learning_rate, "momentum": self.momentum, "weight_decay": self.weight_decay}
-        muon = {"muon": muon_of(matrices, settings, dtype)} if matrices else {}
-        return muon | {"adamw": self.adamw(rest)}
+        The rate is scaled so that an update is as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM
+        Training", section 2.2).
+        """
+        for group in self.param_groups:
+            for matrices in stacks(matrix for matrix in group["params"] if matrix.grad is not None):
+                updates = [momentum_update(matrix, self.state[matrix], group["momentum"]) for matrix in matrices]
+                for matrix, update in zip(matrices, orthogonalise_all(updates, self.dtype), strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.add_(update, alpha=-group["lr"] * (0.2 * math.sqrt(max(matrix.shape[-2:]))))
 
 
-def muon_of(matrices: Iterable["Tensor"], settings: Mapping[str, float], dtype: "torch.dtype") -> "Optimizer":
-    """SGD with Nesterov momentum and orthogonalised updates over matrices, or stacks of them (experts, m, n).
-
-    `settings` are lr, momentum and weight_decay, which is decoupled; updates are orthogonalised in `dtype`.
-    """
-    from stages.train.compute.optim.optimizers import ByRule
-
-    return ByRule(matrices, settings, partial(step, dtype=dtype))
-
-
-def step(group: dict[str, Any], state: dict["Tensor", dict[str, "Tensor"]], dtype: "torch.dtype") -> None:
-    """One update of every matrix of a group that has a gradient.
-
-    The rate is scaled so that an update is as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
-    section 2.2).
-    """
-    for matrices in stacks(matrix for matrix in group["params"] if matrix.grad is not None):
-        updates = [momentum_update(matrix, state[matrix], group["momentum"]) for matrix in matrices]
-        for matrix, update in zip(matrices, orthogonalise_all(updates, dtype), strict=True):
-            matrix.mul_(1 - group["lr"] * group["weight_decay"])
-            matrix.add_(update, alpha=-group["lr"] * (0.2 * math.sqrt(max(matrix.shape[-2:]))))
-
-
-def stacks(matrices: Iterable["Tensor"]) -> list[list["Tensor"]]:
-    """Matrices to be orthogonalised together: on a GPU those of one shape, up to `STACKED` values at a time.
+def stacks(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Matrices to be orthogonalised together: on a GPU those of one shape, up to `MAX_STACKED_VALUES` values at a time.
 
     There a few large products take the time of one small one. A CPU gains nothing, and its last bits would change.
     """
     by_shape: dict[tuple[int, ...], list[list[Tensor]]] = {}
     for matrix in matrices:
         of_shape = by_shape.setdefault(tuple(matrix.shape), [[]])
-        most = max(1, STACKED // matrix.numel()) if matrix.device.type != "cpu" else 1
-        if len(of_shape[-1]) == most:
+        count = max(1, MAX_STACKED_VALUES // matrix.numel()) if matrix.device.type != "cpu" else 1
+        if len(of_shape[-1]) == count:
             of_shape.append([])
         of_shape[-1].append(matrix)
     return [stack for of_shape in by_shape.values() for stack in of_shape]
 
 
-def momentum_update(matrix: "Tensor", state: dict[str, "Tensor"], momentum: float) -> "Tensor":
+def momentum_update(matrix: Tensor, state: dict[str, Tensor], momentum: float) -> Tensor:
     """Nesterov's: the gradient, moved towards its running mean, which is updated first."""
-    import torch
-
     gradient = matrix.grad
     assert gradient is not None
     if "momentum_buffer" not in state:
@@ -109,15 +73,13 @@ def momentum_update(matrix: "Tensor", state: dict[str, "Tensor"], momentum: floa
     return gradient.lerp(buffer, momentum)
 
 
-def orthogonalise_all(updates: Sequence["Tensor"], dtype: "torch.dtype") -> list["Tensor"]:
+def orthogonalise_all(updates: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """`orthogonalise` of tensors of one shape, in one batch; of sharded ones each process keeps its own shard.
 
     Those are gathered once, in `dtype`: else each of the iteration's products would be an exchange between processes.
     """
-    import torch
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in (update.to(dtype) for update in updates)]
+    cast = (update.to(dtype) for update in updates)
+    whole = [update.full_tensor() if isinstance(update, DTensor) else update for update in cast]
     if len(whole) == 1:
         done = [orthogonalise(whole[0], dtype)]
     else:
@@ -125,21 +87,19 @@ def orthogonalise_all(updates: Sequence["Tensor"], dtype: "torch.dtype") -> list
         done = list(orthogonalise(stacked.flatten(0, -3), dtype).view_as(stacked))
     return [
         # Without a source each process takes its shard of what it has: nothing is sent.
-        distribute_tensor(one, update.device_mesh, update.placements, src_data_rank=None)
+        distribute_tensor(result, update.device_mesh, update.placements, src_data_rank=None)
         if isinstance(update, DTensor)
-        else one
-        for one, update in zip(done, updates, strict=True)
+        else result
+        for result, update in zip(done, updates, strict=True)
     ]
 
 
-def orthogonalise(matrices: "Tensor", dtype: "torch.dtype") -> "Tensor":
+def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """Matrices (..., m, n) with their singular values moved towards 1, computed in `dtype`; each of a stack by itself.
 
     Five iterations do not reach values that are small next to the norm of all. Of Gaussian matrices of 20 x 40 and of
     128 x 384 all end between 0.68 and 1.14; of square ones the smallest stay near 0 (64 x 64: 0.01), none exceeds 1.21.
     """
-    import torch
-
     a, b, c = COEFFICIENTS
     wide = matrices.to(dtype)
     tall = wide.shape[-2] > wide.shape[-1]

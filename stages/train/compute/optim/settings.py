@@ -1,56 +1,56 @@
-"""What every optimizer of this package is: its settings in params.yaml, its peak learning rates, and how it is built.
+"""The section `train.optimizer`: settings of optimizers, and which of them trains which weights.
 
-`flows` checks params.yaml before anything runs, so the modules of settings import torch only where they build.
-AdamW (Loshchilov and Hutter 2019), torch's own, is here too: for every weight, or for what another optimizer leaves to
-it.
+params.yaml is checked before anything runs, so nothing here imports torch; `build.py` makes the optimizers.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from stages.runtime.section import Section
 
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-    from transformers import PreTrainedModel
-
-    from stages.train.compute.optim.optimizers import Optimizers, TrainedWeight
-
-
 Rate = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Precision = Literal["auto", "bf16", "fp32"]
 
+Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
+"""What a weight does in the model (`roles.py`)."""
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """One optimizer of a model: its class, its settings, the weights that it trains."""
+
+    kind: str
+    """A class of `torch.optim`, or of `build.OURS`."""
+    peak_lr: float
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of the class, besides the learning rate and the weight decay."""
+    roles: Sequence[Role] | None = None
+    """The weights that it trains; None: all that those before it leave."""
+
 
 class OptimizerSettings(Section):
-    """How gradients become updates: the section `train.optimizer`, whose `name` says which optimizer it is."""
+    """How gradients become updates: `name` says which optimizer it is."""
 
     weight_decay: Annotated[float, Field(ge=0)]
     """Decoupled, on what activations are multiplied with; embeddings, norms, biases and tables are not decayed."""
 
+    @abstractmethod
+    def specs(self, precision: Precision) -> dict[str, OptimizerSpec]:
+        """The optimizers by their columns in the curves; `precision` applies to matrix products."""
+
     @property
-    @abstractmethod
     def peaks(self) -> dict[str, float]:
-        """The peak learning rate of each of torch's optimizers that `build` makes, by its column in the curves."""
-
-    @abstractmethod
-    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
-        """Optimizers that train all of the weights together, by column; `precision` applies to matrix products."""
-
-
-def build_optimizers(model: "PreTrainedModel", settings: OptimizerSettings, precision: Precision) -> "Optimizers":
-    """Optimizers over all of the model's trained parameters; their roles say which takes which."""
-    from stages.train.compute.optim.optimizers import Optimizers, weights
-
-    built, peaks = settings.build(list(weights(model)), precision), settings.peaks
-    return Optimizers((optimizer, peaks[column]) for column, optimizer in built.items())
+        """The peak learning rate of each optimizer by its column in the curves."""
+        return {column: spec.peak_lr for column, spec in self.specs("fp32").items()}
 
 
 class WithAdamW(OptimizerSettings):
-    """The settings of AdamW."""
+    """The settings of AdamW (Loshchilov and Hutter 2019), torch's own."""
 
     adamw_learning_rate: Rate
     """Peak rate of AdamW."""
@@ -59,34 +59,31 @@ class WithAdamW(OptimizerSettings):
     epsilon: Annotated[float, Field(gt=0)]
     """AdamW's denominator floor."""
 
-    def adamw(self, weights: Sequence["TrainedWeight"]) -> "Optimizer":
-        """AdamW over some weights: a group of those that are decayed and one of the others, without empty groups."""
-        import torch
-
-        decayed = [weight.parameter for weight in weights if weight.is_decayed]
-        others = [weight.parameter for weight in weights if not weight.is_decayed]
-        groups = ((decayed, self.weight_decay), (others, 0.0))
-        first, second = self.betas
-        return torch.optim.AdamW(
-            [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters],
-            lr=self.adamw_learning_rate,
-            betas=(first, second),
-            eps=self.epsilon,
-            fused=True,
-        )
+    def specs(self, precision: Precision) -> dict[str, OptimizerSpec]:
+        """AdamW for all weights that no other optimizer takes."""
+        arguments = {"betas": tuple(self.betas), "eps": self.epsilon, "fused": True}
+        return {"adamw": OptimizerSpec("AdamW", self.adamw_learning_rate, arguments)}
 
 
-class AdamW(WithAdamW):
+class AdamWSettings(WithAdamW):
     """AdamW for every weight."""
 
     name: Literal["adamw"]
     """AdamW for everything."""
 
-    @property
-    def peaks(self) -> dict[str, float]:
-        """One column."""
-        return {"adamw": self.adamw_learning_rate}
 
-    def build(self, weights: Sequence["TrainedWeight"], precision: Precision) -> dict[str, "Optimizer"]:
-        """One optimizer."""
-        return {"adamw": self.adamw(weights)}
+class MuonSettings(WithAdamW):
+    """Muon for the hidden matrices, AdamW for the rest."""
+
+    name: Literal["muon"]
+    """Muon for the hidden matrices and AdamW for the rest."""
+    muon_learning_rate: Rate
+    """Peak rate of Muon, scaled so that AdamW's values carry over."""
+    momentum: Fraction
+    """Muon's momentum."""
+
+    def specs(self, precision: Precision) -> dict[str, OptimizerSpec]:
+        """Muon's authors leave embeddings, heads and routers to AdamW (`roles.py`)."""
+        arguments = {"momentum": self.momentum, "precision": precision}
+        muon = OptimizerSpec("Muon", self.muon_learning_rate, arguments, roles=("matrix", "experts"))
+        return super().specs(precision) | {"muon": muon}

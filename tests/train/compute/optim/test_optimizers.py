@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from stages.train.compute.model.build import build_model
-from stages.train.compute.optim.muon import STACKED, muon_of, orthogonalise, orthogonalise_all, stacks
-from stages.train.compute.optim.optimizers import weights
-from stages.train.compute.optim.settings import build_optimizers
+from stages.train.compute.optim.build import build_optimizers
+from stages.train.compute.optim.muon import MAX_STACKED_VALUES, Muon, orthogonalise, orthogonalise_all, stacks
+from stages.train.compute.optim.roles import weights
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary
@@ -130,7 +130,7 @@ def test_muon_in_bf16_has_the_bits_of_torchs(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     start, gradients = torch.randn(shape), torch.randn(3, *shape)
     ours, theirs = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    own = muon_of([ours], SETTINGS, torch.bfloat16)
+    own = Muon([ours], **SETTINGS, precision="bf16")
     other = torch.optim.Muon([theirs], 0.01, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for gradient in gradients:
         for parameter, optimizer in ((ours, own), (theirs, other)):
@@ -157,5 +157,5 @@ def test_on_a_gpu_matrices_of_one_shape_are_taken_together_up_to_a_limit() -> No
         [(8192, 4096), (8192, 4096)],
         [(8192, 4096)],
     ]
-    assert all(sum(matrix.numel() for matrix in stack) <= STACKED for stack in taken)
+    assert all(sum(matrix.numel() for matrix in stack) <= MAX_STACKED_VALUES for stack in taken)
     assert len(stacks(torch.empty(2, 2) for _ in range(5))) == 5

@@ -1,4 +1,4 @@
-"""The optimizers of a model: which trains a tensor and whether it is decayed, by what the tensor does in the model.
+"""The roles of weights: what each does in the model decides which optimizer trains it and whether it is decayed.
 
 | role       | what it is                                                              | with muon    | decay |
 |------------|-------------------------------------------------------------------------|--------------|-------|
@@ -14,59 +14,22 @@ embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025). Orthogonali
 experts equally large. The number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-Role = Literal["matrix", "experts", "head", "router", "embedding", "other"]
+from stages.train.compute.optim.settings import Role
 
 DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """How configs name the number of experts."""
 
-Rule: TypeAlias = Callable[[dict[str, Any], dict[Tensor, dict[str, Tensor]]], None]
-"""Updates the parameters of a group, of which it is given the settings and the state."""
 
-
-class Optimizers:
-    """The optimizers of one model, stepped together."""
-
-    def __init__(self, peaks: Iterable[tuple[torch.optim.Optimizer, float]]) -> None:
-        self._peaks = list(peaks)
-
-    def __iter__(self) -> Iterator[torch.optim.Optimizer]:
-        return (optimizer for optimizer, _ in self._peaks)
-
-    def step(self, lr_multiplier: float) -> None:
-        """One update at `lr_multiplier` of each peak learning rate, and the gradients are forgotten."""
-        for optimizer, peak in self._peaks:
-            for group in optimizer.param_groups:
-                group["lr"] = peak * lr_multiplier
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-
-class ByRule(torch.optim.Optimizer):
-    """An optimizer whose arithmetic is a function, which can be in a module that does not import torch."""
-
-    def __init__(self, params: Iterable[Tensor], settings: Mapping[str, float], rule: Rule) -> None:
-        super().__init__(params, dict(settings))
-        self._rule = rule
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every group."""
-        for group in self.param_groups:
-            self._rule(group, self.state)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainedWeight:
     """A trained parameter of a model, once if several names share it."""
 
@@ -99,9 +62,9 @@ def weights(model: PreTrainedModel) -> Iterator[TrainedWeight]:
 
 def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: int | None) -> Role:
     """The role of a parameter that is neither embedding nor head."""
-    path, _, own = name.rpartition(".")
+    path, _, attribute = name.rpartition(".")
     owner = model.get_submodule(path)
-    if own.endswith("bias"):
+    if attribute.endswith("bias"):
         return "other"
     if parameter.ndim == 3 and "expert" in f"{path} {type(owner).__name__}".lower():
         return "experts"

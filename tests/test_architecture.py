@@ -25,7 +25,7 @@ from stages.runtime.stage_code import normalised, pinned, stage_codes
 ROOT = Path(__file__).parents[1]
 DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 STAGES = tuple(DVC_STAGES)
-WITH_PARAMS = tuple(stage for stage in STAGES if stage not in ("code", "corpus_page"))
+WITH_PARAMS = tuple(stage for stage in STAGES if stage not in ("code", "corpus_page", "yardstick"))
 PACKAGES = sorted(path.name for path in (ROOT / "stages").iterdir() if (path / "__main__.py").exists())
 """Of stages. One may hold several: that of evaluate holds generate too."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
-from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, Yardstick
 from stages.formats.evaluation.scores import (
     HARNESS_REPORT,
     SCORE_REPORT,
@@ -27,7 +27,7 @@ from stages.runtime.stage import inputs_of
 CLEAN_REPORT = REPORTS / "clean.json"
 
 REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
-ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, *REPORTS_READ)
+ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, *REPORTS_READ)
 
 HELD_OUT = "held-out"
 """The type of data set of the model's own evaluation, as the head of the card names it."""
@@ -50,6 +50,7 @@ class CardInputs:
     cleaning_params: dict[str, Any]
     """The section `clean`."""
     evaluation: Evaluation
+    yardstick: Yardstick
     generation: Generation
     score: ScoreReport
     harness: HarnessReport
@@ -74,6 +75,7 @@ def read_inputs() -> CardInputs:
         training_params=params.get("train", {}),
         cleaning_params=params["clean"],
         evaluation=Evaluation.read(),
+        yardstick=Yardstick.read(),
         generation=Generation.read(),
         score=ScoreReport.read(),
         harness=HarnessReport.read(),

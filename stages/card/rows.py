@@ -15,7 +15,7 @@ TASK_TYPE = "text-generation"
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 
-COMPRESSORS = {"gzip_9": "gzip -9 (bits per byte)", "xz_9": "xz -9 (bits per byte)"}
+COMPRESSOR_TITLES = {"ppmd": "PPMd", "xz": "xz -9"}
 
 SCORE_DIGITS = ".4g"
 
@@ -59,21 +59,23 @@ class Row:
 
 def model_index(inputs: CardInputs) -> list[EvalResult]:
     """The entries of all rows that have one."""
-    rows = [*held_out(inputs.evaluation), *code_generation(inputs), *benchmarks(inputs.harness)]
+    rows = [*held_out(inputs), *code_generation(inputs), *benchmarks(inputs.harness)]
     for report in inputs.measurements.values():
         rows += measured(report)
     return [entry for row in rows for entry in row.entries()]
 
 
-def held_out(evaluation: Evaluation) -> Iterator[Row]:
+def held_out(inputs: CardInputs) -> Iterator[Row]:
     """The metrics of the validation split, and how well compressors do on it."""
+    evaluation, yardstick = inputs.evaluation, inputs.yardstick
     of = {"dataset_type": HELD_OUT, "dataset_name": "held-out documents", "dataset_split": "validation"}
     for name, title in METRICS.items():
         interval = getattr(evaluation.interval_95, name)
         fields = {**of, "metric_type": name, "metric_name": title}
         yield Row((title,), getattr(evaluation, name), interval, fields=fields)
-    for name, title in COMPRESSORS.items():
-        yield Row((title,), evaluation.compressors_bits_per_byte[name])
+    for name, title in COMPRESSOR_TITLES.items():
+        yield Row((f"{title} after the training text (bits per byte)",), yardstick.bits_per_byte[name])
+        yield Row((f"{title} cold (bits per byte)",), yardstick.bits_per_byte_cold[name])
 
 
 def per_source(evaluation: HeldOutMetrics) -> Iterator[Row]:

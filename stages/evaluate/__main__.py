@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from stages.evaluate.likelihood.documents import named_sets, validation_split
 from stages.evaluate.likelihood.report import (
-    compress,
     evaluation,
     evaluation_receipt,
     held_out_metrics,
@@ -59,9 +58,8 @@ def main() -> None:
 def measure(set_name: str, scored: Sequence[ScoredSet]) -> HeldOutMetrics:
     """The metrics of the trained model on one set, compared with those of the baselines."""
     ours, *baselines = (one for one in scored if one.held_out.name == set_name)
-    compressed = compress(ours.held_out.texts)
     theirs = {one.model.name: one.scores for one in baselines}
-    return held_out_metrics(ours.scores, ours.lost_share, compressed, theirs)
+    return held_out_metrics(ours.scores, ours.lost_share, theirs)
 
 
 if __name__ == "__main__":

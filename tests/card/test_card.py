@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,9 @@ def test_the_card_reports_data_metrics_samples_and_limits(project: Path) -> None
     assert f"| MIT | {counts['train']['documents']} | {counts['train']['bytes']:,} |" in text
     assert f"| MIT | {counts['validation']['documents']} | {counts['validation']['bytes']:,} |" in text
     assert "| training loss (nats per token) | 5.5 |" in text
-    assert "| gzip -9 (bits per byte) |" in text
+    assert "| PPMd after the training text (bits per byte) | " in text
+    assert "| xz -9 cold (bits per byte) | " in text
+    assert re.search(r"and after reading the last [\d,]+ bytes of the training text\.", text)
     assert "| mine | " in text  # bits per byte of each source
     assert all(sample["signature"] in text for sample in samples)
     assert "filters dropped 1 (generated)" in text

@@ -20,6 +20,7 @@ STAGES = [
     "corpus_page",
     "train",
     "evaluate",
+    "yardstick",
     "generate",
     "score",
     "harness",

@@ -9,6 +9,7 @@ from stages.evaluate.__main__ import main as evaluate
 from stages.evaluate.generate.__main__ import main as generate
 from stages.evaluate.harness.__main__ import main as harness
 from stages.evaluate.score.__main__ import main as score
+from stages.yardstick.__main__ import main as yardstick
 from tests.fake_hub import Hub
 from tests.publish.publishing import record, write_pipeline
 from tests.publish.repository import commit_all
@@ -22,6 +23,7 @@ def evaluated_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
         evaluate()
+        yardstick()
         generate()
         score()
         harness()

@@ -23,8 +23,13 @@ STAGES: dict[str, dict[str, Any]] = {
         "deps": ["model", "evaluation/problems"],
         "outs": ["reports/evaluate.json"],
     },
+    "yardstick": {"deps": ["data/clean"], "outs": ["reports/yardstick.json"]},
     "other": {"deps": ["model"], "outs": ["data/other"]},
-    "card": {"deps": ["model", "reports/evaluate.json"], "params": ["card"], "outs": ["data/card"]},
+    "card": {
+        "deps": ["model", "reports/evaluate.json", "reports/yardstick.json"],
+        "params": ["card"],
+        "outs": ["data/card"],
+    },
 }
 DEPS = ["data/card", "model", "data/tokens", "reports/evaluate.json"]
 

@@ -1,8 +1,6 @@
 """The report: the metrics of each set, each with its interval. And the receipt: what these numbers belong to."""
 
-import lzma
 import math
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,9 +28,6 @@ from stages.formats.evaluation.report import (
 from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import releases, significant
 from stages.formats.tokens import TRAIN, VALIDATION
-
-GZIP = 31
-"""zlib's `wbits` for a gzip container with the largest window."""
 
 LIKELIHOOD_METRICS = ("loss", "perplexity", "bits_per_byte")
 
@@ -79,12 +74,7 @@ def evaluation(measured: Mapping[str, HeldOutMetrics], receipt: EvaluationReceip
     return Evaluation(**dict(measured[VALIDATION]), sets=further, receipt=receipt)
 
 
-def held_out_metrics(
-    scores: Scores,
-    lost_share: float,
-    compressed: Mapping[str, float],
-    baselines: Mapping[str, Scores],
-) -> HeldOutMetrics:
+def held_out_metrics(scores: Scores, lost_share: float, baselines: Mapping[str, Scores]) -> HeldOutMetrics:
     """Sum up a set's losses, with intervals over its documents."""
     columns = scores.columns
     by_source = of_largest_sources(rows_by_name(columns, scores.sources))
@@ -102,7 +92,6 @@ def held_out_metrics(
             bits_per_byte_per_source={name: interval(part) for name, part in by_source.items()},
             bits_per_byte_per_length={name: interval(part) for name, part in by_length.items()},
         ),
-        compressors_bits_per_byte={name: significant(value) for name, value in compressed.items()},
         compared={name: compare(scores, baseline) for name, baseline in baselines.items()},
     )
 
@@ -145,24 +134,6 @@ def bits_per_byte_of(columns: Floats) -> float:
     """Bits per byte of all documents together, rounded."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
-
-
-def compress(texts: Iterable[str]) -> dict[str, float]:
-    """Bits per byte of the texts, one stream in the order given, as `gzip -9` and `xz -9` would compress them.
-
-    Headers and checksums are included. No model should need more.
-    """
-    gzip = zlib.compressobj(level=9, wbits=GZIP)
-    xz = lzma.LZMACompressor(preset=9)
-    text_bytes = gzip_bytes = xz_bytes = 0
-    for text in texts:
-        encoded = text.encode("utf-8")
-        text_bytes += len(encoded)
-        gzip_bytes += len(gzip.compress(encoded))
-        xz_bytes += len(xz.compress(encoded))
-    gzip_bytes += len(gzip.flush())
-    xz_bytes += len(xz.flush())
-    return {"gzip_9": 8 * gzip_bytes / text_bytes, "xz_9": 8 * xz_bytes / text_bytes}
 
 
 def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
@@ -234,7 +205,7 @@ def convention(model: ScoredModel) -> str:
         f"bytes of the text; float32. "
         f"Intervals: 95 % over documents, by percentile bootstrap ({RESAMPLES} draws), up to {FEW} documents by "
         f"Student's t and the jackknife, of fewer than {FEWEST} none. "
-        "Compressors: all documents as one stream. lm-eval's bits per byte differ slightly: its windows advance "
+        "lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
         "back over tokens already scored, to be full), and it does not score the closing id."
     )

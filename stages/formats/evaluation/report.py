@@ -1,6 +1,7 @@
 """The evaluation report: how well a model predicts held-out text. evaluate writes it, card and publish read it.
 
 reports/evaluate.json        the metrics, and in `receipt` what they were measured on, with what, and how
+reports/yardstick.json       what compressors need for the same documents; the stage yardstick writes it
 reports/loss_by_position/    a table for each set: what `dvc plots diff` compares
 """
 
@@ -84,8 +85,6 @@ class HeldOutMetrics(BaseModel, frozen=True, extra="forbid"):
     """Of the `MAX_SOURCES` sources with most text."""
     bits_per_byte_per_length: dict[str, float]
     """Tokens of the document, in buckets of powers of two (`000512-001023`) -> bits per byte."""
-    compressors_bits_per_byte: dict[str, float]
-    """Compressor -> bits per byte of the same text."""
     compared: dict[str, BaselineComparison]
     """A model of `evaluate.baselines` -> how it compares."""
 
@@ -135,6 +134,23 @@ class Evaluation(HeldOutMetrics, Report):
     sets: dict[str, HeldOutMetrics]
     """A set of `evaluate.sets` -> its metrics."""
     receipt: EvaluationReceipt
+
+
+class Yardstick(Report):
+    """Bits per byte of compressors on the validation split, each document by itself."""
+
+    path: ClassVar[Path] = Path("reports/yardstick.json")
+    stage: ClassVar[str] = "yardstick"
+
+    bits_per_byte: dict[str, float]
+    """Compressor -> after reading `training_bytes` of the training text."""
+    bits_per_byte_cold: dict[str, float]
+    """Compressor -> having read nothing."""
+    training_bytes: int
+    versions: dict[str, str]
+    """Versions of the libraries that compress."""
+    convention: str
+    """What was compressed, and how, in prose."""
 
 
 def write_loss_by_position(folder: Path, set_name: str, rows: Iterable[tuple[int, int, float]]) -> None:

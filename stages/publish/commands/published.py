@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from stages.formats.evaluation.report import Evaluation
-from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS
+from stages.formats.evaluation.report import Evaluation, Yardstick
+from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, revision_path
 from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.publish.folder import link, main_of, only_writer
@@ -78,15 +78,17 @@ def list_revisions(*, folder: Path | None = None) -> None:
     """
     folder = folder_of_revisions(folder)
     table, main = Table(box=box.SIMPLE_HEAD), main_of(folder)
-    for heading in ("", "revision", "bits per byte", "size", "commit"):
+    for heading in ("", "revision", "bits per byte", "of PPMd", "size", "commit"):
         table.add_column(heading, no_wrap=True)
     for name in names_in(folder):
         revision = folder / REVISIONS / name
         index = Provenance.find(revision / PROVENANCE)
+        yardstick = Yardstick.find(revision / revision_path(Yardstick.path))
+        ppmd = f"{yardstick.bits_per_byte['ppmd']:g}" if yardstick else ""
         size = sum(path.stat().st_size for path in revision.rglob("*") if path.is_file())
         commit = f"{index.git.commit[:12]}{' dirty' if index.git.dirty else ''}" if index and index.git else ""
         table.add_row(
-            "*" if name == main else "", name, f"{published_bits_per_byte(revision):g}", decimal(size), commit
+            "*" if name == main else "", name, f"{published_bits_per_byte(revision):g}", ppmd, decimal(size), commit
         )
     Console(width=100).print(table)
 

@@ -1,8 +1,6 @@
 """The loss of every token, under its own context; and the metrics of all documents, of each source and each length."""
 
-import gzip
 import itertools
-import lzma
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import GPT2Config, GPT2LMHeadModel, PhiConfig, PhiForCausalLM, PreTrainedModel
 
 from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, WindowSizes, scored_per_bucket
-from stages.evaluate.likelihood.report import compare, compress, held_out_metrics, of_largest_sources, rows_by_name
+from stages.evaluate.likelihood.report import compare, held_out_metrics, of_largest_sources, rows_by_name
 from stages.evaluate.likelihood.score import Scores, score_batches
 from stages.formats.tokens import TokenStore
 
@@ -86,9 +84,6 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     np.testing.assert_array_equal(scored_per_bucket(plan), at_position[1])
 
 
-COMPRESSED = {"gzip_9": 2.0, "xz_9": 1.5}
-
-
 def scores(seed: int = 0, documents: int = 40) -> Scores:
     """Documents of two sources, and of one more that has a single document."""
     random = np.random.default_rng(seed)
@@ -112,7 +107,7 @@ def test_lengths_are_grouped_by_powers_of_two_under_names_that_sort_as_numbers(t
 def test_the_parts_of_a_set_make_up_the_whole_and_each_has_its_interval() -> None:
     found = scores()
 
-    metrics = held_out_metrics(found, 0.0, COMPRESSED, {})
+    metrics = held_out_metrics(found, 0.0, {})
 
     for values, intervals, names in (
         (metrics.bits_per_byte_per_source, metrics.interval_95.bits_per_byte_per_source, found.sources),
@@ -149,7 +144,7 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
 
     assert compared.difference == pytest.approx(-0.01)
     assert compared.difference_interval_95 == pytest.approx((-0.01, -0.01))
-    alone = held_out_metrics(theirs, 0.0, COMPRESSED, {})
+    alone = held_out_metrics(theirs, 0.0, {})
     assert compared.bits_per_byte == alone.bits_per_byte
     low, high = alone.interval_95.bits_per_byte
     assert high - low > 0.05
@@ -159,18 +154,7 @@ def test_what_two_models_have_in_common_does_not_widen_the_interval_of_their_dif
 def test_fewer_than_ten_documents_have_no_interval(documents: int) -> None:
     few = scores(documents=documents)
 
-    metrics = held_out_metrics(few, 0.0, COMPRESSED, {"base": few})
+    metrics = held_out_metrics(few, 0.0, {"base": few})
 
     assert metrics.interval_95.bits_per_byte is metrics.interval_95.loss is metrics.interval_95.perplexity is None
     assert metrics.compared["base"].difference_interval_95 is None
-
-
-@settings(max_examples=20)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1).filter(any))
-def test_the_documents_are_compressed_as_one_stream(texts: list[str]) -> None:
-    data = "".join(texts).encode()
-
-    sizes = compress(texts)
-
-    assert sizes["gzip_9"] == pytest.approx(8 * len(gzip.compress(data, 9)) / len(data))
-    assert sizes["xz_9"] == pytest.approx(8 * len(lzma.compress(data, preset=9)) / len(data))

@@ -88,7 +88,7 @@ receipt = dict(convention="", sets={"validation": a_set}, models={}, versions={}
 receipt |= dict(bootstrap_resamples=1, bootstrap_seed=0)
 report = dict(
     bits_per_byte=value, loss=value, perplexity=value, interval_95=intervals, documents=3, tokens=9, bytes=9,
-    bits_per_byte_per_source={}, bits_per_byte_per_length={}, compressors_bits_per_byte={}, compared={}, sets={},
+    bits_per_byte_per_source={}, bits_per_byte_per_length={}, compared={}, sets={},
     lost_share=0.0, receipt=receipt,
 )
 Path("reports/evaluate.json").write_text(json.dumps(report))

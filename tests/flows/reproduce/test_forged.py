@@ -99,7 +99,7 @@ def write_evaluation(report: Path, law: str) -> None:
     every = {"bits_per_byte": ends, "loss": ends, "perplexity": ends}
     intervals = every | {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
     a_set = {"bits_per_byte": 2.0, "loss": 2.0, "perplexity": 2.0, "lost_share": 0.0, "interval_95": intervals}
-    a_set |= {"documents": 3, "tokens": 9, "bytes": 9, "compressors_bits_per_byte": {}, "compared": {}}
+    a_set |= {"documents": 3, "tokens": 9, "bytes": 9, "compared": {}}
     a_set |= {"bits_per_byte_per_source": {}, "bits_per_byte_per_length": {}}
     documents = {"path": "data", "documents_per_source": {}, "documents_per_length": {}}
     sets = {name: documents | {"documents_sha256": sha256} for name, sha256 in (("validation", "v"), ("law", law))}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from stages.formats.evaluation.report import Yardstick
 from stages.formats.reports import read_json, write_json
 from stages.publish.commands.published import faults, list_revisions, promote, verify
 from stages.runtime.errors import RefusedError, UserError
@@ -50,7 +51,8 @@ def test_list_names_every_revision_the_best_first_and_the_one_that_main_leads_to
 ) -> None:
     rows = [line.split() for line in printed(list_revisions).splitlines()]
 
-    assert ["*", three[2], "1"] in [row[:3] for row in rows]
+    ppmd = f"{Yardstick.read().bits_per_byte['ppmd']:g}"
+    assert ["*", three[2], "1", ppmd] in [row[:4] for row in rows]
     assert [row[0] for row in rows if set(three) & {*row}] == ["*", three[1], three[0]]
 
 

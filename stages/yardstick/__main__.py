@@ -1,0 +1,62 @@
+"""Clean documents -> how few bits compressors need for the held-out ones: `python -m stages.yardstick`.
+
+The numbers beside which a model's bits per byte are to be read. No model is needed, so it runs beside the training.
+"""
+
+from importlib.metadata import version
+
+from stages.formats.documents import CLEAN, read_documents, read_shard, require_documents
+from stages.formats.evaluation.report import Yardstick
+from stages.formats.reports import significant, write_metrics
+from stages.formats.tokens import TRAIN, VALIDATION
+from stages.runtime.stage import run_stage
+from stages.runtime.workers import counted
+from stages.yardstick.compressors import COMPRESSORS, PPMD_MEMORY, PPMD_ORDER, compressed_bytes
+
+MAX_TRAINING_BYTES = 16_000_000
+"""Training text that a compressor reads first: the last of it. Reading a million bytes takes about a second."""
+
+
+def main() -> None:
+    require_documents(CLEAN / VALIDATION)
+    training_text = last_text(MAX_TRAINING_BYTES)
+    cold = {name: bits_per_byte(name, b"") for name in COMPRESSORS}
+    after = {name: bits_per_byte(name, training_text) for name in COMPRESSORS}
+    Yardstick(
+        bits_per_byte=after,
+        bits_per_byte_cold=cold,
+        training_bytes=len(training_text),
+        convention=(
+            f"PPMd (7-Zip's, order {PPMD_ORDER}, {PPMD_MEMORY >> 20:,} MiB) and xz -9 compress each held-out document "
+            "by itself (less the bytes of an empty one): cold, and after reading the last "
+            f"{len(training_text):,} bytes of the training text."
+        ),
+        versions={"pyppmd": version("pyppmd")},
+    ).write()
+    write_metrics("yardstick", {f"{name}_bits_per_byte": value for name, value in after.items()})
+
+
+def last_text(limit: int) -> bytes:
+    """The last `limit` bytes of the training documents, which are in the order of their hashes."""
+    parts: list[bytes] = []
+    for shard in reversed(require_documents(CLEAN / TRAIN)):
+        parts.insert(0, "".join(read_shard(shard, ["text"])["text"].to_pylist()).encode("utf-8"))
+        if sum(map(len, parts)) >= limit:
+            break
+    return b"".join(parts)[-limit:]
+
+
+def bits_per_byte(name: str, text: bytes) -> float:
+    """Bits per byte of all held-out documents by a compressor that has read a text."""
+    print(f"{name}: reading {len(text) / 1e6:,.1f} MB of training text", flush=True)
+    encode = COMPRESSORS[name](text)
+    empty = compressed_bytes(encode, b"")
+    compressed = size = 0
+    for document in counted(read_documents(CLEAN / VALIDATION), name, "documents"):
+        encoded = document.text.encode("utf-8")
+        compressed, size = compressed + compressed_bytes(encode, encoded) - empty, size + len(encoded)
+    return significant(8 * compressed / size)
+
+
+if __name__ == "__main__":
+    run_stage(main)

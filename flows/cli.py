@@ -101,7 +101,7 @@ def why(
         console.print("\nEverything is up to date.")
         return
     if plan.seconds:
-        console.print(f"\nLast time, what may run took {plan.seconds:.0f} s.")
+        console.print(f"\nThe stages that may run took {plan.seconds:.0f} s last time.")
     from flows.run.programs import checks, redactor
 
     for number, line in enumerate(checks(plan, redactor())):

@@ -73,7 +73,7 @@ class Masks(Section):
     """What is replaced by a placeholder, before anything else is judged. A masked document has another id."""
 
     emails: bool
-    """E-mail addresses, but those of domains for documentation."""
+    """E-mail addresses, except those of documentation domains (example.com)."""
     ip_addresses: bool
     """Public IPv4 and IPv6 addresses."""
     keys: bool

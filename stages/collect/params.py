@@ -30,5 +30,5 @@ class CollectParams(Section):
     """Bytes of text over all sources; null is no limit. The first document that does not fit ends the corpus: nothing
     after it is read."""
     shard_bytes: UpToGigabyte
-    """Bytes of text in a shard, before compression. At most 1 GB: Arrow's columns of text end at 2. Larger: fewer
-    files; smaller: an edit costs less. Tens of shards of 64 to 256 MB serve at scale."""
+    """Bytes of text in a shard, before compression. At most 1 GB (an Arrow text column holds 2 GB). Larger shards
+    mean fewer files, smaller ones cheaper edits; 64 to 256 MB suit large corpora."""

@@ -39,7 +39,7 @@ class FileSource(NamedSource):
 
 
 class Files(FileSource):
-    """Files by what their names say: text is one document a file; JSON lines, JSON, CSV, TSV and Parquet one a row."""
+    """Files, read by extension: a text file is one document; so is each row of JSON lines, JSON, CSV, TSV, Parquet."""
 
     kind: Literal["files"]
     text: Names

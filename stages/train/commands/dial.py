@@ -144,8 +144,8 @@ class Dial:
             f"law: about {bits:.3g} bits per byte of other Python code by the fit of experiments/dial.yaml, "
             f"measured from {low:g} to {high:g} TFLOP: {tflop} is {where}"
             if self.is_python
-            else "law: the shape by the fit of experiments/dial.yaml to Python packages; it says no bits per byte of "
-            "this corpus",
+            else "law: the size follows a fit to Python packages (experiments/dial.yaml); it predicts no loss for your "
+            "corpus",
         ]
         size = self.vocabulary.vocab_size
         if (size, recipe.sequence_length) != (MEASURED_VOCABULARY, MEASURED_LENGTH):

@@ -123,4 +123,4 @@ def test_the_law_promises_no_loss_for_a_corpus_of_another_kind() -> None:
     other = Dial(dial().params, VOCABULARY, None, is_python=of_packages({"collect": {"sources": [{"kind": "files"}]}}))
     _, lines = other.for_flops(1e12)
     assert not any("of other Python code" in line for line in lines)
-    assert any(line.startswith("law: ") and line.endswith("no bits per byte of this corpus") for line in lines)
+    assert any(line.startswith("law: ") and line.endswith("predicts no loss for your corpus") for line in lines)

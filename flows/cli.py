@@ -182,6 +182,9 @@ def table(name: ExperimentName, /, *, check: bool = False) -> None:
         Write nothing: compare each number of the runs with the last commit's. Exits with 1 if one differs by more than
         the interval committed with it.
     """
+    from rich.console import Console
+    from rich.markdown import Markdown
+
     from flows.experiments import results as made
     from flows.experiments.forms import markdown
 
@@ -190,8 +193,12 @@ def table(name: ExperimentName, /, *, check: bool = False) -> None:
         lines, same = made.check(name, results)
         print("\n".join(lines))
         raise SystemExit(0 if same else 1)
-    written = made.write_experiment_results(name, results)
-    print("\n".join([*map(markdown, results.tables), *made.summary_lines(results), *map(str, written)]))
+    if {*results.data.frame["state"]} == {"not run"}:
+        raise UserError(f"{name}: no run is on record yet; `parrotflow sweep {name}` runs them")
+    written, console = made.write_experiment_results(name, results), Console(highlight=False)
+    for text in map(markdown, results.tables):
+        console.print(Markdown(text) if console.is_terminal else text, markup=False, soft_wrap=not console.is_terminal)
+    print("\n".join([*made.summary_lines(results), *map(str, written)]))
 
 
 def sweep(
@@ -408,6 +415,10 @@ def run_command_line() -> None:
         app(exit_on_error=False, print_error=False)
     except cyclopts.UnknownCommandError as error:  # whose own text imports every command
         raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
+    except cyclopts.MissingArgumentError as error:
+        completer = error.argument.parameter.completer if error.argument else None
+        offered = f" There are {', '.join(completer(None))}." if completer else ""  # type: ignore[arg-type]  # ours ignore it
+        raise UserError(f"{error}{offered}") from None
     except cyclopts.CycloptsError as error:
         raise UserError(str(error)) from None
 

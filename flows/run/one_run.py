@@ -55,6 +55,6 @@ def planned_run(options: RunOptions) -> PlannedRun:
     start_fork_server()
     run.forecast.extend(checks(plan, redactor(), before_run=True))
     for line in [*low_space(to_do), *run.forecast]:
-        print(line, flush=True)
+        run.terminal.say(line)
     run.terminal.console.print(plan_table(plan), "", sep="\n")
     return run

@@ -71,7 +71,11 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
     [
         ("data trace --step x", 'Invalid value for --step: unable to convert "x" into int.'),
         ("published forget", "forget: no such command; see `parrotflow --help`"),
-        ("sweep", 'Command "sweep" parameter NAME requires an argument.'),
+        (
+            "sweep",
+            'Command "sweep" parameter NAME requires an argument. There are ablation, codeparrot, dial, optimizers, '
+            "presets, scaling.",
+        ),
     ],
 )
 def test_words_that_cannot_be_understood_are_refused_in_one_line(words: str, said: str) -> None:

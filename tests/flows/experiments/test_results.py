@@ -198,3 +198,11 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
 
     assert claim.answer == "cannot be said"
     assert "one seed has no interval" in claim.because
+
+
+def test_without_any_run_there_is_no_table(cells: list[Cell]) -> None:
+    RECORD.unlink()
+
+    with pytest.raises(UserError, match="toy: no run is on record yet; `parrotflow sweep toy` runs them"):
+        app(("table", "toy"))
+    assert [*RECORD.parent.iterdir()] == []

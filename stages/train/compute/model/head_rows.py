@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from stages.formats.tokens import TokenStore
-from stages.runtime.errors import UserError
 from stages.train.compute.params import ComputingParams
 
 Probabilities = npt.NDArray[np.float64]
@@ -54,11 +53,9 @@ class HeadRows:
 
 
 def head_rows(params: ComputingParams, store: TokenStore, vocabulary: int) -> HeadRows | None:
-    """What a run draws, None for no part, of a matrix of `vocabulary` rows. Raises UserError if it has fewer."""
-    if (count := params.head_rows) is None:
+    """What a run draws of an output matrix of `vocabulary` rows; None if it uses all."""
+    if (count := params.head_rows) is None or count >= vocabulary:
         return None
-    if count > vocabulary:
-        raise UserError(f"params.yaml: train.head_rows = {count}: the output matrix has {vocabulary} rows; set null")
     return HeadRows(params.seed, probabilities(token_counts(store, vocabulary), count))
 
 

@@ -141,14 +141,16 @@ def test_a_model_whose_logits_are_more_than_the_product_is_refused() -> None:
         loss_of({"model_type": "phi", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2})
 
 
-def test_more_rows_than_the_matrix_has_are_refused(tmp_path: Path) -> None:
+def test_a_matrix_of_no_more_rows_is_used_whole(tmp_path: Path) -> None:
     store, values = (
         TokenStore(write_store(tmp_path / "store", [[[1, 2, 3]]])),
-        TrainParams.model_validate(params(head_rows=321)),
+        TrainParams.model_validate(params(head_rows=320)),
     )
-    with pytest.raises(UserError, match=r"train.head_rows = 321: the output matrix has 320 rows; set null"):
-        head_rows(values, store, 320)
+    assert head_rows(values, store, 320) is None
     assert head_rows(TrainParams.model_validate(params()), store, 320) is None
+    found = head_rows(values, store, 384)
+    assert found is not None
+    assert found.probabilities.sum() == pytest.approx(320)
 
 
 def test_the_flops_are_what_torch_counts_and_those_of_attention_and_norms() -> None:

@@ -50,7 +50,7 @@ class RunPage:
     def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
         self.plan, self.run, self.forecast = plan, run, forecast
         self.outcomes: dict[str, StageOutcome] = {}
-        self.began, self._evaluated = time.time(), 0
+        self.began, self._evaluated = time.time() - 1, 0  # the times of files are a little behind
         self._writing = threading.Lock()
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 

@@ -18,7 +18,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
-from stages.formats.reports import CURVES_FOLDER, write_json
+from stages.formats.reports import CURVES_FOLDER, write_json, write_metrics
 from stages.formats.revision.execution import (
     TRAIN_REPORT,
     TRAIN_SPEED,
@@ -39,6 +39,9 @@ from stages.train.launcher import LAUNCH_SETTINGS
 from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import Throughput, device_name
 from stages.train.origins import SourceShare, shares
+
+COMPARED = ("epochs", "training_loss", "validation_bits_per_byte")
+"""The numbers of a training by which `dvc exp show` compares runs."""
 
 
 class TrainingReport(BaseModel):
@@ -115,6 +118,7 @@ def write_train_results(
             mixture=shares(trainer.order) or None,
         )
         write_json(TRAIN_REPORT, report.model_dump(exclude_none=True))
+        write_metrics("train", {name: getattr(report, name) for name in COMPARED})
     history = checkpoints.history
     if throughput.tokens:  # else the session that trained has written it, or a kill has taken it
         write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})

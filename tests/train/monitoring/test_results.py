@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import read_json, write_json
+from stages.formats.reports import METRICS_FOLDER, read_json, write_json
 from stages.formats.revision.execution import TRAIN_EXECUTION, TRAIN_REPORT, Execution, computing_variables, limits
 from stages.runtime.errors import UserError
 from stages.train.monitoring.results import write_tokenizer
@@ -40,7 +40,10 @@ def record(folder: Path) -> Execution:
 def test_the_record_names_what_can_change_a_bit_and_belongs_to_the_weights(finished: Path) -> None:
     found = record(finished)
     assert found.weights_sha256 == weights_sha256(finished / "model")
-    assert read_json(finished / TRAIN_REPORT)["weights_sha256"] == found.weights_sha256
+    report = read_json(finished / TRAIN_REPORT)
+    assert report["weights_sha256"] == found.weights_sha256
+    compared = read_json(finished / METRICS_FOLDER / "train.json")
+    assert compared == {name: report[name] for name in ("epochs", "training_loss", "validation_bits_per_byte")}
     assert [found.fingerprint] == [path.name for path in (finished / ".parrotflow/checkpoints").iterdir()]
     (session,) = found.sessions
     assert (session.first_step, session.last_step) == (1, 6)

@@ -74,7 +74,7 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
         (
             "sweep",
             'Command "sweep" parameter NAME requires an argument. There are ablation, codeparrot, dial, optimizers, '
-            "presets, scaling.",
+            "presets, scaling, track.",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def make_toy(folder: Path, dvc_yaml: str = DVC_YAML) -> Path:
     (folder / "other.yaml").write_text("torch: '1'\n")
     (folder / "source.txt").write_text("0123456789\n")
     make_repository(folder)
-    (folder / ".gitignore").write_text("/.parrotflow/\n")
+    (folder / ".gitignore").write_text("/.parrotflow/\n/report.html\n")
     return folder
 
 

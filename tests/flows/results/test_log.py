@@ -131,3 +131,16 @@ def test_the_last_line_of_a_run_counts_and_half_a_line_is_passed_over(
         file.write('{"name": "2"')
 
     assert [one.state for one in runs_here()] == ["finished"]
+
+
+def test_prefect_has_a_run_by_what_changed_and_tags_it_with_its_targets_and_note() -> None:
+    from flows.pipeline import run_name_and_tags
+    from flows.run.one_run import PlannedRun
+    from flows.run.outcome import RunOptions
+    from flows.run.terminal import Terminal
+
+    plan = Plan((PlannedStage("train", "run", (Reason("parameter", "train.optimizer.rate", 1, 2),), ()),))
+    name, tags = run_name_and_tags(PlannedRun(plan, RunOptions(("train",), note="warmer"), Terminal([]), {}))
+
+    assert name.endswith(' rate 1 → 2; "warmer"')
+    assert tags == ["train", "warmer"]

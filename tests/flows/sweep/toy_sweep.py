@@ -65,7 +65,7 @@ def make_sweep(folder: Path, dvc_yaml: str = DVC_YAML, **changes: object) -> Pat
     for name, text in (("train.py", TRAIN), ("dvc.yaml", dvc_yaml), ("source.txt", "0123456789\n")):
         (folder / name).write_text(text)
     make_repository(folder)
-    (folder / ".gitignore").write_text("/.parrotflow/\n")
+    (folder / ".gitignore").write_text("/.parrotflow/\n/report.html\n")
     commit(folder)
     return folder
 

@@ -84,7 +84,7 @@ monitoring:
   checkpoints_kept: 2
   milestone_every_steps: null
   trackers: []
-evaluate: {context_length: null, stride: null, sets: {}, baselines: []}
+evaluate: {context_length: null, stride: null, sets: {}, answers: {}, baselines: []}
 generate:
   seed: 0
   width: 48

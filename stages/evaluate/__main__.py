@@ -9,7 +9,9 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 # isort: split
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from stages.evaluate.likelihood.answers import answer_set, answers_note
 from stages.evaluate.likelihood.documents import named_sets, validation_split
 from stages.evaluate.likelihood.report import (
     evaluation,
@@ -35,6 +37,7 @@ def main() -> None:
     params = read_section("evaluate", EvaluateParams)
     require_locked("tokenizers")  # transformers reads tokenizers with it
     sets = [validation_split(CLEAN / VALIDATION), *named_sets(params.sets)]
+    sets += [answer_set(name, Path(file)) for name, file in params.answers.items()]
     trained = trained_model(params)
     models = [trained, *baseline_models(params.baselines, trained)]
 
@@ -42,13 +45,14 @@ def main() -> None:
     measured = {held_out.name: measure(held_out.name, scored) for held_out in sets}
 
     ours = scored[: len(sets)]
-    notes = [*lost_text(scored), *trained_on(sets[1:])]
+    notes = [*lost_text(scored), *trained_on(sets[1:]), *answers_note(params.answers)]
     for note in notes:
         print(f"note: {note}", flush=True)
     report = evaluation(measured, evaluation_receipt(ours, models, notes))
     report.write()
     held_out = {"bits_per_byte": report.bits_per_byte, "loss": report.loss, "perplexity": report.perplexity}
-    write_metrics("evaluate", held_out)
+    answers = {name: report.sets[name].bits_per_byte for name in params.answers}
+    write_metrics("evaluate", {**held_out, "answers_bits_per_byte": answers or None})
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
         for one in ours:

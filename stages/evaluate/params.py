@@ -29,14 +29,19 @@ class EvaluateParams(Section):
     sets: dict[SetName, FileName]
     """Further held-out sets, by name: a file or a folder of documents. Files are read as `collect` reads them; a row
     has its `text`, and may have `source` and `path`."""
+    answers: dict[SetName, FileName]
+    """Further sets, of which only the answers are scored, each given its prompt: files of rows with `prompt` and
+    `completion`, or of code problems in HumanEval's or MBPP's format, whose solutions are the answers."""
     baselines: list[ModelName]
     """Models that are scored on the same documents, each with its own tokenizer: folders, or commits on the Hub
     (owner/name@COMMIT)."""
 
     def check(self, others: Mapping[str, Any]) -> Iterator[str]:
         """Names are not taken; windows are no longer than a new model's positions, and leave no text between them."""
-        if VALIDATION in self.sets:
-            yield f"evaluate.sets.{VALIDATION}: the name of the split that cleaning holds out; choose another"
+        for name in (VALIDATION,) if VALIDATION in {**self.sets, **self.answers} else ():
+            yield f"evaluate.sets.{name}: the name of the split that cleaning holds out; choose another"
+        for name in sorted(self.sets.keys() & self.answers.keys()):
+            yield f"evaluate.answers.{name}: the name of one of evaluate.sets; choose another"
         for name in sorted({name for name in self.baselines if self.baselines.count(name) > 1}):
             yield f"evaluate.baselines: {name} is listed twice"
         if str(MODEL) in self.baselines:

@@ -12,10 +12,10 @@ of its n positions predicts the token that follows. The first window scores all 
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, repeat, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerFast
 
-from stages.formats.documents import Document, document_id, read_documents, require_documents
+from stages.formats.documents import Document, document_id, read_documents, require_documents, text_size
 from stages.formats.opening import EMPTY, NOT_UTF8, ROWS, check_text, ending, opened_file, text_reader, to_utf8
 from stages.formats.rows import numbered_rows
 from stages.formats.tokens import VALIDATION, Positions, TokenIds
@@ -44,6 +44,8 @@ class HeldOutSet:
     path: Path
     read: Callable[[], Iterator[Document]]
     """The documents, always in the same order, streamed: not all are in memory at once."""
+    prompts: Sequence[str] = ()
+    """The beginning of each document that is not scored; empty: all of each is."""
 
     @property
     def texts(self) -> Iterator[str]:
@@ -57,8 +59,9 @@ class HeldOutSet:
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """A row for each document, without its text: `id` (sha256 of the text), `source`, `path`, `bytes` in UTF-8."""
-        rows = [(document.id, document.source, document.path, document.size) for document in self.read()]
+        """A row for each document: `id` (sha256 of the text), `source`, `path`, scored `bytes` in UTF-8."""
+        documents = zip(self.read(), chain(self.prompts, repeat("")), strict=False)
+        rows = [(text.id, text.source, text.path, text.size - text_size(prompt)) for text, prompt in documents]
         return pd.DataFrame(rows, columns=["id", "source", "path", "bytes"])
 
     @property
@@ -138,6 +141,13 @@ class Tokens:
     """Tokens of each document, its closing id counted; shape (documents,)."""
     first_id: int
     """The id that the model reads before a document."""
+    prompts: Positions | int = 0
+    """Tokens at the beginning of each document that are not scored; shape (documents,)."""
+
+    @property
+    def scored(self) -> Positions:
+        """Tokens of each document that are scored; shape (documents,)."""
+        return self.lengths - self.prompts
 
     @cached_property
     def starts(self) -> Positions:
@@ -145,12 +155,16 @@ class Tokens:
         return np.cumsum(self.lengths) - self.lengths
 
 
-def encoded(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: int) -> Tokens:
-    """Texts in the order given."""
+def encoded(
+    texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: int, prompts: Sequence[str] = ()
+) -> Tokens:
+    """Texts in the order given. Of each the tokens are not scored that it and its prompt alone begin with."""
     eos = tokenizer.eos_token_id
     documents = [np.array([*ids, eos], dtype=np.uint32) for ids in _ids_of(texts, tokenizer)]
     lengths = np.array([len(document) for document in documents], dtype=np.int64)
-    return Tokens(np.concatenate(documents), lengths, first_id)
+    pairs = zip(documents, _ids_of(prompts, tokenizer), strict=False)
+    shared = [len([*takewhile(bool, (a == b for a, b in zip(text, prompt, strict=False)))]) for text, prompt in pairs]
+    return Tokens(np.concatenate(documents), lengths, first_id, np.array(shared, np.int64) if prompts else 0)
 
 
 ROUND_TRIP_BYTES = 1_000_000
@@ -223,17 +237,18 @@ class Window:
         return self.scored_from - self.start
 
 
-def document_windows(document: int, length: int, context_length: int, stride: int) -> Iterator[Window]:
-    """Windows that score each of a document's `length` positions once.
+def document_windows(document: int, length: int, context_length: int, stride: int, prompt: int = 0) -> Iterator[Window]:
+    """Windows that score each of a document's `length` positions once, but for the first `prompt`.
 
     From the second window on, each scored token has at least `context_length - stride` tokens before it.
     """
-    scored = 0
+    scored = prompt
     start = 0
     while scored < length:
         stop = min(start + context_length, length)
-        yield Window(document, start, scored, stop)
-        scored = stop
+        if scored < stop:
+            yield Window(document, start, scored, stop)
+            scored = stop
         start += stride
 
 
@@ -267,8 +282,9 @@ class ScoringPlan:
 
     def windows(self) -> Iterator[Window]:
         """The windows of all documents."""
-        lengths = enumerate(self.tokens.lengths.tolist())
-        cut = (document_windows(number, length, *astuple(self.sizes)) for number, length in lengths)
+        lengths = zip(self.tokens.lengths.tolist(), (self.tokens.lengths - self.tokens.scored).tolist(), strict=True)
+        context, stride = self.sizes.context_length, self.sizes.stride
+        cut = (document_windows(row, total, context, stride, prompt) for row, (total, prompt) in enumerate(lengths))
         return chain.from_iterable(cut)
 
 

@@ -57,7 +57,8 @@ class ScoredModel:
         tokenizer = open_tokenizer(self.folder)
         # Our training begins each document after an end-of-sequence id; a baseline may have another beginning.
         own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
-        tokens = encoded(held_out.texts, tokenizer, tokenizer.eos_token_id if own_first_id is None else own_first_id)
+        first_id = tokenizer.eos_token_id if own_first_id is None else own_first_id
+        tokens = encoded(held_out.texts, tokenizer, first_id, held_out.prompts)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
             raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
         return tokens
@@ -170,7 +171,7 @@ class ScoredSet:
         nats = self.losses.documents
         require_finite(nats, self.model)
         facts = self.held_out.facts
-        return Scores(nats, self.plan.tokens.lengths, facts["bytes"].to_numpy(), facts["source"].tolist())
+        return Scores(nats, self.plan.tokens.scored, facts["bytes"].to_numpy(), facts["source"].tolist())
 
     @cached_property
     def lost_share(self) -> float:

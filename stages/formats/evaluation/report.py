@@ -132,7 +132,7 @@ class Evaluation(HeldOutMetrics, Report):
     stage: ClassVar[str] = "evaluate"
 
     sets: dict[str, HeldOutMetrics]
-    """A set of `evaluate.sets` -> its metrics."""
+    """A set of `evaluate.sets` or `evaluate.answers` -> its metrics."""
     receipt: EvaluationReceipt
 
 

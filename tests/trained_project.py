@@ -11,11 +11,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from stages.clean.__main__ import main as clean
 from stages.collect.__main__ import main as collect
 from stages.formats.model_folder import weights_sha256
-from stages.formats.reports import write_json
-from stages.formats.revision.execution import TRAIN_REPORT
+from stages.formats.training import TrainingReport
 from stages.tokenize.__main__ import main as tokenize
 from stages.tokenizer.__main__ import main as train_tokenizer
-from stages.train.monitoring.results import write_tokenizer
+from stages.train.export import write_tokenizer
 from tests.small_project import DATA_STAGES, ROOT, function_text, write_corpus, write_params, write_project
 
 CONTEXT_LENGTH = 32
@@ -50,5 +49,14 @@ def write_model(folder: Path, seed: int = 0) -> None:
     shutil.rmtree(folder / "model", ignore_errors=True)
     GPT2LMHeadModel(config).save_pretrained(folder / "model")
     write_tokenizer(folder / "model", eos_id=0, source=folder / "data/tokenizer")
-    report = {"parameters": 12345, "steps": 3, "tokens": 99, "training_loss": 5.5}
-    write_json(folder / TRAIN_REPORT, report | {"weights_sha256": weights_sha256(folder / "model")})
+    report = TrainingReport(
+        weights_sha256=weights_sha256(folder / "model"),
+        parameters=12345,
+        steps=3,
+        tokens=99,
+        epochs=0.5,
+        model_flops=99e6,
+        training_loss=5.5,
+        mixture={},
+    )
+    report.write(folder / TrainingReport.path)

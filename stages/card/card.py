@@ -32,6 +32,7 @@ from stages.formats.reports import CURVES_FOLDER
 from stages.formats.revision.provenance import CARD, CURVES_PICTURE, step_name
 from stages.formats.sources import by_license, by_source
 from stages.formats.tokens import read_of_corpus
+from stages.formats.training import SourceShare, TrainingReport
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
@@ -148,7 +149,7 @@ def example_prompt(params: CardParams, inputs: CardInputs) -> str:
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
     """The sizes that the configuration states; those left to the architecture's default are missing."""
-    yield "parameters", format_value(inputs.training["parameters"])
+    yield "parameters", format_value(inputs.training.parameters)
     for title, names in ARCHITECTURE.items():
         value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
         trained = inputs.training_params.get("sequence_length", value)
@@ -174,13 +175,13 @@ def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:
         yield name, problems_from(found, inputs.generation), found.problems_sha256
 
 
-def training_results(training: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Rows of result and value, without what the card shows elsewhere. Its held-out number is that of `evaluate`: the
-    training's is of few sequences, and a point of its curve."""
-    for name, value in sorted(training.items()):
-        if name not in ("model_flops", "mixture", "weights_sha256") and not name.startswith("validation_"):
-            unit = " (nats per token)" if name.endswith("_loss") else ""
-            yield name.replace("_", " ") + unit, format_value(value)
+def training_results(training: TrainingReport) -> Iterator[tuple[str, str]]:
+    """Rows of result and value, without what the card shows elsewhere."""
+    yield "epochs", format_value(training.epochs)
+    yield "parameters", format_value(training.parameters)
+    yield "steps", format_value(training.steps)
+    yield "tokens", format_value(training.tokens)
+    yield "training loss (nats per token)", format_value(training.training_loss)
 
 
 def hyper_parameters(section: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -188,9 +189,9 @@ def hyper_parameters(section: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, format_value(value)) for name, value in flatten(section).items()]
 
 
-def by_share(mixture: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def by_share(mixture: Mapping[str, SourceShare]) -> list[tuple[str, ...]]:
     """Rows of source, tokens, share and epochs."""
     return [
-        (source, f"{of['tokens']:,}", f"{of['share']:.2%}", f"{of['epochs']:.2f}")
-        for source, of in sorted(mixture.items())
+        (source, f"{share.tokens:,}", f"{share.share:.2%}", f"{share.epochs:.2f}")
+        for source, share in sorted(mixture.items())
     ]

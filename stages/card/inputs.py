@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.formats.cleaning import CleanReport
 from stages.formats.evaluation.generation import GENERATE_REPORT, SAMPLES, Generation, Sample, read_samples
 from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, Yardstick
 from stages.formats.evaluation.scores import (
@@ -15,18 +16,16 @@ from stages.formats.evaluation.scores import (
     read_measurements,
 )
 from stages.formats.model_folder import CONFIG, MODEL, exported_models
-from stages.formats.reports import REPORTS, Report, read_json
-from stages.formats.revision.execution import TRAIN_REPORT
+from stages.formats.reports import Report, read_json
 from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
+from stages.formats.training import TrainingReport
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import inputs_of
 
-CLEAN_REPORT = REPORTS / "clean.json"
-
-REPORTS_READ = (CLEAN_REPORT, TRAIN_REPORT, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
+REPORTS_READ = (CleanReport.path, TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
 ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, *REPORTS_READ)
 
 HELD_OUT = "held-out"
@@ -41,8 +40,8 @@ class CardInputs:
     samples: list[Sample]
     train: SplitSize
     validation: SplitSize
-    clean: dict[str, Any]
-    training: dict[str, Any]
+    clean: CleanReport
+    training: TrainingReport
     steps: list[int]
     """After which the model was exported too."""
     training_params: dict[str, Any]
@@ -69,8 +68,8 @@ def read_inputs() -> CardInputs:
         samples=read_samples(),
         train=read_split(TOKENS / TRAIN),
         validation=read_split(TOKENS / VALIDATION),
-        clean=read_json(CLEAN_REPORT),
-        training=read_json(TRAIN_REPORT),
+        clean=CleanReport.read(),
+        training=TrainingReport.read(),
         steps=list(exported_models()),
         training_params=params.get("train", {}),
         cleaning_params=params["clean"],
@@ -92,10 +91,10 @@ def require_these_weights(inputs: CardInputs) -> None:
     weights: dict[type[Report], str] = {
         Evaluation: inputs.evaluation.receipt.models[MODEL.as_posix()].weights_sha256,
         Generation: inputs.generation.receipts.weights_sha256,
-        HarnessReport: scored.weights_sha256 if scored else inputs.training["weights_sha256"],
+        HarnessReport: scored.weights_sha256 if scored else inputs.training.weights_sha256,
     }
     for report, measured in weights.items():
-        if measured != inputs.training["weights_sha256"]:
+        if measured != inputs.training.weights_sha256:
             raise UserError(
                 f"{report.path}: measures other weights than those that training made, a damaged copy of {MODEL}/: "
                 f"`dvc repro --force --single-item {report.stage}` measures again"
@@ -105,7 +104,7 @@ def require_these_weights(inputs: CardInputs) -> None:
 def require_declared(inputs: CardInputs) -> None:
     """Reject a custom evaluation report of other weights, that is not listed, or whose data set is a built-in one."""
     for path, found in inputs.measurements.items():
-        if found.weights_sha256 != inputs.training["weights_sha256"]:
+        if found.weights_sha256 != inputs.training.weights_sha256:
             raise UserError(
                 f"{path}: measures other weights than those in {MODEL}/: list {MODEL} among the deps of its stage in "
                 f"{DVC_FILE} and run `dvc repro`"

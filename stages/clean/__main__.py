@@ -1,7 +1,6 @@
 """Documents -> filtered, deduplicated, split documents and the ledger of verdicts: `python -m stages.clean`."""
 
 from collections import Counter
-from typing import Any
 
 import pandas as pd
 
@@ -9,8 +8,8 @@ from stages.clean.decontamination import SEARCHED
 from stages.clean.judge import check_splits, judge_documents, kept_rows, key_of
 from stages.clean.ledger import with_beginnings, write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
+from stages.formats.cleaning import CleanReport, SearchedItems, SplitCount
 from stages.formats.documents import CLEAN, DOCUMENTS, KEPT, LEDGER, PLACE_IN_FILE, require_documents
-from stages.formats.reports import REPORTS, write_json
 from stages.formats.tokens import TRAIN, VALIDATION
 from stages.runtime.atomic import atomic_folder
 from stages.runtime.cache import drop_unused
@@ -37,7 +36,7 @@ def main() -> None:
 
     with atomic_folder(CLEAN / TRAIN) as train, atomic_folder(CLEAN / VALIDATION) as validation:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
-    write_json(REPORTS / "clean.json", clean_metrics(ledger, judged.masked.counts, judged.searched))
+    clean_report(ledger, judged.masked.counts, judged.searched).write()
     drop_unused()
     print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
 
@@ -79,25 +78,26 @@ def searched_items(searched: Counter[str], sets: Decontamination) -> str:
     )
 
 
-def clean_metrics(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) -> dict[str, Any]:
-    """The metrics of `reports/clean.json`; `masked` counts the masked values of each document of the ledger by kind."""
+def clean_report(ledger: pd.DataFrame, masked: pd.DataFrame, searched: Counter[str]) -> CleanReport:
+    """The report; `masked` counts the masked values of each document of the ledger by kind."""
     is_kept = ledger["verdict"] == KEPT
     found = masked[is_kept] if len(masked) else masked
     drops = ledger[~is_kept].groupby("verdict")
-    return {
-        "documents": len(ledger),
-        "bytes": int(ledger["bytes"].sum()),
-        "kept": _size(ledger[is_kept]),
-        "train": _size(ledger[ledger["split"] == TRAIN]),
-        "validation": _size(ledger[ledger["split"] == VALIDATION]),
-        "held_out_of_trained_files": held_out_of_trained_files(ledger),
-        "masked": {"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
-        "dropped": drops.agg(documents=("bytes", "size"), bytes=("bytes", "sum")).to_dict("index"),
-    } | ({"evaluation_items": {name: searched[name] for name in SEARCHED}} if searched else {})
+    return CleanReport(
+        documents=len(ledger),
+        bytes=int(ledger["bytes"].sum()),
+        kept=_size(ledger[is_kept]),
+        train=_size(ledger[ledger["split"] == TRAIN]),
+        validation=_size(ledger[ledger["split"] == VALIDATION]),
+        held_out_of_trained_files=held_out_of_trained_files(ledger),
+        masked={"documents": int((found.sum(axis=1) > 0).sum()), **found.sum().to_dict()},
+        dropped=drops.agg(documents=("bytes", "size"), bytes=("bytes", "sum")).to_dict("index"),
+        evaluation_items=SearchedItems(**{name: searched[name] for name in SEARCHED}) if searched else None,
+    )
 
 
-def _size(part: pd.DataFrame) -> dict[str, int]:
-    return {"documents": len(part), "bytes": int(part["bytes"].sum()), "sources": part["source"].nunique()}
+def _size(part: pd.DataFrame) -> SplitCount:
+    return SplitCount(documents=len(part), bytes=int(part["bytes"].sum()), sources=part["source"].nunique())
 
 
 if __name__ == "__main__":

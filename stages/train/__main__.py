@@ -53,7 +53,7 @@ def main() -> None:
     order = open_order(training, params)
     notes = config.notes
     if params.start_checkpoint:
-        check_start(params.start_checkpoint, params.max_steps)
+        check_start(params.start_checkpoint, params.model_dump())
     if params.start_model:
         source_folder(params.start_model, download=True)
         notes += check_vocabulary(params.start_model)

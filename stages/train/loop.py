@@ -21,7 +21,7 @@ from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.compute.parallel import count, norm
 from stages.train.compute.step import Trainer
-from stages.train.monitoring.report import Reporter, Validation, ValidationResult
+from stages.train.monitoring.report import Reporter, Validation
 from stages.train.monitoring.throughput import profiled
 from stages.train.origins import origins
 
@@ -67,17 +67,17 @@ def train(
     reporter: Reporter,
     progress: TrainingProgress,
     segment: Sequence[int] = (),
-) -> tuple[TrainingProgress, ValidationResult | None]:
+) -> TrainingProgress:
     """Run the steps of the reporter. If `segment` names steps, checkpoints are saved after these alone.
 
-    Returns the progress and, if the last step was computed, the measurement after it.
+    Returns the progress.
 
     Raises TrainingStoppedError after SIGTERM, UserError if a loss or the weights are NaN.
     """
     params, monitoring, steps = checkpoints.params, checkpoints.monitoring, reporter.steps
     throughput = reporter.throughput
     stop.listen()
-    votes, measured = HostCopy(torch.zeros(())), None
+    votes = HostCopy(torch.zeros(()))
     batches_by_step = groupby(throughput.timed(trainer.micro_batches(steps)), key=attrgetter("step"))
     for step, batches in profiled(batches_by_step, checkpoints.folder, trainer.accelerator):
         result = trainer.step(step, batches, stop.is_set)
@@ -112,7 +112,7 @@ def train(
             raise TrainingStoppedError(saved=due and not unsaved)
     with throughput.exclude("checkpoint"):
         checkpoints.finish()
-    return progress, measured
+    return progress
 
 
 def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:

@@ -3,23 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-
 from stages.formats.tokens import TokenStore
+from stages.formats.training import SourceShare
 from stages.train.compute.data.order import AnyOrder, RowOrder
-
-
-class SourceShare(BaseModel):
-    """The tokens of one source that a run trains on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: int
-    """Trained on; a token that is read in two epochs counts twice."""
-    share: float
-    """Share of the tokens of all sources."""
-    epochs: float
-    """The tokens as a multiple of the source's own."""
 
 
 def shares(order: AnyOrder) -> dict[str, SourceShare]:

@@ -65,17 +65,15 @@ def main() -> None:
     reporter = Reporter(params, steps, throughput, checkpoints.curves, accelerator)
     validation = Validation(params, accelerator, held_out, trainer.raw_model, rows_at_once=trainer.micro_batch_size)
     try:
-        progress, measured = train(trainer, stop, validation, checkpoints, reporter, progress, segment)
+        progress = train(trainer, stop, validation, checkpoints, reporter, progress, segment)
     except TrainingStoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; the same command continues")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        if measured is None:  # this start computed no step
-            measured = validation.measure()
-            if not checkpoints.curves.has_held_out:
-                reporter.validation(progress.step, measured)
-        write_train_results(trainer, throughput, progress, measured, checkpoints)
+        if not on_main(accelerator, lambda: checkpoints.curves.has_held_out):  # it finished on other held-out tokens
+            reporter.validation(progress.step, validation.measure())
+        write_train_results(trainer, throughput, progress, checkpoints)
     for tracker in accelerator.trackers:
         tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
     raise SystemExit(0)

@@ -6,7 +6,7 @@ It covers the parameters that compute, the tokens that are trained on, the token
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def identity(params: ComputingParams, store: TokenStore) -> dict[str, Any]:
     """
     pins, start = pinned(), {}
     if params.start_checkpoint:
-        check_start(params.start_checkpoint, params.max_steps)
+        check_start(params.start_checkpoint, params.model_dump(include=set(ComputingParams.model_fields)))
         start = {"start_from": file_sha256(params.start_checkpoint / CHECKPOINT_MANIFEST)}
     elif params.start_model:
         start = {"start_from": source_sha256(params.start_model)}
@@ -63,8 +63,11 @@ def held_out_sha256(store: TokenStore, sequences: int) -> str:
     return fingerprint({"tokens": file_sha256(store.folder / STORE_MANIFEST), "sequences": sequences})
 
 
-def check_start(checkpoint: Path, max_steps: int) -> None:
-    """Raise UserError if `start_from` names no checkpoint, one of another vocabulary, or one that leaves no step."""
+def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
+    """Raise UserError if the run with these parameters cannot start from a checkpoint.
+
+    There is none, it leaves no step, or its run had another vocabulary or another number of tokens in a step.
+    """
     what = f"params.yaml: train.start_from = '{checkpoint}'"
     try:
         step = read_manifest(checkpoint).step
@@ -72,8 +75,14 @@ def check_start(checkpoint: Path, max_steps: int) -> None:
     except (OSError, ValueError):
         known = ", ".join(path.name for path in sorted(checkpoint.parent.glob("step-*"))) or "none"
         raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
-    if step >= max_steps:
-        raise UserError(f"{what}: no step follows {step}, train.max_steps = {max_steps}; raise max_steps")
+    if step >= train["max_steps"]:
+        raise UserError(f"{what}: no step follows {step}, train.max_steps = {train['max_steps']}; raise max_steps")
+    for name in ("global_batch_size", "sequence_length"):
+        if (before := run.get("train", {}).get(name)) != train[name]:
+            raise UserError(
+                f"{what}: its {step} steps were trained with train.{name} = {before}, not {train[name]}, so the run's "
+                f"tokens could not be counted; keep {before}, or start from the weights in that run's model folder"
+            )
     if run.get("vocabulary") != vocabulary_sha256():
         raise UserError(
             f"{what}: its run had another tokenizer (or did not record it), so the ids that it learnt may mean other "

@@ -77,6 +77,6 @@ def why_afresh(folder: Path, values: dict[str, Any]) -> str:
     reason = f"this is another run than {newest.parent} ({'; '.join(identity_changes(newest, values))})"
     if last is not None:
         with suppress(UserError):
-            check_start(last, sys.maxsize)
+            check_start(last, values["train"] | {"max_steps": sys.maxsize})
             reason += f"; to continue from its weights and optimizer state set train.start_from: {last}"
     return reason

@@ -7,6 +7,8 @@ the data follows from these. Without a model it answers for params.yaml. The rec
 other tokens are refused.
 """
 
+from pathlib import Path
+
 from stages.formats.model_folder import MODEL, TRAINING_RUN
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, TokenStore
@@ -30,10 +32,20 @@ def trace(*, step: int) -> None:
     params, store = trained_order(), TokenStore(TOKENS / TRAIN)
     if not 1 <= step <= params.max_steps:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
+    started = trained_elsewhere()
+    if step <= started:
+        raise UserError(f"--step {step}: steps 1 to {started} are those of the run in train.start_from: trace it")
     for origin in origins(store, open_order(store, params), step):
         of = f" ({origin.license})" if origin.license else ""
         where = f"{origin.source}:{origin.path}{of}"
         print(f"row {origin.row:>3}  {visible(where)}  tokens {origin.first}..{origin.stop}")
+
+
+def trained_elsewhere() -> int:
+    """The step of the checkpoint that the run started from; 0 if it began by itself."""
+    recorded = read_json(MODEL / TRAINING_RUN) if (MODEL / TRAINING_RUN).exists() else {}
+    name = Path(recorded.get("start_from") or "").name
+    return int(name.removeprefix("step-")) if name.startswith("step-") else 0
 
 
 def trained_order() -> DataOrder:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -21,7 +22,7 @@ from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
 from stages.train.checkpoint.curves import LEARNING_RATE, VALIDATION_BITS, VALIDATION_LOSS, CurveFiles
-from stages.train.compute.data.rows import Integers, pack_rows, permutation, read_rows
+from stages.train.compute.data.rows import ConsecutiveRows, Integers, pack_rows, permutation, read_rows
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import Throughput
@@ -29,6 +30,9 @@ from stages.train.params import TrainParams
 
 LOG_SECONDS = 10.0
 """Between two lines in a log."""
+
+DRAW_KEY = (0, 0)
+"""By which the held-out sequences are drawn."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,11 @@ class ValidationResult:
     loss: float
     """Nats per token."""
     bits_per_byte: float
-    """The loss by the store's bytes per token: comparable between tokenizers."""
+    """The loss by the bytes of the documents that were scored: comparable between tokenizers."""
 
 
 class Validation:
-    """Measures a model on the same `evaluation_sequences` held-out sequences each time, drawn once by the seed."""
+    """Measures a model on the same `evaluation_sequences` held-out sequences each time, and whatever the seed."""
 
     def __init__(
         self, params: TrainParams, accelerator: Accelerator, store: TokenStore, model: CausalLoss, rows_at_once: int
@@ -52,7 +56,8 @@ class Validation:
         self.model = model
         self.sequence_length = params.sequence_length
         self.index = pack_rows(store, params.sequence_length)
-        drawn = permutation([params.seed, 0], self.index.rows)[: params.evaluation_sequences]
+        drawn = permutation(DRAW_KEY, self.index.rows)[: params.evaluation_sequences].astype(np.int64)
+        self.bytes = sum(bytes_of_row(store, self.index, row) for row in np.sort(drawn).tolist())
         self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
 
     @torch.no_grad()
@@ -73,14 +78,22 @@ class Validation:
         self.model.train()
         tokens = sum(map(len, self.chunks)) * self.sequence_length
         total = self.accelerator.reduce(nats.to(self.accelerator.device), "sum").cpu()
-        loss = math.fsum(total.tolist()) / tokens
-        manifest = self.store.manifest
-        return ValidationResult(loss, loss / math.log(2) * manifest.tokens / manifest.bytes)
+        nats_of_all = math.fsum(total.tolist())
+        return ValidationResult(nats_of_all / tokens, nats_of_all / math.log(2) / self.bytes)
 
     def _sum(self, rows: Integers) -> float:
         batch = read_rows(self.store, self.index, rows, self.sequence_length)
         arrays = (batch.inputs, batch.targets, batch.positions)
         return float(self.model(*(torch.from_numpy(array).to(self.accelerator.device) for array in arrays))[0].item())
+
+
+def bytes_of_row(store: TokenStore, index: ConsecutiveRows, row: int) -> float:
+    """UTF-8 bytes of a row's text; a document that the row cuts counts by its share of the document's tokens."""
+    return sum(
+        float(store.document_info(document)["bytes"]) * (stop - first) / int(store.document_lengths[document])
+        for start, length in index.spans(row)
+        for document, first, stop in store.documents_within(start, start + length)
+    )
 
 
 class Reporter:

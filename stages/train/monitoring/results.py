@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import CURVES_FOLDER, write_json, write_metrics
 from stages.formats.revision.execution import (
-    TRAIN_REPORT,
     TRAIN_SPEED,
     Execution,
     Session,
     computing_variables,
     limits,
 )
+from stages.formats.training import TrainingReport
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.errors import UserError
 from stages.train.checkpoint.checkpoints import Checkpoints
@@ -36,48 +35,14 @@ from stages.train.compute.parallel import full_weights
 from stages.train.compute.step import Trainer
 from stages.train.export import plain_model, save_model, write_tokenizer
 from stages.train.launcher import LAUNCH_SETTINGS
-from stages.train.monitoring.report import ValidationResult
 from stages.train.monitoring.throughput import Throughput, device_name
-from stages.train.origins import SourceShare, shares
-
-COMPARED = ("epochs", "training_loss", "validation_bits_per_byte")
-"""The numbers of a training by which `dvc exp show` compares runs."""
-
-
-class TrainingReport(BaseModel):
-    """The result of the computation: the same on every machine up to rounding, the same bytes on the same machine.
-
-    Every figure covers the whole run, across interruptions and processes.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    weights_sha256: str
-    """Hash of the weights in `model/` (`model_folder.weights_sha256`): a damaged copy of them is not published."""
-    parameters: int
-    """As trained: the vocabulary is padded."""
-    steps: int
-    tokens: int
-    """Trained on; a token that is read in two epochs counts twice."""
-    epochs: float
-    """`tokens` as a share of the training split."""
-    model_flops: float
-    """Floating-point operations of the model for these tokens, forward and backward, by `flops_per_token`. Held-out
-    evaluation, the optimizer and what is computed again to save memory do not count."""
-    training_loss: float
-    """Nats per token, of the last step."""
-    validation_loss: float
-    """Nats per token, after the last step."""
-    validation_bits_per_byte: float
-    mixture: dict[str, SourceShare] | None = None
-    """Under a mixture, what each source gave."""
+from stages.train.origins import shares
 
 
 def write_train_results(
     trainer: Trainer,
     throughput: Throughput,
     progress: TrainingProgress,
-    held_out: ValidationResult,
     checkpoints: Checkpoints,
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
@@ -113,12 +78,10 @@ def write_train_results(
             epochs=round(params.tokens / trainer.store.manifest.tokens, 4),
             model_flops=float(trainer.flops_per_token * params.tokens),
             training_loss=round(progress.training_loss, 6),
-            validation_loss=round(held_out.loss, 6),
-            validation_bits_per_byte=round(held_out.bits_per_byte, 6),
-            mixture=shares(trainer.order) or None,
+            mixture=shares(trainer.order),
         )
-        write_json(TRAIN_REPORT, report.model_dump(exclude_none=True))
-        write_metrics("train", {name: getattr(report, name) for name in COMPARED})
+        report.write()
+        write_metrics("train", {"epochs": report.epochs, "training_loss": report.training_loss})
     history = checkpoints.history
     if throughput.tokens:  # else the session that trained has written it, or a kill has taken it
         write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})

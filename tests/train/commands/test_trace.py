@@ -1,5 +1,6 @@
 """From a step back to its documents."""
 
+import json
 import re
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_it_prints_a_line_for_each_span_in_which_no_name_commands_the_terminal(
 def test_a_step_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match="--step 13: the run has the steps 1 to 12"):
         trace(step=13)
+
+
+def test_steps_before_the_checkpoint_that_a_run_started_from_are_refused(project: Path) -> None:
+    run_workers(project, 1)
+    recorded = Path("model/training.json")
+    values = json.loads(recorded.read_text()) | {"start_from": ".parrotflow/checkpoints/0123/step-00000004"}
+    recorded.write_text(json.dumps(values))
+    trace(step=5)
+    with pytest.raises(UserError, match=r"--step 4: steps 1 to 4 are those of the run in train\.start_from"):
+        trace(step=4)
 
 
 def test_it_answers_for_the_run_that_made_the_model_and_refuses_other_tokens(project: Path) -> None:

@@ -105,12 +105,11 @@ def require_same(here: dict[str, str], there: dict[str, str]) -> None:
 
     Of a stage's code, the files are named.
     """
-    if differ := [path for path in here if here[path] != there.get(path)]:
-        codes = {
-            path: (code_in(PLANNING / path), code_in(Path(path))) for path in differ if Path(path).parent == FOLDER
-        }
-        changes = {path: file_changes(old, new) for path, (old, new) in codes.items() if old and new}
-        differ = sorted({file for path in differ for file in changes.get(path) or [path]})
+    differ = [path for path in here if here[path] != there.get(path)]
+    codes = {path: (code_in(PLANNING / path), code_in(Path(path))) for path in differ if Path(path).parent == FOLDER}
+    # A cell with other packages as its corpus uses other libraries, by the same files.
+    changes = {path: file_changes(old, new) for path, (old, new) in codes.items() if old and new}
+    if differ := sorted({file for path in differ for file in changes.get(path, [path])}):
         path = differ[0]
         raise UserError(
             f"{', '.join(differ[:5])}: a clone of the last commit, in which cells run, has something else there. "

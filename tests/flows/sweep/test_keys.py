@@ -1,5 +1,6 @@
 """Which cells run: those whose content keys are not those of their last run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,18 @@ from flows.experiments.record import append_run
 from flows.run.outcome import StageOutcome
 from flows.sweep import clone
 from flows.sweep.jobs import Batch
-from flows.sweep.keys import TargetFacts, cell_statuses, facts_of_targets, keys_of_cells, source_hashes
+from flows.sweep.keys import (
+    PLANNING,
+    TargetFacts,
+    cell_statuses,
+    facts_of_targets,
+    keys_of_cells,
+    require_same,
+    source_hashes,
+)
 from flows.sweep.local import OnThisMachine
 from stages.runtime.errors import UserError
+from stages.runtime.stage_code import FOLDER, StageCode
 from tests.flows.sweep.toy_sweep import DVC_YAML, make_sweep
 from tests.flows.toy import commit, dvc, git
 
@@ -49,6 +59,20 @@ def test_code_that_the_last_commit_does_not_have_is_named_by_its_file(project: P
 
     with pytest.raises(UserError, match=rf"^{OWN}: a clone of the last commit.*`git add {OWN}`"):
         keys_of_cells([CELL], ["train"], head)
+
+
+def test_a_cell_may_have_other_packages_as_its_corpus(project: Path) -> None:
+    file, there = FOLDER / "collect.json", StageCode({"stages/a.py": "1"}, {"rich": "1"}, "x")
+
+    def compare(here: StageCode) -> None:
+        for folder, code in ((Path(), here), (PLANNING, there)):
+            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(code.text)
+        require_same({str(file): "here"}, {str(file): "there"})
+
+    compare(replace(there, libraries={"numpy": "1"}))
+    with pytest.raises(UserError, match=r"^stages/a.py: a clone of the last commit"):
+        compare(replace(there, files={"stages/a.py": "2"}))
 
 
 def keys(*targets: str) -> dict[str, str]:

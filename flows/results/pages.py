@@ -28,6 +28,9 @@ REPORT_PAGE = Path("report.html")
 
 HELD_OUT_CURVE = "validation_loss.tsv"
 
+MIN_INTERVAL = 50
+"""Times as long as the page takes, until it is written again while a model trains."""
+
 MAX_SHADED, MAX_SHADED_LETTERS = 4, 20_000
 """Samples on the page, and the letters of HTML of one."""
 
@@ -51,16 +54,19 @@ class RunPage:
         self.plan, self.run, self.forecast = plan, run, forecast
         self.outcomes: dict[str, StageOutcome] = {}
         self.began, self._evaluated = time.time() - 1, 0  # the times of files are a little behind
-        self._writing = threading.Lock()
+        self._writing, self._written, self._took = threading.Lock(), 0.0, 0.0
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the training has measured the held-out loss since this was asked last."""
-        before, live = self._evaluated, live_curves(self.began)
+        """Whether the training has measured the held-out loss since this was true last. What it computes goes first."""
+        live = live_curves(self.began)
         curve = live / HELD_OUT_CURVE if live else None
-        self._evaluated = curve.stat().st_size if curve and curve.is_file() else 0
-        return self._evaluated > before
+        size = curve.stat().st_size if curve and curve.is_file() else 0
+        is_due = time.monotonic() - self._written > MIN_INTERVAL * self._took
+        outdated = is_due and size not in (0, self._evaluated)
+        self._evaluated = size if outdated else self._evaluated
+        return outdated
 
     def sparkline(self, stage: "PlannedStage") -> str:
         """The first curve of a stage that is at work, as a line of text."""
@@ -71,6 +77,7 @@ class RunPage:
     def write(self) -> None:
         """Write the page as it is now. Numbers and pages of stages that are not up to date are left out."""
         with self._writing:
+            begin = time.monotonic()
             good = up_to_date(self.plan, self.outcomes)
             names = {stage.name for stage in good}
             reports, pages = {name: REPORTS / f"{name}.json" for name in names}, dict(pages_of(good))
@@ -89,6 +96,8 @@ class RunPage:
                 shaded=shaded_samples(shaded),
                 pages=pages,
             )
+            self._written = time.monotonic()
+            self._took = self._written - begin
 
     def _panels(self, up_to_date_stages: set[str]) -> Iterator[Panel]:
         live = live_curves(self.began)

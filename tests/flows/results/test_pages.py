@@ -79,6 +79,9 @@ def test_the_page_is_renewed_once_for_each_held_out_evaluation(page: RunPage) ->
         add_point(".parrotflow/checkpoints/f/curves", "validation_loss", step, 4.0)
         assert page.is_outdated
         assert not page.is_outdated
+    page._took = 1e9
+    add_point(".parrotflow/checkpoints/f/curves", "validation_loss", 30, 4.0)
+    assert not page.is_outdated, "the training goes first"
 
 
 def test_the_page_of_a_finished_run_begins_with_its_result_and_links_to_its_pages(page: RunPage) -> None:

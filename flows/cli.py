@@ -4,20 +4,23 @@ import gc
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
+from pydantic_core import to_jsonable_python
 
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
 from flows.run.outcome import RunOptions, stage_names
-from stages.runtime.errors import UserError, private_state_dir
+from stages.runtime.errors import EXIT_INTERRUPTED, UserError, private_state_dir
 from stages.runtime.stage import run_stage
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
     from flows.experiments.record import Run
     from flows.sweep.jobs import Batch
+
+AsJson = Annotated[bool, cyclopts.Parameter(name="--json", help="End with one line of JSON, for other programs.")]
+"""The option of commands that return facts; `run_command_line` prints them."""
 
 
 def words_of_params(_: object) -> list[str]:
@@ -43,10 +49,13 @@ ExperimentName = Annotated[
 
 def run(
     options: Annotated[RunOptions, cyclopts.Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
-) -> None:
+    *,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
     """Run the stages that are not up to date: all, or the targets and what they depend on."""
     from flows.dvc_repo import fetch_run_cache
     from flows.run.one_run import locked_folder, planned_run
+    from flows.run.report import run_facts
     from flows.run.server import start_server
 
     with locked_folder(options):
@@ -56,7 +65,7 @@ def run(
         planned = planned_run(options)
         if not planned.plan.to_do:
             server.stop(seconds=0)
-            return
+            return run_facts(planned.plan, {})
         server.reach_directly()
         # They import Prefect, which takes seconds, while the server starts.
         from flows.pipeline import run_name_and_tags, run_stages
@@ -64,7 +73,8 @@ def run(
 
         server.wait()
         result = in_flow_run("pipeline", partial(run_stages, planned), server, *run_name_and_tags(planned))
-    raise SystemExit(result.exit_code)
+    facts = run_facts(planned.plan, planned.terminal.outcomes)
+    return {"exit_code": result.exit_code, "error": result.message if result.exit_code else ""} | facts
 
 
 def why(
@@ -171,7 +181,7 @@ def reproduce(request: Annotated[ReproduceOptions, cyclopts.Parameter(name="*")]
     raise SystemExit(rebuild(request))
 
 
-def table(name: ExperimentName, /, *, check: bool = False) -> None:
+def table(name: ExperimentName, /, *, check: bool = False, as_json: AsJson = False) -> dict[str, Any]:
     """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
     Parameters
@@ -192,13 +202,14 @@ def table(name: ExperimentName, /, *, check: bool = False) -> None:
     if check:
         lines, same = made.check(name, results)
         print("\n".join(lines))
-        raise SystemExit(0 if same else 1)
+        return {"exit_code": int(not same), "differences": lines[:-1]}
     if {*results.data.frame["state"]} == {"not run"}:
         raise UserError(f"{name}: no run is on record yet; `parrotflow sweep {name}` runs them")
     written, console = made.write_experiment_results(name, results), Console(highlight=False)
     for text in map(markdown, results.tables):
         console.print(Markdown(text) if console.is_terminal else text, markup=False, soft_wrap=not console.is_terminal)
     print("\n".join([*made.summary_lines(results), *map(str, written)]))
+    return made.table_facts(name, results)
 
 
 def sweep(
@@ -210,7 +221,8 @@ def sweep(
     pool: bool = False,
     dry: bool = False,
     wait: bool = False,
-) -> None:
+    as_json: AsJson = False,
+) -> dict[str, Any]:
     """Run the cells of an experiment that have no current result, and make its tables and figures.
 
     Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill; a level or a seed that is
@@ -241,16 +253,16 @@ def sweep(
         waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
         wanted = sum(bool(standing.reason) for _, standing in cells) - failed
         print(f"{wanted} of {len(cells)} cells would run{waiting}")
-        return
+        return {"to_run": wanted, "cells": [{"cell": one.label, "why": why.reason or ""} for one, why in cells]}
     if at_once < 1 or (pool and at_once > 1):
         raise UserError("--at-once: expected 1 or more; it applies to this machine, not to --pool")
 
     run_cells = partial(_run_cells, pool=pool, at_once=at_once)
     missing = sweeps.run_sweep(name, run_cells=run_cells, retry=retry, wait=wait)
-    table(name)
+    facts = table(name)
     if missing:
         print("\n".join(missing))
-        raise SystemExit(1)
+    return facts | {"exit_code": int(bool(missing)), "error": "; ".join(missing)}
 
 
 def _run_cells(
@@ -310,7 +322,7 @@ def ui(*, port: int = 4200) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])
 
 
-def doctor(*, cache: bool = False, free: bool = False) -> None:
+def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) -> dict[str, Any]:
     """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run.
 
     Parameters
@@ -327,19 +339,18 @@ def doctor(*, cache: bool = False, free: bool = False) -> None:
     from flows.project.doctor import examine_machine
     from flows.run.locks import run_lock
 
-    console, faults = Console(highlight=False, soft_wrap=True), 0
+    console, findings = Console(highlight=False, soft_wrap=True), []
     style = {"ok": "green", "note": "yellow", "fault": "red"}
     with run_lock("`parrotflow doctor`") if cache or free else nullcontext():
         for finding in examine_machine(whole_cache=cache, free=free):
-            faults += finding.level == "fault"
+            findings.append(asdict(finding))
             console.print(f"[{style[finding.level]}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
             if finding.remedy:
                 console.print(f"       → {escape(finding.remedy)}")
-    if faults:
-        raise SystemExit(1)
+    return {"exit_code": int(any(one["level"] == "fault" for one in findings)), "findings": findings}
 
 
-COMMANDS: dict[str, dict[str, Callable[..., None] | tuple[str, str]]] = {
+COMMANDS: dict[str, dict[str, Callable[..., dict[str, Any] | None] | tuple[str, str]]] = {
     "Start here": {
         "run": run,
         "why": why,
@@ -408,11 +419,39 @@ def main() -> None:
 
 
 def run_command_line() -> None:
-    """Run the command of the command line in the project's root."""
+    """Run the command of the command line in the project's root.
+
+    With `--json` the last line of standard output is one object, also for a command that is refused: `ok`, `exit_code`,
+    `error`, `seconds`, and the facts that the command returns. (`why`, `log` and `compare` print only JSON.)
+    """
+    as_json, began = "--json" in sys.argv, time.perf_counter()
+    answer: dict[str, Any] = {"exit_code": 1, "error": ""}
+    try:
+        facts = called()
+        as_json &= facts is not None
+        answer |= {"exit_code": 0} | (facts or {})
+    except UserError as error:
+        answer |= {"exit_code": error.exit_code, "error": str(error)}
+        raise
+    except SystemExit as end:
+        answer |= {"exit_code": end.code or 0}
+        raise
+    except KeyboardInterrupt:
+        answer |= {"exit_code": EXIT_INTERRUPTED, "error": "interrupted"}
+        raise
+    finally:
+        if as_json:
+            whole = {"ok": not answer["exit_code"], "seconds": round(time.perf_counter() - began, 1)} | answer
+            print(json.dumps(to_jsonable_python(whole, inf_nan_mode="null")), flush=True)
+    raise SystemExit(answer["exit_code"])
+
+
+def called() -> dict[str, Any] | None:
+    """Call the command of the command line; what it returns."""
     enter_project()
     prepare_environment()
     try:
-        app(exit_on_error=False, print_error=False)
+        facts: dict[str, Any] | None = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # whose own text imports every command
         raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
     except cyclopts.MissingArgumentError as error:
@@ -421,6 +460,7 @@ def run_command_line() -> None:
         raise UserError(f"{error}{offered}") from None
     except cyclopts.CycloptsError as error:
         raise UserError(str(error)) from None
+    return facts
 
 
 if __name__ == "__main__":

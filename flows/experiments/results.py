@@ -119,6 +119,21 @@ def summary_lines(results: Results) -> Sequence[str]:
     return [*lines, *(f"{claim.answer}: {claim.says} ({claim.because})" for claim in results.claims)]
 
 
+def table_facts(name: str, results: Results) -> dict[str, Any]:
+    """The numbers of each table with their intervals, and the claims, for `--json`."""
+    metrics = {
+        table.name: [
+            {"levels": dict(zip(table.row_headings, row, strict=True))}
+            | {column: asdict(one.number) for column, one in zip(table.columns, line, strict=True) if one.number}
+            for row, line in zip(table.rows, table.entries, strict=True)
+        ]
+        for table in results.tables
+    }
+    claims, states = [asdict(claim) for claim in results.claims], Counter(results.data.frame["state"])
+    record = (results_folder(name) / RUNS_FILE).as_posix()
+    return {"cells": states, "metrics": metrics, "claims": claims, "record": record}
+
+
 def check(name: str, results: Results) -> tuple[list[str], bool]:
     """Compare the runs of the last commit's runs.csv with those now, number by number.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import SIGNIFICANT, estimate, holm, paired_difference
+from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, paired_difference
 from stages.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class Entry:
     n: int
     """Runs that count, of those expected."""
     expected: int
+    number: Estimate | None = None
+    """The number and its interval."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
         text += f" [{', '.join(format_number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
-    return Entry(text if found.n else "", found.n, len(rows))
+    return Entry(text if found.n else "", found.n, len(rows), found)
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
@@ -171,7 +173,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
-    return Entry(text if found.n else "", found.n, expected), found.p
+    return Entry(text if found.n else "", found.n, expected, found), found.p
 
 
 def _p_text(p: float | None) -> str:

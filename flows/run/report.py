@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stages.formats.curves import Panel, Points, draw_curves, read_curves
 from stages.formats.pages import code_block, markdown_table
+from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import value_at
 
 if TYPE_CHECKING:
@@ -41,6 +42,19 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Se
             if isinstance(value := _value_in(Path(file), key), int | float):
                 metrics[label] = value, _value_in(Path(file), f"{INTERVALS}.{key}")
     return metrics
+
+
+def run_facts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> dict[str, Any]:
+    """What ran and why, and the metrics with the intervals that their reports give, for `--json`."""
+    why, metrics = {stage.name: stage.why for stage in plan}, shown_metrics(up_to_date(plan, outcomes))
+    return {
+        "stages": [
+            {"stage": name, "result": result, "why": why[name], "seconds": float(seconds or 0)}
+            for name, result, seconds in outcome_rows(plan, outcomes)
+        ],
+        "metrics": {label: {"value": value, "interval_95": ends} for label, (value, ends) in metrics.items()},
+        "record": LOCK_FILE.as_posix(),
+    }
 
 
 def _value_in(file: Path, key: str) -> Any:

@@ -6,7 +6,9 @@ A revision is named by its first digits, as in git, or `main`. The folder is tha
 
 import math
 from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
@@ -68,15 +70,19 @@ def full_name(folder: Path, given: str) -> str:
     raise UserError(f"{given}: {problem}; {folder} has: {', '.join(names) or 'none'}")
 
 
-def list_revisions(*, folder: Path | None = None) -> None:
+def list_revisions(
+    *, folder: Path | None = None, as_json: Annotated[bool, Parameter(name="--json")] = False
+) -> dict[str, Any]:
     """Print a line for each revision, the best first; `*` marks the revision that main points to.
 
     Parameters
     ----------
     folder
         A folder with revisions/, e.g. published/NAME.
+    as_json
+        End with one line of JSON, for other programs.
     """
-    folder = folder_of_revisions(folder)
+    folder, listed = folder_of_revisions(folder), []
     table, main = Table(box=box.SIMPLE_HEAD), main_of(folder)
     for heading in ("", "revision", "bits per byte", "of PPMd", "size", "commit"):
         table.add_column(heading, no_wrap=True)
@@ -87,10 +93,11 @@ def list_revisions(*, folder: Path | None = None) -> None:
         ppmd = f"{yardstick.bits_per_byte['ppmd']:g}" if yardstick else ""
         size = sum(path.stat().st_size for path in revision.rglob("*") if path.is_file())
         commit = f"{index.git.commit[:12]}{' dirty' if index.git.dirty else ''}" if index and index.git else ""
-        table.add_row(
-            "*" if name == main else "", name, f"{published_bits_per_byte(revision):g}", ppmd, decimal(size), commit
-        )
+        value = published_bits_per_byte(revision)
+        listed.append({"revision": name, "is_main": name == main, "bits_per_byte": value, "commit": commit})
+        table.add_row("*" if name == main else "", name, f"{value:g}", ppmd, decimal(size), commit)
     Console(width=100).print(table)
+    return {"revisions": listed, "record": folder.as_posix()}
 
 
 def verify(revision: str | None = None, /, *, key: Path | None = None, folder: Path | None = None) -> None:

@@ -136,3 +136,12 @@ def test_without_a_folder_of_revisions_one_line_says_why(project: Path, printed:
 
     with pytest.raises(UserError, match=r"publish.repository is me/tiny: https://huggingface.co/me/tiny shows its"):
         printed(list_revisions)
+
+
+def test_the_list_is_also_facts_for_other_programs(three: list[str], printed: Printed) -> None:
+    facts = list_revisions(folder=PUBLISHED)
+
+    assert [one["revision"] for one in facts["revisions"]] == [three[2], three[1], three[0]]
+    assert [one["is_main"] for one in facts["revisions"]] == [True, False, False]
+    assert [one["bits_per_byte"] for one in facts["revisions"]] == [1, 2, 3]
+    assert facts["record"] == PUBLISHED.as_posix()

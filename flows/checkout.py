@@ -153,14 +153,14 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
     """
     try:
         with Repo(str(folder)) as repo:
-            outs = [Path(out.fs_path).relative_to(repo.root_dir) for out in repo.index.outs if not out.use_cache]
+            outs = {Path(out.fs_path).relative_to(repo.root_dir).as_posix(): out.use_cache for out in repo.index.outs}
     except (DvcException, ValueError) as error:
         raise UserError(f"{folder}: {error}") from None
     top_level = read_yaml((folder / "dvc.yaml").read_bytes()) or {}
     declared = [entry for kind in ("metrics", "plots") for entry in top_level.get(kind) or ()]
     paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in declared]
     artifacts = [str(artifact["path"]) for artifact in (top_level.get("artifacts") or {}).values()]
-    return (*(out.as_posix() for out in outs), *paths, *artifacts)
+    return (*(path for path in outs if not outs[path]), *paths, *(path for path in artifacts if not outs.get(path)))
 
 
 def is_result(path: str, results: Sequence[str]) -> bool:

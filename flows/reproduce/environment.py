@@ -110,9 +110,10 @@ def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str
 
 
 def dependency_groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
-    """The libraries that pyproject.toml names: `run` for those that everyone needs, and each optional group."""
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
-    lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {})}
+    """The libraries that pyproject.toml names: `run` for all users, each extra, each group (PEP 735)."""
+    values = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    project, groups = values.get("project", {}), values.get("dependency-groups", {})
+    lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {}), **groups}
     return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 

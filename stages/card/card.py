@@ -85,6 +85,7 @@ def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -
     return ModelCardData(
         language=list(params.language),
         license=params.license,
+        datasets=inputs.data_sets or None,
         library_name="transformers",
         pipeline_tag=TASK_TYPE,
         tags=list(params.tags),

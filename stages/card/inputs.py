@@ -21,6 +21,7 @@ from stages.formats.sources import SplitSize, read_split
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION
 from stages.formats.training import TrainingReport
 from stages.runtime.errors import UserError
+from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import inputs_of
@@ -44,6 +45,8 @@ class CardInputs:
     training: TrainingReport
     steps: list[int]
     """After which the model was exported too."""
+    data_sets: list[str]
+    """Of the Hub, that the documents are from."""
     training_params: dict[str, Any]
     """The section `train`."""
     cleaning_params: dict[str, Any]
@@ -71,6 +74,7 @@ def read_inputs() -> CardInputs:
         clean=CleanReport.read(),
         training=TrainingReport.read(),
         steps=list(exported_models()),
+        data_sets=data_sets_of(params["collect"]["sources"]),
         training_params=params.get("train", {}),
         cleaning_params=params["clean"],
         evaluation=Evaluation.read(),
@@ -83,6 +87,12 @@ def read_inputs() -> CardInputs:
     require_these_weights(inputs)
     require_declared(inputs)
     return inputs
+
+
+def data_sets_of(sources: list[dict[str, Any]]) -> list[str]:
+    """The data sets of the Hub among the sources."""
+    named = (HUB_COMMIT.fullmatch(f"{one.get('repository')}@{one.get('revision')}") for one in sources)
+    return sorted({found["repository"] for found in named if found})
 
 
 def require_these_weights(inputs: CardInputs) -> None:

@@ -182,6 +182,7 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
     [
         ("", {"numpy", "tiny"}),
         ("[project.optional-dependencies]\nd = ['tiny']\n", {"numpy"}),
+        ("[dependency-groups]\nd = ['tiny']\n", {"numpy"}),
         ("[project]\ndependencies = ['tiny']\noptional-dependencies.d = ['tiny']\n", {"numpy", "tiny"}),
     ],
 )

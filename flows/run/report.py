@@ -31,7 +31,7 @@ def in_digits(value: float) -> str:
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Sequence[float] | None]]:
-    """The metrics that these stages show, those of the last stage first: label -> value and interval, if it has one.
+    """The metrics that these stages show: label -> value and interval, if it has one; those that have one are first.
 
     To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
     """
@@ -41,7 +41,7 @@ def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Se
             file, _, key = location.partition(":")
             if isinstance(value := _value_in(Path(file), key), int | float):
                 metrics[label] = value, _value_in(Path(file), f"{INTERVALS}.{key}")
-    return metrics
+    return dict(sorted(metrics.items(), key=lambda item: item[1][1] is None))
 
 
 def run_facts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> dict[str, Any]:

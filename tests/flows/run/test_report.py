@@ -35,8 +35,11 @@ def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text("{")
     Path("good.json").write_text('{"loss": 1.5, "name": "a"}')
-    metrics = {"bad": "bad.json:loss", "loss": "good.json:loss", "name": "good.json:name"}
+    Path("measured.json").write_text('{"bits": 2.5, "interval_95": {"bits": [2.0, 3.0]}}')
+    metrics = {"bad": "bad.json:loss", "loss": "good.json:loss", "name": "good.json:name", "bits": "measured.json:bits"}
     policy = Policy.model_validate({"show": {"metrics": metrics}})
 
-    assert shown_metrics([PlannedStage("train", "clean", (), (), policy)]) == {"loss": (1.5, None)}
+    found = shown_metrics([PlannedStage("train", "clean", (), (), policy)])
+    assert found == {"bits": (2.5, [2.0, 3.0]), "loss": (1.5, None)}
+    assert [*found] == ["bits", "loss"]
     assert filled_in("{good.json:loss} {bad.json:loss}") == ""

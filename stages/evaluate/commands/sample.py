@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from pydantic import ValidationError
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from stages.evaluate.generate.generator import prompt_tokens, stream
 from stages.evaluate.generate.params import Sampling
-from stages.evaluate.generator import prompt_tokens, stream
 from stages.evaluate.model import open_model, open_tokenizer, position_limit
 from stages.formats.model_folder import MODEL
 from stages.runtime.errors import EXIT_INTERRUPTED, UserError, fail

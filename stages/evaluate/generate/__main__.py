@@ -7,7 +7,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from stages.evaluate.generate import texts
 from stages.evaluate.generate.languages import choose_headers, drawn_documents
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.report import generation, html_page, look_at, looks_csv
+from stages.evaluate.generate.report import MAX_SHOWN_TEXTS, generation, html_page, look_at, looks_csv
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, require_documents
 from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
@@ -36,7 +36,8 @@ def main() -> None:
     cut = texts.prompts_cut(tokenizer, [*beginnings, *prompts])
     if cut:
         print(f"note: {cut} of {len(beginnings) + len(prompts)} prompts are cut: the model reads only their end")
-    written = texts.written_texts([*beginnings, *prompts], params.width)
+    shaded = {*range(MAX_SHOWN_TEXTS), *range(len(beginnings), len(beginnings) + MAX_SHOWN_TEXTS)}
+    written = texts.written_texts([*beginnings, *prompts], params.width, shaded)
     bodies, solutions = written[: len(beginnings)], written[len(beginnings) :]
 
     samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]

@@ -31,7 +31,7 @@ def main() -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from stages.evaluate.rows import require_rows
+    from stages.evaluate.generate.rows import require_rows
 
     try:
         config = AutoConfig.from_pretrained(source) if source.is_dir() else AutoConfig.for_model(**fields)

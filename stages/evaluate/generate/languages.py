@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stages.evaluate.generate.params import HeldOutLanguage, LanguageName
-from stages.evaluate.rows import End
+from stages.evaluate.generate.rows import End
 from stages.formats.documents import Document, containing_file, documents_of, id_bits, read_shard, shard_paths
 from stages.formats.evaluation.problems import ProblemFormat
 

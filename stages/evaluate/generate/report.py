@@ -31,7 +31,7 @@ from stages.formats.tokens import TokenStore
 SHADES = (0.5, 0.1, 0.01, 0.001)
 """Probabilities: a token has as many shades as it is less likely than of these."""
 
-SHOWN_TEXTS = 1000
+MAX_SHOWN_TEXTS = 1000
 """Most texts in a part of the page: each token is an element that a browser has to show."""
 
 
@@ -221,7 +221,7 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
         {"percent": "{:.0%}".format, "nats": "{:.3f}".format},
         report=report,
         shades=SHADES,
-        shown_texts=SHOWN_TEXTS,
+        shown_texts=MAX_SHOWN_TEXTS,
         shaded_tokens=shaded_tokens,
         by_prompt=by_prompt,
         parts=[

@@ -1,19 +1,19 @@
 """Requests for completions of held-out headers and of problems, and the texts kept from the results."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
+from stages.evaluate.generate.generator import Generated, GenerationRequest, generate, prompt_tokens
 from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
 from stages.evaluate.generate.params import GenerateParams, ProblemSet
-from stages.evaluate.generator import Generated, GenerationRequest, generate, prompt_tokens
+from stages.evaluate.generate.rows import after, stop_at
 from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
-from stages.evaluate.rows import after, stop_at
 from stages.formats.evaluation.generation import Completion, Ended, Sample
 from stages.formats.evaluation.problems import Problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
@@ -107,12 +107,13 @@ def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Generatio
     return sum(request.prompt in long for request in requests)
 
 
-def written_texts(requests: Sequence[GenerationRequest], width: int) -> list[Generated]:
-    """A text for each request, in their order."""
+def written_texts(requests: Sequence[GenerationRequest], width: int, shaded: Container[int]) -> list[Generated]:
+    """A text for each request, in their order, with its tokens' pieces and probabilities if its index is `shaded`."""
     if not requests:
         return []
     texts = generate(open_model(MODEL), open_tokenizer(MODEL), requests, width)
-    return sorted(track(texts, total=len(requests), description="sampling"), key=lambda one: one.request)
+    kept = (text if text.request in shaded else replace(text, pieces=[], log_probabilities=[]) for text in texts)
+    return sorted(track(kept, total=len(requests), description="sampling"), key=lambda text: text.request)
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:

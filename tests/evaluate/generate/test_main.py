@@ -154,7 +154,7 @@ def test_prompts_longer_than_the_model_reads_are_counted(project: Path, capsys: 
 
 
 def test_a_page_shows_no_more_texts_than_a_browser(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "SHOWN_TEXTS", 2)
+    monkeypatch.setattr(report, "MAX_SHOWN_TEXTS", 2)
     main()
 
     page = (project / "data/samples.html").read_text()

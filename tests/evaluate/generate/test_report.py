@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.evaluate.generate import report
+from stages.evaluate.generate.generator import Generated
 from stages.evaluate.generate.report import ShadedToken, longest_shared, repeated_share, shaded_tokens
 from stages.evaluate.generate.texts import Text
-from stages.evaluate.generator import Generated
 from stages.formats.tokens import TokenStore
 from tests.formats.test_tokens import write_store
 

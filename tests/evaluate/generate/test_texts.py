@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from stages.evaluate.generate.generator import Generated, GenerationRequest, prompt_tokens
 from stages.evaluate.generate.languages import Header
 from stages.evaluate.generate.params import GenerateParams, ProblemSet, Sampling
+from stages.evaluate.generate.rows import stop_at
 from stages.evaluate.generate.texts import (
     completion,
     header_sample,
     open_sets,
     problem_requests,
     prompt_to_read,
+    written_texts,
 )
-from stages.evaluate.generator import Generated, GenerationRequest, prompt_tokens
 from stages.evaluate.model import open_tokenizer
-from stages.evaluate.rows import stop_at
 from stages.formats.evaluation.generation import Ended
 from stages.formats.evaluation.problems import Problem
 from stages.runtime.errors import UserError
@@ -120,3 +121,16 @@ def test_two_sets_with_one_task_id_are_refused(tmp_path: Path, monkeypatch: pyte
     assert [len(problems) for _, problems in (*open_sets([one]), *open_sets([other]))] == [1, 1]
     with pytest.raises(UserError, match="task_id `A/0` occurs more than once"):
         open_sets([one, other])
+
+
+@pytest.mark.usefixtures("project")
+def test_only_texts_that_the_page_shades_keep_their_pieces_and_probabilities() -> None:
+    sampling = Sampling(max_new_tokens=5, temperature=0.8, top_p=0.95)
+    requests = [GenerationRequest(f"x{number}", number, stop_at(()), sampling) for number in range(3)]
+
+    written, every = (written_texts(requests, 2, shaded) for shaded in ({1}, range(3)))
+
+    assert [text.text for text in written] == [text.text for text in every]
+    assert [bool(text.pieces) for text in written] == [bool(text.log_probabilities) for text in written]
+    assert [bool(text.pieces) for text in written] == [False, True, False]
+    assert written[1] == every[1]

@@ -26,10 +26,10 @@ from transformers import (
     pipeline,
 )
 
+from stages.evaluate.generate.generator import GenerationRequest, _Row, _stream_after, generate, prompt_tokens, stream
 from stages.evaluate.generate.params import Sampling
-from stages.evaluate.generator import GenerationRequest, _Row, _stream_after, generate, prompt_tokens, stream
+from stages.evaluate.generate.rows import DECIMALS, after, stop_at
 from stages.evaluate.model import open_model, open_tokenizer
-from stages.evaluate.rows import DECIMALS, after, stop_at
 from stages.runtime.errors import UserError
 
 FREELY = Sampling(temperature=1.0, top_p=0.9, max_new_tokens=40)

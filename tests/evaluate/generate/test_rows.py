@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from stages.evaluate import rows
-from stages.evaluate.rows import log_probabilities, sample_tokens
+from stages.evaluate.generate.rows import log_probabilities, sample_tokens
 from stages.runtime.errors import UserError
 
 LOGITS = torch.log(torch.tensor([0.1, 0.5, 0.15, 0.25]))

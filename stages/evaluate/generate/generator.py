@@ -19,8 +19,8 @@ from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.generate.params import Sampling
+from stages.evaluate.generate.rows import BatchedRows, End, log_probabilities, require_rows, sample_tokens, stop_at
 from stages.evaluate.model import position_limit
-from stages.evaluate.rows import BatchedRows, End, log_probabilities, require_rows, sample_tokens, stop_at
 from stages.formats.evaluation.generation import Ended
 
 SHORTEST_CACHE = 64

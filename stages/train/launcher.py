@@ -48,7 +48,7 @@ RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
 
 AFTER_FAILURE_SECONDS = 20.0
 """How long workers may take to end after the first that failed: on GPUs they may wait for it in an exchange until the
-process group's timeout (`parallel.PROCESS_GROUP`)."""
+process group's timeout (`processes.PROCESS_GROUP`)."""
 
 
 def launch(config: LaunchConfig, params: TrainParams) -> int:

@@ -19,7 +19,8 @@ from stages.runtime.errors import UserError, visible
 from stages.runtime.supervision import look_for_stop, report_saving, stop_is_requested
 from stages.train.checkpoint.checkpoints import Checkpoints
 from stages.train.checkpoint.manifest import TrainingProgress
-from stages.train.compute.parallel import count, norm
+from stages.train.compute.parallel import norm
+from stages.train.compute.processes import count
 from stages.train.compute.step import Trainer
 from stages.train.monitoring.report import Reporter, Validation
 from stages.train.monitoring.throughput import profiled

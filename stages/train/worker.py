@@ -25,7 +25,7 @@ from stages.train.checkpoint.identity import fingerprint, held_out_sha256, share
 from stages.train.checkpoint.manifest import History
 from stages.train.checkpoint.resume import precision_of_run, resume
 from stages.train.compute.hardware import MICRO_BATCH
-from stages.train.compute.parallel import PROCESS_GROUP, on_main
+from stages.train.compute.processes import PROCESS_GROUP, on_main
 from stages.train.compute.setup import build_trainer
 from stages.train.launcher import LAUNCHED_PARAMS
 from stages.train.loop import StopSignal, TrainingStoppedError, train

@@ -54,7 +54,7 @@ from stages.train.checkpoint.manifest import (
 from stages.train.checkpoint.mirror import Mirror
 from stages.train.compute.fsdp import uses_fsdp
 from stages.train.compute.optim.build import Optimizers
-from stages.train.compute.parallel import PROCESS_GROUP, count, on_main
+from stages.train.compute.processes import PROCESS_GROUP, count, on_main
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 

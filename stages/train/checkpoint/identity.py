@@ -22,8 +22,8 @@ from stages.runtime.section import as_yaml, flatten
 from stages.runtime.stage_code import computing_sha256, pinned
 from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, IDENTITY, read_manifest
 from stages.train.compute.model.source import IDENTIFYING_FILES, source_folder
-from stages.train.compute.parallel import count, on_main
 from stages.train.compute.params import ComputingParams
+from stages.train.compute.processes import count, on_main
 
 TRAIN_LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 

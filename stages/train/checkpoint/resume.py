@@ -21,7 +21,7 @@ from stages.train.compute.hardware import resolve_precision
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.build import Optimizers
 from stages.train.compute.optim.settings import Precision
-from stages.train.compute.parallel import on_main
+from stages.train.compute.processes import on_main
 
 
 def precision_of_run(latest: Path | None, asked: Precision, device_type: str) -> Precision:

@@ -22,8 +22,8 @@ from transformers.initialization import no_init_weights
 
 from stages.train.compute.model.build import set_trainable
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.parallel import PROCESS_GROUP, on_main
 from stages.train.compute.params import ComputingParams
+from stages.train.compute.processes import PROCESS_GROUP, on_main
 
 
 def uses_fsdp() -> bool:

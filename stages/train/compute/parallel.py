@@ -1,55 +1,20 @@
-"""How processes train one model: decisions that all share, data parallelism (DDP), gradient reduction.
+"""How processes train one model: data parallelism (DDP) and gradient reduction.
 
 Accelerate's launcher says whether a model is data parallel or sharded (`fsdp.py`), and its process group carries it.
 Both are applied by torch's own: accelerate would quietly use DDP for FSDP where there is no GPU, and takes one
 optimizer only.
 """
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-
-from stages.runtime.errors import UserError
-
-Returned = TypeVar("Returned")
-
-PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
-"""How long a process waits for another: the main one may download a mirror or hash tens of GB while the others wait. Of
-a process that fails the others hear from the launcher, which ends them (`launcher._wait`)."""
-
-
-def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
-    """Run `work` on the main process; every process returns its result, or raises its UserError.
-
-    Every process calls this.
-    """
-    outcome: list[Returned | UserError | None] = [None]
-    if accelerator.is_main_process:
-        try:
-            outcome = [work()]
-        except UserError as error:
-            outcome = [error]
-    if accelerator.num_processes > 1:
-        broadcast_object_list(outcome)
-    if isinstance(outcome[0], UserError):
-        raise outcome[0]
-    return outcome[0]  # type: ignore[return-value]
-
-
-def count(accelerator: Accelerator, vote: bool) -> int:
-    """How many processes vote yes. Every process calls this."""
-    votes = torch.tensor(float(vote), device=accelerator.device)
-    return int(accelerator.reduce(votes, "sum").item())
 
 
 def wrap_ddp(model: nn.Module, accelerator: Accelerator) -> nn.Module:

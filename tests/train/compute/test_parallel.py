@@ -24,7 +24,8 @@ from stages.train.compute import setup
 from stages.train.compute.fsdp import blocks
 from stages.train.compute.model.build import build_model
 from stages.train.compute.model.loss import CausalLoss
-from stages.train.compute.parallel import PROCESS_GROUP, full_weights
+from stages.train.compute.parallel import full_weights
+from stages.train.compute.processes import PROCESS_GROUP
 from stages.train.params import TrainParams
 from stages.train.worker import join
 from tests.train.models import MODELS, vocabulary

@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from stages.formats.tokens import Manifest
 from stages.runtime.errors import UserError
-from stages.train.compute.model import loss as module
+from stages.train.compute.model import cross_entropy as module
 from stages.train.compute.model.build import build_config, build_model
-from stages.train.compute.model.loss import CausalLoss, linear_cross_entropy
+from stages.train.compute.model.cross_entropy import linear_cross_entropy
+from stages.train.compute.model.loss import CausalLoss
 from stages.train.params import TrainParams
 from tests.train.models import MODELS, vocabulary
 from tests.train.small_run import params

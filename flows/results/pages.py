@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.run.report import in_digits, outcome_rows, panel_of, shown_metrics, up_to_date
+from flows.run.report import in_digits, outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
 from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
 from stages.formats.evaluation.generation import SAMPLES_HTML
 from stages.formats.pages import filled_template
@@ -109,12 +109,6 @@ class RunPage:
 
     def _expected(self, name: str) -> float | None:
         return next((stage.seconds for stage in self.plan if stage.name == name), None)
-
-
-def pages_of(stages: "Iterable[PlannedStage]") -> Iterator[tuple[str, str]]:
-    """Title and path of each page that these stages have written."""
-    for stage in stages:
-        yield from ((title, page) for title, page in stage.policy.show.pages.items() if Path(page).is_file())
 
 
 def shaded_samples(page: str) -> tuple[str, list[str]]:

@@ -64,6 +64,12 @@ def _value_in(file: Path, key: str) -> Any:
     return None
 
 
+def pages_of(stages: Iterable["PlannedStage"]) -> Iterator[tuple[str, str]]:
+    """Title and path of each page for people that these stages have written."""
+    for stage in stages:
+        yield from ((title, page) for title, page in stage.policy.show.pages.items() if Path(page).is_file())
+
+
 def filled_in(template: str, form: Callable[[str], str] = str) -> str:
     """A text with each `{FILE:KEY}` replaced by its value in this form; empty where one does not exist."""
     missing = False

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD
-from flows.run.report import filled_in, in_digits, outcome_rows, shown_metrics, up_to_date
+from flows.run.report import filled_in, in_digits, outcome_rows, pages_of, shown_metrics, up_to_date
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -164,10 +163,8 @@ class Terminal:
                 self.console.print(f"\n[{RESULT_STYLE[outcome.result]}]{escape(outcome.name)} {outcome.result}[/]")
                 self.say(outcome.message)
         if len(shown) == len(plan.stages):
-            pages = {title: page for stage in shown for title, page in stage.policy.show.pages.items()}
-            for title, page in pages.items():
-                if Path(page).is_file():
-                    self.say(f"{title}: {page}")
+            for title, page in pages_of(shown):
+                self.say(f"{title}: {page}")
             for stage in shown:
                 if line := filled_in(stage.policy.show.next, quoted):
                     self.say(line)

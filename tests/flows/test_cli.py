@@ -73,8 +73,8 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
         ("published forget", "forget: no such command; see `parrotflow --help`"),
         (
             "sweep",
-            'Command "sweep" parameter NAME requires an argument. There are ablation, codeparrot, dial, optimizers, '
-            "presets, scaling, track.",
+            'Command "sweep" parameter NAME requires an argument. There are '
+            f"{', '.join(sorted(path.stem for path in (ROOT / 'experiments').glob('*.yaml')))}.",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
 
 from flows.environment import enter_project, prepare_environment
 from flows.reproduce import ReproduceOptions
@@ -442,7 +442,7 @@ def run_command_line() -> None:
     finally:
         if as_json:
             whole = {"ok": not answer["exit_code"], "seconds": round(time.perf_counter() - began, 1)} | answer
-            print(json.dumps(to_jsonable_python(whole, inf_nan_mode="null")), flush=True)
+            print(TypeAdapter(Any).dump_json(whole).decode(), flush=True)
     raise SystemExit(answer["exit_code"])
 
 

@@ -83,7 +83,7 @@ def parse(content: str | bytes, model: type[Model], where: str, remedy: str) -> 
 def first_fault(error: ValidationError) -> str:
     """The first field that is missing or wrong, and how; of what is not JSON, only how."""
     fault = error.errors()[0]
-    return ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]]))
+    return ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")]))
 
 
 def stable(value: float) -> float:

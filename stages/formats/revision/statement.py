@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ModelWrapValidatorHandler, ValidationInfo, model_serializer, model_validator
-from pydantic_core import PydanticCustomError
 
 from stages.formats.reports import Report
 from stages.formats.revision.provenance import (
@@ -107,12 +106,15 @@ class Provenance(Report):
             return handler(given)
         try:
             if given.get("format") == 1:
-                said = "is of format 1, which versions of parrotflow before 0.1.0 read, such as its own commit {commit}"
-                raise PydanticCustomError("format", said, {"commit": str(given["git"]["commit"])})
+                raise ValueError(
+                    "is of format 1, which versions of parrotflow before 0.1.0 read, such as its own commit "
+                    f"{given['git']['commit']}"
+                )
             definition = given["predicate"]["buildDefinition"]
             if definition["buildType"] != BUILD_TYPE:
-                said = "is of the format {found}, and this version of parrotflow reads " + BUILD_TYPE
-                raise PydanticCustomError("format", said, {"found": str(definition["buildType"])})
+                raise ValueError(
+                    f"is of the format {definition['buildType']}, and this version of parrotflow reads {BUILD_TYPE}"
+                )
             code, dependencies = definition["resolvedDependencies"][0], definition["resolvedDependencies"][1:]
             commit = code["digest"]["gitCommit"]
             origin = code["uri"].removeprefix("git+").removesuffix(f"@{commit}") if "uri" in code else None
@@ -128,8 +130,8 @@ class Provenance(Report):
                 ],
             }
         except (LookupError, TypeError, AttributeError):
-            raise PydanticCustomError("statement", "is not a statement of a revision (in-toto v1, SLSA v1)") from None
+            raise ValueError("is not a statement of a revision (in-toto v1, SLSA v1)") from None
         found = handler(facts)
         if found.statement() != given:
-            raise PydanticCustomError("statement", "says more or other things than follow from its files")
+            raise ValueError("says more or other things than follow from its files")
         return found

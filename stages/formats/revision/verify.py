@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from pydantic_core import to_jsonable_python
+from pydantic import TypeAdapter
 from ruamel.yaml.error import YAMLError
 
 from stages.formats.revision.provenance import (
@@ -82,7 +82,9 @@ def verify_files(folder: Path, besides: Collection[str] = ()) -> list[str]:
 
 def _recorded_params(folder: Path) -> Any:
     try:
-        return to_jsonable_python(read_yaml((folder / RECORDED_PARAMS).read_bytes(), trusted=False))
+        return TypeAdapter(Any).dump_python(
+            read_yaml((folder / RECORDED_PARAMS).read_bytes(), trusted=False), mode="json"
+        )
     except (YAMLError, ValueError, RecursionError):
         return None
 

@@ -103,7 +103,7 @@ def test_a_link_leads_to_a_page_of_the_site(site: Path) -> None:
 
     assert 'href="../files/stages/formats/revision/provenance.py.html' in page
     listing = text_of(site / "files/stages/formats/revision/provenance.py.html")
-    assert "class Provenance" in listing
+    assert "PROVENANCE = " in listing
     assert 'href="../files/CONTRIBUTING.html' in page
     assert (site / "experiments/presets/figures/bits_per_byte.svg").is_file()
 

@@ -20,7 +20,7 @@ def refused(match: str) -> None:
 
 
 def test_a_project_that_is_as_recorded_has_the_stages_before_publish_in_their_order(project: Path) -> None:
-    assert list(published_stages()) == ["clean", "tokenize", "train", "evaluate", "card"]
+    assert list(published_stages()) == ["clean", "tokenize", "train", "evaluate", "yardstick", "card"]
 
 
 def test_a_section_of_parameters_that_was_edited_is_named(project: Path) -> None:

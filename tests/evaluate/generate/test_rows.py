@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.evaluate import rows
+from stages.evaluate.generate import rows
 from stages.evaluate.generate.rows import log_probabilities, sample_tokens
 from stages.runtime.errors import UserError
 

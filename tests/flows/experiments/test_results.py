@@ -36,7 +36,7 @@ def cells(tmp_path: Path) -> list[Cell]:
 def parrotflow(*words: str) -> int:
     """Run a command in this process; its exit code."""
     try:
-        app(words)
+        app(words, result_action="return_value")
     except SystemExit as end:
         return int(end.code or 0)
     return 0

@@ -106,7 +106,7 @@ def test_two_commits_and_a_run_of_the_log_are_compared_without_computing_and_the
     shutil.copytree(up_to_date, folder, symlinks=True)
     commit(folder)
     write_params(folder, *SECTIONS, train__max_steps=4, publish__gate__allow_worse=True)
-    dvc(folder, "repro", "generate")
+    dvc(folder, "repro", "evaluate", "generate")
     commit(folder)
 
     def compared(*arguments: str) -> str:

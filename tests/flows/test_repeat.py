@@ -95,7 +95,6 @@ def test_in_a_clone_that_shares_the_cache_run_and_repro_restore_every_stage_but_
 def test_in_a_hundred_columns_dvc_shows_by_which_numbers_runs_are_compared(up_to_date: Path) -> None:
     table = dvc(up_to_date, "exp", "show").splitlines()
 
-    assert re.split(r" {2,}", table[1][:100].strip())[:6] == [
-        *("Experiment", "Created"),
-        *("bits_per_byte", "loss", "perplexity", "parsed"),
-    ]
+    columns = re.split(r" {2,}", table[1][:100].strip())
+    assert columns[:2] == ["Experiment", "Created"]
+    assert {"epochs", "training_loss", "bits_per_byte"} <= {*columns}

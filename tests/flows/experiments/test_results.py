@@ -36,10 +36,10 @@ def cells(tmp_path: Path) -> list[Cell]:
 def parrotflow(*words: str) -> int:
     """Run a command in this process; its exit code."""
     try:
-        app(words, result_action="return_value")
+        facts = app(words, result_action="return_value")
     except SystemExit as end:
         return int(end.code or 0)
-    return 0
+    return int((facts or {}).get("exit_code", 0))
 
 
 def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.formats.evaluation import intervals
 from stages.evaluate.score.scoring import estimate_pass_at_k, first_pass_at_k, mean_pass_at_k, set_name
+from stages.formats.evaluation import intervals
 from stages.formats.evaluation.intervals import ratio_interval, resampled_sums
 from stages.formats.evaluation.scores import PassAtK, ScoreReport, SetScore
 

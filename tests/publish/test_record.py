@@ -48,7 +48,7 @@ def test_a_revision_is_complete_in_itself(project: Path) -> None:
         "mine",
     ]
     kept = recorded_stages(REVISION / "record/dvc.lock")
-    assert list(kept) == ["clean", "tokenize", "train", "evaluate", "card"]
+    assert list(kept) == ["clean", "tokenize", "train", "evaluate", "yardstick", "card"]
     assert kept == {name: recorded_stages(Path("dvc.lock"))[name] for name in kept}
     with tarfile.open(REVISION / SOURCE_ARCHIVE) as archive:
         assert {"deploy/launch/cpu.yaml", "evaluation/problems/python.jsonl"} <= {*archive.getnames()}

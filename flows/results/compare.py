@@ -3,13 +3,13 @@
 Nothing is computed again: the losses of the held-out documents are outputs of the stage `evaluate`.
 """
 
-import io
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from cyclopts import Parameter
@@ -99,7 +99,8 @@ def losses(side: Recorded) -> dict[str, dict[str, Any]]:
             f"{side.name}: the losses of its held-out documents are not in this project's cache: `dvc fetch` may bring "
             "them; a model that was evaluated elsewhere is compared by evaluate.baselines"
         )
-    table = pq.read_table(io.BytesIO(content), filters=[("model", "=", str(MODEL))])
+    # Not a file of Python: a thread of pyarrow that lets it go while the interpreter ends aborts the process.
+    table = pq.read_table(pa.BufferReader(content), filters=[("model", "=", str(MODEL))])
     sets = {name: table.filter(pc.equal(table["set"], name)) for name in dict.fromkeys(table["set"].to_pylist())}
     return {name: {key: rows[key].to_numpy() for key in ("id", "bytes", "nats")} for name, rows in sets.items()}
 

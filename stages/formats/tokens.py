@@ -14,7 +14,7 @@ tokenizes again.
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -123,13 +123,13 @@ class TokenStore:
             raise UserError(
                 f"{folder / STORE_MANIFEST}: damaged ({first_line(error)}); run `dvc repro -f tokenize`"
             ) from None
-        self._dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
         for shard in self.manifest.shards:
-            self._check_size(f"{shard.name}.tokens.bin", shard.tokens * self._dtype.itemsize)
+            self._check_size(f"{shard.name}.tokens.bin", shard.tokens * np.dtype(self.manifest.dtype).itemsize)
             self._check_size(f"{shard.name}.offsets.bin", (shard.documents + 1) * 8)
-        self._tokens = lru_cache(MAPPED_SHARDS)(self._map_tokens)
-        self._offsets = lru_cache(MAPPED_SHARDS)(self._map_offsets)
-        self._document_lines = lru_cache(1)(self._read_document_lines)
+        # The caches hold no reference to the store: a cycle would keep its files open after its last use.
+        self._tokens = lru_cache(MAPPED_SHARDS)(partial(_map_tokens, folder, self.manifest))
+        self._offsets = lru_cache(MAPPED_SHARDS)(partial(_map_offsets, folder, self.manifest))
+        self._document_lines = lru_cache(1)(partial(_read_document_lines, folder, self.manifest))
         self._first_token = _starts([shard.tokens for shard in self.manifest.shards])
         self._first_document = _starts([shard.documents for shard in self.manifest.shards])
 
@@ -137,14 +137,6 @@ class TokenStore:
         path = self.folder / name
         if not path.is_file() or path.stat().st_size != size:
             raise UserError(f"{path}: missing or not the size {STORE_MANIFEST} says; run `dvc repro -f tokenize`")
-
-    def _map_tokens(self, shard: int) -> TokenIds:
-        entry = self.manifest.shards[shard]
-        path = self.folder / f"{entry.name}.tokens.bin"
-        return np.memmap(path, self._dtype, "r", shape=(entry.tokens,)) if entry.tokens else np.empty(0, self._dtype)
-
-    def _map_offsets(self, shard: int) -> Positions:
-        return np.asarray(np.memmap(self.folder / f"{self.manifest.shards[shard].name}.offsets.bin", "<i8", "r"))
 
     def _all_offsets(self) -> Iterator[Positions]:
         return (np.fromfile(self.folder / f"{shard.name}.offsets.bin", "<i8") for shard in self.manifest.shards)
@@ -220,14 +212,25 @@ class TokenStore:
         info: dict[str, Any] = json.loads(self._document_lines(shard)[number - int(self._first_document[shard])])
         return info
 
-    def _read_document_lines(self, shard: int) -> list[bytes]:
-        return (self.folder / f"{self.manifest.shards[shard].name}.documents.jsonl").read_bytes().split(b"\n")
-
     def document_infos(self) -> Iterator[dict[str, Any]]:
         """`document_info` of every document, in order."""
         for shard in self.manifest.shards:
             with (self.folder / f"{shard.name}.documents.jsonl").open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
+
+
+def _map_tokens(folder: Path, manifest: Manifest, shard: int) -> TokenIds:
+    entry, dtype = manifest.shards[shard], np.dtype(manifest.dtype).newbyteorder("<")
+    path = folder / f"{entry.name}.tokens.bin"
+    return np.memmap(path, dtype, "r", shape=(entry.tokens,)) if entry.tokens else np.empty(0, dtype)
+
+
+def _map_offsets(folder: Path, manifest: Manifest, shard: int) -> Positions:
+    return np.asarray(np.memmap(folder / f"{manifest.shards[shard].name}.offsets.bin", "<i8", "r"))
+
+
+def _read_document_lines(folder: Path, manifest: Manifest, shard: int) -> list[bytes]:
+    return (folder / f"{manifest.shards[shard].name}.documents.jsonl").read_bytes().split(b"\n")
 
 
 def _starts(counts: list[int]) -> Positions:

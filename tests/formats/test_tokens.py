@@ -1,3 +1,4 @@
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,17 @@ def test_a_store_may_have_more_shards_than_a_process_may_open_files(tmp_path: Pa
     assert store.document_starts.tolist() == list(range(0, 600, 2))
 
 
+def test_a_store_that_is_no_longer_used_holds_no_file_open(tmp_path: Path) -> None:
+    folder, gone = write_store(tmp_path / "store", [[[1]] * 9, [[2]] * 9]), []
+    for _ in range(2):
+        store = TokenStore(folder)
+        tokens, info = store.read(0, 18), store.document_info(17)
+        assert (tokens.tolist(), info["id"]) == ([1, 0] * 9, "1-8")
+        gone.append(weakref.ref(store))
+    del store
+    assert [reference() for reference in gone] == [None, None]
+
+
 @settings(max_examples=60)
 @given(shards=SHARDS, data=st.data())
 def test_documents_and_positions_are_read_back_across_shards(
@@ -67,14 +79,14 @@ def test_documents_and_positions_are_read_back_across_shards(
 def test_the_documents_of_a_shard_are_read_once_however_many_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
-    lines = TokenStore._read_document_lines
-    monkeypatch.setattr(TokenStore, "_read_document_lines", lambda self, n: read.append(n) or lines(self, n))
+    read: list[str] = []
+    whole = Path.read_bytes
     store = TokenStore(write_store(tmp_path / "s", [[[1]] * 100, [[2]] * 100]))
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read.append(self.name) or whole(self))
 
     assert [store.document_info(number)["id"] for number in (0, 99, 150)] == ["0-0", "0-99", "1-50"]
     assert [store.document_info(number)["id"] for number in range(100, 200)] == [f"1-{k}" for k in range(100)]
-    assert read == [0, 1]
+    assert read == ["b0.documents.jsonl", "b1.documents.jsonl"]
 
 
 def test_ids_above_65535_take_four_bytes(tmp_path: Path) -> None:

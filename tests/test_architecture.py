@@ -276,6 +276,7 @@ LEVELS = (
     {"flows.plan"},
     {"flows.project", "flows.run", "flows.reproduce", "flows.experiments", "flows.results"},
     {"flows.pipeline", "flows.scheduled", "flows.checkout", "flows.sweep"},
+    {"flows.commands"},
     {"flows.cli"},
 )
 """The packages of flows/. Each imports only from its own level or those before it."""

@@ -4,12 +4,22 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
 from pydantic import BeforeValidator, Field, model_validator
 
 from stages.runtime.errors import UserError
 from stages.runtime.section import Section, read_params_file
 
 EXPERIMENTS = Path("experiments")
+
+
+def experiment_names(_: object = None) -> list[str]:
+    """What the shell completes an experiment with, and what a command that lacks one offers."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
+
+
+ExperimentName = Annotated[str, Parameter(completer=experiment_names)]
+"""The argument of commands about one experiment."""
 
 Overrides = dict[str, Any]
 """The changes of a run: dotted keys of params.yaml with their values, or groups of conf/ with their choices."""

@@ -13,7 +13,9 @@ import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo import repair_after_kill
@@ -54,10 +56,15 @@ class Prepared(BaseModel):
     """The stages whose inputs were brought: for a segment only the training."""
 
 
-def run_reproduction(request: ReproduceOptions) -> int:
-    """Rebuild a revision and compare. The exit code: 0 if it was reproduced, 1 if it was not.
+def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) -> int:
+    """Rebuild a published revision from what it records, and say whether the result is the same.
 
-    Raises UserError if it cannot be tried: the revision is damaged, or something that it needs is missing.
+    This runs the revision's code on this machine. You are shown where it comes from, and asked first.
+
+    Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
+    difference and the recorded facts that differ here. Exit code 2: it could not be tried, e.g. the revision is
+    damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
+    Ctrl-C or a kill.
     """
     if unset := [name for name in request.token if name not in os.environ]:
         raise UserError(f"--token {unset[0]}: no such variable is set in this shell")

@@ -141,7 +141,7 @@ def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
 def show_comparison(
     a: str, b: str = WORKSPACE, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False
 ) -> None:
-    """Print what differs between two runs, and whether B is better; compare.html has it with curves and samples.
+    """Show what differs between two runs, and the better one; compare.html adds curves and samples.
 
     Parameters
     ----------

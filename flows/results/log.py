@@ -162,7 +162,7 @@ def cells_here() -> Iterator[LoggedRun]:
 
 
 def show_log(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
-    """Print the runs of this folder and the cells that were run here, the newest first.
+    """List the runs of this folder, the newest first: what changed, and what came out.
 
     Parameters
     ----------

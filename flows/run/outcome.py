@@ -23,6 +23,10 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a program that was killed, and of a shell whose program was."""
 
 
+AsJson = Annotated[bool, Parameter(name="--json", help="End with one line of JSON, for other programs.")]
+"""The option of commands that return facts; `flows.cli.run_command_line` prints them."""
+
+
 def stage_names(_: object) -> list[str]:
     """What the shell completes a target with."""
     return list(stage_templates())

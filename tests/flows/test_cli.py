@@ -1,5 +1,6 @@
 """The command line: its commands, and how it refuses what it does not know."""
 
+import inspect
 import os
 import re
 import signal
@@ -10,7 +11,8 @@ from typing import Literal
 
 import pytest
 
-from flows.cli import COMMANDS, app, ui
+from flows.cli import COMMANDS, app
+from flows.commands.serve import ui
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +22,7 @@ def parrotflow(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_help_lists_the_commands_under_headings_without_importing_those_of_stages() -> None:
+def test_the_help_lists_the_commands_under_headings_without_importing_what_is_slow() -> None:
     command = "import sys; from flows.cli import app; app(['--help'], result_action='return_value')"
     done = subprocess.run(
         [
@@ -38,14 +40,16 @@ def test_the_help_lists_the_commands_under_headings_without_importing_those_of_s
     headings = re.findall(r"─ ([A-Z][\w ]+) ─", done.stdout)
     assert headings == ["Commands", "Start here", "Results", "Experiments", "Data", "Deployments"]
     assert re.findall(r"^│ ([a-z]+)  ", done.stdout, re.MULTILINE)[:5] == ["run", "why", "params", "doctor", "sample"]
-    assert "Continue a prompt with the trained model." in done.stdout
+    assert "Continue a prompt with the trained model, piece by piece." in done.stdout
 
 
 def test_every_command_of_the_table_exists() -> None:
-    for words, command in [item for commands in COMMANDS.values() for item in commands.items()]:
+    for words in [words for commands in COMMANDS.values() for words in commands]:
         _, found, _ = app.parse_commands(words.split())
         assert found[-1].default_command is not None, words
-        assert isinstance(command, tuple) or found[-1].default_command is command
+        docstring = inspect.getdoc(found[-1].default_command) or ""
+        assert found[-1].help, words
+        assert docstring.startswith(found[-1].help), words
 
 
 def test_the_version_is_that_of_pyproject() -> None:

@@ -29,7 +29,7 @@ def sample(
     top_p: float = 0.95,
     seed: int = 0,
 ) -> None:
-    """Print the prompt and its continuation, piece by piece.
+    """Continue a prompt with the trained model, piece by piece.
 
     Parameters
     ----------

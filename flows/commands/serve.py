@@ -1,0 +1,45 @@
+"""`parrotflow serve` and `parrotflow ui`."""
+
+import os
+import sys
+import warnings
+from contextlib import suppress
+
+from flows.run.server import Server
+from stages.runtime.errors import private_state_dir
+
+
+def serve() -> None:
+    """Serve the deployments `nightly` and `on-demand` on this machine, until Ctrl-C, which pauses the schedule.
+
+    They are recorded and started by the Prefect server of PREFECT_API_URL, else by `parrotflow ui`.
+    """
+    os.environ.setdefault("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    Server(os.environ["PREFECT_API_URL"]).wait()
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop'")  # of Prefect, which pauses the schedule all the same
+    # Prefect reads the server's address when it is imported.
+    import prefect
+
+    from flows.scheduled import running_runs, served
+
+    for name in running_runs():
+        print(
+            f"{name} is recorded as running; if it was killed, the next run starts some five minutes later", flush=True
+        )
+    with suppress(KeyboardInterrupt):
+        prefect.serve(*served())
+
+
+def ui(*, port: int = 4200) -> None:
+    """Open the Prefect UI on this machine, with the runs so far, until Ctrl-C: `prefect server start`.
+
+    Parameters
+    ----------
+    port
+        Where the UI listens on loopback.
+    """
+    private_state_dir()  # in which Prefect keeps its database: it makes no parents
+    os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
+    print(f"The Prefect UI: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+    start = ["--no-prompt", "server", "start", "--host", "127.0.0.1", "--port", str(port)]  # else it asks for a profile
+    os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measurements import recorded
-from benchmarks.tables import MOST_SPREAD, table
+from benchmarks.measurements import MAX_SPREAD, ROOT, markdown, recorded
 
-PAGE = Path(__file__).parents[1] / "docs/reference/measured.md"
-NOT_BENCHMARKS = {"__main__", "default_run", "measurements", "tables"}
+PAGE = ROOT / "docs/reference/measured.md"
+NOT_BENCHMARKS = {"__main__", "default_run", "measurements"}
 
 
 def names() -> list[str]:
@@ -35,12 +34,12 @@ def render() -> str:
         "",
         "`python -m benchmarks.NAME` measures one again, `make bench` all. Both sides take turns; a figure is "
         "the median. In the columns of other tools the number in brackets is ours divided by theirs (above 1, ours is "
-        f"better), with a 95 % interval. Unsure: our runs differ by more than {MOST_SPREAD:.0%}. "
+        f"better), with a 95 % interval. Unsure: our runs differ by more than {MAX_SPREAD:.0%}. "
         "[The records](../../benchmarks/results/) have every run.",
     ]
     for name, figures in results.items():
         if figures:
-            lines += ["", f"## {name}", "", what_is_measured(name), "", *table(figures)]
+            lines += ["", f"## {name}", "", what_is_measured(name), "", *markdown(figures)]
     missing = [f"`{name}`" for name, figures in results.items() if not figures]
     if missing:
         lines += ["", f"Not measured with this code: {', '.join(missing)}."]

@@ -18,25 +18,18 @@ import argparse
 import gzip
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.measurements import compare, interleave, record
+from benchmarks.measurements import ROOT, compare, interleave, record
+from benchmarks.runs.data_stages import cpu_seconds, params_of_corpus, write_settings
 from stages.tokenizer.train import save_trained, train_bpe
-
-ROOT = Path(__file__).parents[1]
-PEER = ROOT / "benchmarks/runs/datatrove_chain.py"
-
-STAGES = ("collect", "clean", "tokenize")
 
 REPEATED = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 """Words of an n-gram -> the largest share of repeated ones (Gopher)."""
@@ -93,15 +86,10 @@ def write_project(project: Path, limit: int) -> tuple[float, int]:
     texts = [document.text for document in documents[:1000]]
     save_trained(train_bpe([texts], 32_768, "gpt2"), project / "data/tokenizer")
     shutil.copyfile(project / "data/tokenizer/tokenizer.json", project / "tokenizer.json")
-    params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    origin: dict[str, Any] = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
-    rows_of = {"text": ["text"], "fields": {"source": None, "path": "id", "license": None}}
-    params["collect"] |= {"sources": [{"kind": "files", "globs": ["rows"], "part_bytes": None, **origin, **rows_of}]}
+    params = params_of_corpus("rows", path="id")
     off = {name: False if value is True else None for name, value in params["clean"]["filters"].items()}
     params["clean"]["filters"] = off | {"prose": {"minimum": MINIMUM, "maximum": MAXIMUM}}
-    params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
-    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
+    write_settings(project, params)
     return sum(document.size for document in documents) / 1e6, len(documents)
 
 
@@ -110,27 +98,18 @@ def ours(project: Path) -> float:
     for left in (".parrotflow", "data/documents", "data/clean", "data/tokens"):
         shutil.rmtree(project / left, ignore_errors=True)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PARROTFLOW_WORKERS": "1"}
-    return sum(cpu_seconds([sys.executable, "-m", f"stages.{stage}"], project, environment) for stage in STAGES)
+    commands = ([sys.executable, "-m", f"stages.{stage}"] for stage in ("collect", "clean", "tokenize"))
+    return sum(cpu_seconds(command, project, environment) for command in commands)
 
 
 def theirs(project: Path, python: Path) -> float:
     """CPU seconds of datatrove's steps."""
-    for name in ("kept", "signatures", "buckets", "duplicates", "deduplicated", "tokens"):
+    for name in ("kept", "signatures", "buckets", "duplicates", "deduplicated", "tokens", "logs"):
         shutil.rmtree(project / name, ignore_errors=True)
-    for logs in project.glob("logs_*"):
-        shutil.rmtree(logs)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return cpu_seconds([str(python.absolute()), str(PEER), str(project)], project, environment)
-
-
-def cpu_seconds(command: list[str], project: Path, environment: dict[str, str]) -> float:
-    """CPU seconds of a process and those that it waited for."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = subprocess.run(command, cwd=project, env=environment, check=False, capture_output=True, text=True)
-    if run.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_seconds(
+        [str(python.absolute()), str(ROOT / "benchmarks/runs/datatrove_chain.py"), str(project)], project, environment
+    )
 
 
 def judged_differently(project: Path) -> int:

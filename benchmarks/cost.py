@@ -1,6 +1,6 @@
 """What the data stages cost: prices of CPU time fitted to corpora of several sizes, and checked at another one.
 
-    python -m benchmarks.cost [--quick] [--measured FILE]
+    python -m benchmarks.cost [--quick]
 
 Steps: write a corpus of Python source as files, which no cache knows; run collect, clean, tokenizer and tokenize on it,
 each as a process of its own; delete it; do so for every size. Then fit three prices to each stage: its start-up, a GB
@@ -12,32 +12,25 @@ recorded as they are.
 Beyond what is installed here, the source is repeated with some letters exchanged, others in each copy: documents of the
 same shape whose words are new. So no copy is a near-duplicate, and words repeat less often than in as much real text.
 
-Seconds are the processor's, workers and start-up included: other work on the machine hardly changes them. With
-`--measured` each corpus is a line of FILE as soon as it is measured, and those that are there are not measured again.
+Seconds are the processor's, workers and start-up included: other work on the machine hardly changes them.
 """
 
 import argparse
-import json
 import os
-import resource
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
 from scipy.optimize import nnls
 
 from benchmarks.corpora.python_source import python_documents
-from benchmarks.measurements import Measurement, compare, record
+from benchmarks.measurements import ROOT, Measurement, compare, record
+from benchmarks.runs.data_stages import cpu_seconds, params_of_corpus, write_settings
 from stages.formats.reports import REPORTS, read_json
 
-ROOT = Path(__file__).parents[1]
 STAGES = ("collect", "clean", "tokenizer", "tokenize")
 PRICED = ("collect", "clean", "tokenize")
 PRICES = ("start-up", "a GB of text", "a million documents")
@@ -91,25 +84,10 @@ def main() -> None:
     """Measure and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="four small corpora; nothing is recorded")
-    parser.add_argument("--measured", type=Path, help="a file of corpora that were measured, to continue")
-    arguments = parser.parse_args()
-    fitted, checked = QUICK if arguments.quick else (FITTED, CHECKED)
-    costs = {cost.corpus: cost for cost in read(arguments.measured)}
-    for corpus in (*fitted, checked):
-        if corpus not in costs:
-            costs[corpus] = measure(corpus)
-            if arguments.measured is not None:
-                with arguments.measured.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(costs[corpus])) + "\n")
-    record("cost", list(figures([costs[corpus] for corpus in fitted], costs[checked])), quick=arguments.quick)
-
-
-def read(measured: Path | None) -> Iterator[Cost]:
-    """The corpora that were measured before."""
-    if measured is not None and measured.exists():
-        for line in measured.read_text(encoding="utf-8").splitlines():
-            values = json.loads(line)
-            yield Cost(**values | {"corpus": Corpus(**values["corpus"])})
+    quick = parser.parse_args().quick
+    fitted, checked = QUICK if quick else (FITTED, CHECKED)
+    *costs, check = [measure(corpus) for corpus in (*fitted, checked)]
+    record("cost", list(figures(costs, check)), quick=quick)
 
 
 def measure(corpus: Corpus) -> Cost:
@@ -123,35 +101,18 @@ def measure(corpus: Corpus) -> Cost:
             path.write_text(text, encoding="utf-8", newline="")
             size += len(text.encode("utf-8"))
             count += 1
-        write_settings(project, training_bytes=20_000_000)
-        seconds = {stage: run_stage(project, stage) for stage in STAGES}
+        params = params_of_corpus("corpus")
+        params["collect"]["shard_bytes"] = 8_000_000
+        params["tokenizer"] |= {"vocabulary_size": 32_768, "training_bytes": 20_000_000}
+        write_settings(project, params)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        seconds = {
+            stage: cpu_seconds([sys.executable, "-m", f"stages.{stage}"], project, environment) for stage in STAGES
+        }
         kept = read_json(project / REPORTS / "clean.json")["kept"]
     cost = Cost(corpus, size / 1e9, count, kept["bytes"] / 1e9, kept["documents"], seconds)
     print(f"{cost.name}, {kept['bytes'] / size:.0%} kept: {seconds}", flush=True)
     return cost
-
-
-def write_settings(project: Path, **tokenizer: Any) -> None:
-    """The parameters of a project whose corpus is files; some of the tokenizer's may be given."""
-    params: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    origin = {"name": "corpus", "revision": "", "license": "", "share": 1.0, "max_bytes": None}
-    rows = {"text": ["text"], "fields": {"source": None, "path": None, "license": None}, "part_bytes": None}
-    source = {"kind": "files", "globs": ["corpus"], **origin, **rows}
-    params["collect"] |= {"sources": [source], "shard_bytes": 8_000_000}
-    params["clean"]["split"] = {"by": "document", "validation_sources": [], "validation_share": 0.02}
-    params["tokenizer"] |= {"vocabulary_size": 32_768} | tokenizer
-    (project / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    shutil.copyfile(ROOT / "requirements.lock", project / "requirements.lock")
-
-
-def run_stage(project: Path, stage: str) -> float:
-    """CPU seconds of a stage's process and its workers."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", f"stages.{stage}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=project, env=environment, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def texts(corpus: Corpus) -> Iterator[tuple[str, str]]:

@@ -14,8 +14,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.measurements import RESULTS, commit, machine
-from benchmarks.runs.pipelines import PARROTFLOW, ROOT
+from benchmarks.measurements import RESULTS, ROOT, commit, machine
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import TRAIN_SPEED
 
@@ -33,7 +32,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), folder], check=True)
         environment = os.environ | {"PYTHONPATH": folder}
-        done = subprocess.run(PARROTFLOW, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        command = [sys.executable, "-m", "flows.cli", "run"]
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         weights = read_json(Path(folder) / TRAIN_SPEED)["weights_sha256"]
     listing = listing_of(done.stdout)
     record = {

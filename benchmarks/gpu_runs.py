@@ -24,12 +24,11 @@ import pandas as pd
 import torch
 import yaml
 
-from benchmarks.measurements import Measurement, compare, record
+from benchmarks.measurements import ROOT, Measurement, compare, record
 from benchmarks.train_gpu import GPT2, TINY, gpu_parser, is_measured
 from stages.formats.reports import read_json
 from stages.runtime.section import read_params_file
 
-ROOT = Path(__file__).parents[1]
 DATA = ROOT / "data"
 """The project's tokenizer and token stores."""
 
@@ -161,16 +160,9 @@ def losses(results: dict[str, Result], device: str) -> Iterator[Measurement]:
     for name, result in results.items():
         last = max(result.losses)
         other = results.get(RUNS[name].like)
-        yield compare(
-            f"GPT-2 124M: loss after {last} steps, {name}",
-            [result.losses[last]],
-            [other.losses[last]] if other else None,
-            peer_name=RUNS[name].like if other else "",
-            unit="nats",
-            higher_is_better=False,
-            libraries=LIBRARIES,
-            accelerator=device,
-        )
+        series = [result.losses[last]], [other.losses[last]] if other else None
+        figure = partial(compare, peer_name=RUNS[name].like if other else "", libraries=LIBRARIES, accelerator=device)
+        yield figure(f"GPT-2 124M: loss after {last} steps, {name}", *series, unit="nats", higher_is_better=False)
 
 
 def speeds(results: dict[str, Result], device: str) -> Iterator[Measurement]:
@@ -178,20 +170,10 @@ def speeds(results: dict[str, Result], device: str) -> Iterator[Measurement]:
     for name, result in results.items():
         other = results.get(TIMED[name])
         figure = partial(compare, peer_name="causal" if other else "", libraries=LIBRARIES, accelerator=device)
-        yield figure(
-            f"GPT-2 124M: speed, {name}",
-            [result.tokens_per_second],
-            [other.tokens_per_second] if other else None,
-            unit="tokens/s",
-            higher_is_better=True,
-        )
-        yield figure(
-            f"GPT-2 124M: memory, {name}",
-            [result.memory_bytes / 2**30],
-            [other.memory_bytes / 2**30] if other else None,
-            unit="GiB",
-            higher_is_better=False,
-        )
+        speed = [result.tokens_per_second], [other.tokens_per_second] if other else None
+        yield figure(f"GPT-2 124M: speed, {name}", *speed, unit="tokens/s", higher_is_better=True)
+        memory = [result.memory_bytes / 2**30], [other.memory_bytes / 2**30] if other else None
+        yield figure(f"GPT-2 124M: memory, {name}", *memory, unit="GiB", higher_is_better=False)
 
 
 if __name__ == "__main__":

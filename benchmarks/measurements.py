@@ -20,9 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import quantile_test
 
+from stages.formats.pages import markdown_table
 from stages.runtime.workers import cpu_facts
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+
+RESULTS = ROOT / "benchmarks/results"
+
+MAX_SPREAD = 0.20
+"""A figure that varies more is called unsure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +91,26 @@ def compare(
     accelerator: str = "",
 ) -> Measurement:
     """Medians, spread and ratio of two series of measurements in `unit`; series of equal length were taken in turn."""
-    in_turn = list(ours)
-    series = sorted(in_turn)
+    series, others = list(ours), None if peer is None else list(peer)
     middle = statistics.median(series)
-    others = list(peer) if peer is not None else None
-    other = statistics.median(others) if others is not None else None
-    ratio, interval = None, None
-    if others is not None and other is not None:
-        ratio = middle / other if higher_is_better else other / middle
-        if len(others) == len(in_turn):
-            pairs = [mine / its if higher_is_better else its / mine for mine, its in zip(in_turn, others, strict=True)]
-            interval = median_interval(pairs)
+    other = None if others is None else statistics.median(others)
+
+    def ratio(mine: float, its: float) -> float:
+        return mine / its if higher_is_better else its / mine
+
+    in_turn = others is not None and len(others) == len(series)
     return Measurement(
         figure=figure,
         ours=middle,
         peer=other,
         peer_name=peer_name,
         unit=unit,
-        ratio=ratio,
+        ratio=None if other is None else ratio(middle, other),
         runs=len(series),
-        spread=(series[-1] - series[0]) / middle if middle else 0.0,
+        spread=(max(series) - min(series)) / middle if middle else 0.0,
         machine=", ".join(filter(None, [machine(), accelerator])),
         versions={name: version(name) for name in libraries} | {"python": platform.python_version()},
-        ratio_interval=interval,
+        ratio_interval=median_interval(map(ratio, series, others or [])) if in_turn else None,
     )
 
 
@@ -151,7 +154,7 @@ def cpu_kind(flags: Iterable[str]) -> str:
 def commit() -> str:
     """The commit of the code that runs, with `-dirty` after it if files differ."""
     command = ["git", "describe", "--always", "--abbrev=8", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
@@ -179,3 +182,32 @@ def record(name: str, figures: list[Measurement], results: Path = RESULTS, *, qu
         ours = f"{figure.ours:.4g} {figure.unit}"
         table.add_row(figure.figure, ours, peer, figure.ratio_text, str(figure.runs), f"{figure.spread:.0%}")
     Console().print(table)
+
+
+def markdown(figures: list[Measurement]) -> list[str]:
+    """A table with a row for each figure, a column for ours and each peer; below it machines, versions and commits.
+
+    Of names `PART: FIGURE` each part has a column instead.
+    """
+    parts = all(": " in figure.figure and figure.peer is None for figure in figures)
+    cells: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        column, _, row = figure.figure.partition(": ") if parts else ("ours", "", figure.figure)
+        unsure = f" (unsure: {figure.spread:.0%})" if figure.spread > MAX_SPREAD else ""
+        of_row = cells.setdefault(row, {})
+        of_row[column] = f"{in_digits(figure.ours)} {figure.unit}".rstrip() + unsure
+        if figure.peer is not None:
+            of_row[figure.peer_name] = f"{in_digits(figure.peer)} ({figure.ratio_text})"
+    columns = list(dict.fromkeys(column for of_row in cells.values() for column in of_row))
+    rows = [[name, *(of_row.get(column, "") for column in columns)] for name, of_row in cells.items()]
+    versions = dict.fromkeys(f"{name} {number}" for figure in figures for name, number in figure.versions.items())
+    commits = dict.fromkeys(f"commit {figure.commit}" for figure in figures if figure.commit)
+    machines = dict.fromkeys(figure.machine for figure in figures)
+    foot = f"On {'; '.join(machines)}. {', '.join([*versions, *commits])}."
+    heading, alignment, *lines = markdown_table(["figure", *columns], rows).splitlines()
+    return [heading, alignment.replace(" ", ""), *lines, "", foot]
+
+
+def in_digits(value: float) -> str:
+    """Four significant digits, thousands with commas."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

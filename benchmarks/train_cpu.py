@@ -20,18 +20,19 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 import torch
+import yaml
 from torch import nn
 from transformers import Trainer as HuggingFaceTrainer
 from transformers import TrainingArguments
 
-from benchmarks.measurements import CPU_KINDS, Measurement, compare, interleave, machine_kind, record, recorded
-from benchmarks.runs.nanogpt import load_nanogpt
-from benchmarks.runs.training import MINI, mini_section
+from benchmarks.measurements import CPU_KINDS, ROOT, Measurement, compare, interleave, machine_kind, record, recorded
+from benchmarks.runs.nanogpt import nanogpt_step
+from flows.project.compose import composed_text
 from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError, fail
 from stages.runtime.launch import LaunchConfig, environment
@@ -54,7 +55,6 @@ STEPS = 4
 TURNS = 3
 """Of a process: by the memory that it happens to get, all of its turns can be 8 % slower than those of the next one."""
 
-FIGURE = f"AdamW steps of a {MINI}"
 SHIPPED = {"Trainer": "Trainer, defaults", "nanoGPT": "nanoGPT as shipped"}
 BY_HAND = ", fused AdamW, faster precision"
 COMPILED = ", compiled"
@@ -110,15 +110,6 @@ def measure_sides(nanogpt: Path | None, limits: Mapping[str, str], starts: int) 
     return speeds
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """How a peer is set up."""
-
-    fused: bool
-    compiled: bool
-    bf16: bool
-
-
 class Side:
     """One side in a process of its own, warmed up; each measurement asks it for a turn."""
 
@@ -144,7 +135,7 @@ class Side:
 
 def serve_steps(name: str, nanogpt: Path | None) -> None:
     """Take `STEPS` steps for each line that comes and answer with their tokens per second."""
-    section = mini_section()
+    section = yaml.safe_load(composed_text(["model=gpt2_mini"], ROOT / "params.yaml", ROOT / "conf"))["train"]
     section["optimizer"]["name"] = "adamw"
     section["model"]["activation_function"] = "gelu"  # nanoGPT knows no other
     section["precision"] = resolve_precision(section["precision"], "cpu")
@@ -156,11 +147,13 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
         if name == "ours":
             step = our_step(params, store, batch)
         else:
-            variant = Variant(BY_HAND in name, COMPILED in name, bf16=BY_HAND in name and params.precision == "bf16")
+            bf16 = BY_HAND in name and params.precision == "bf16"
+            variant = {"fused": BY_HAND in name, "compiled": COMPILED in name, "bf16": bf16}
             if name.startswith("Trainer"):
-                step = trainer_step(params, store, batch, variant)
+                step = trainer_step(params, store, batch, **variant)
             else:
-                step = nanogpt_step(cast(Path, nanogpt), params, store, batch, variant)
+                cpu, words = torch.device("cpu"), store.manifest.vocab_size
+                step = nanogpt_step(cast(Path, nanogpt), params, words, [batch], cpu, **variant)
     for _ in sys.stdin:
         began = time.perf_counter()
         for _ in range(STEPS):
@@ -170,24 +163,14 @@ def serve_steps(name: str, nanogpt: Path | None) -> None:
 
 def figure_name(kind: str) -> str:
     """The name of a kind's figures in the results."""
-    return f"{FIGURE}, {kind}"
+    return f"AdamW steps of a GPT-2 of 4.3 million parameters, {kind}"
 
 
 def compare_all(kind: str, speeds: dict[str, list[float]]) -> list[Measurement]:
     """Ours against each peer."""
-    return [
-        compare(
-            figure_name(kind),
-            speeds["ours"],
-            peer,
-            peer_name=name,
-            unit="tokens/s",
-            higher_is_better=True,
-            libraries=["torch", "transformers", "accelerate"],
-        )
-        for name, peer in speeds.items()
-        if name != "ours"
-    ]
+    ours = partial(compare, figure_name(kind), speeds["ours"], unit="tokens/s", higher_is_better=True)
+    libraries = ["torch", "transformers", "accelerate"]
+    return [ours(peer, peer_name=name, libraries=libraries) for name, peer in speeds.items() if name != "ours"]
 
 
 def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
@@ -212,38 +195,20 @@ def our_step(params: TrainParams, store: TokenStore, batch: Rows) -> Step:
     return step
 
 
-def nanogpt_step(folder: Path, params: TrainParams, store: TokenStore, batch: Rows, variant: Variant) -> Step:
-    """nanoGPT's own model and optimizer in its own loop's order."""
-    model = load_nanogpt(folder, params, store.manifest.vocab_size)
-    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), "cpu")
-    if variant.fused:
-        optimizer = torch.optim.AdamW(optimizer.param_groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-    forward: Any = torch.compile(model, dynamic=False) if variant.compiled else model
-    inputs, targets = torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
-
-    def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant.bf16):
-            _, loss = forward(inputs, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
-def trainer_step(params: TrainParams, store: TokenStore, batch: Rows, variant: Variant) -> Step:
+def trainer_step(
+    params: TrainParams, store: TokenStore, batch: Rows, *, fused: bool, compiled: bool, bf16: bool
+) -> Step:
     """transformers.Trainer's own training_step, and the optimizer as it builds it."""
     targets = torch.from_numpy(batch.targets)
     values = {"input_ids": torch.from_numpy(batch.inputs), "labels": targets, "shift_labels": targets}
-    settings: dict[str, Any] = {"bf16": variant.bf16, "optim": "adamw_torch_fused"} if variant.fused else {}
+    settings: dict[str, Any] = {"bf16": bf16, "optim": "adamw_torch_fused"} if fused else {}
     arguments = TrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True, report_to=[], **settings)
     model = build_model(params, store.manifest)
     trainer = HuggingFaceTrainer(model=model, args=arguments)
     trainer.current_gradient_accumulation_steps = 1
     optimizer = trainer.create_optimizer()
     prepared = trainer.accelerator.prepare_model(model)
-    wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if variant.compiled else prepared
+    wrapped = cast(nn.Module, torch.compile(prepared, dynamic=False)) if compiled else prepared
 
     def step() -> None:
         trainer.training_step(wrapped, dict(values))

@@ -17,14 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from benchmarks.measurements import Measurement, compare, interleave, record
-from benchmarks.runs.nanogpt import load_nanogpt
+from benchmarks.measurements import ROOT, Measurement, compare, interleave, record
+from benchmarks.runs.nanogpt import nanogpt_step
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore
 from stages.runtime.launch import LaunchConfig, environment
 from stages.runtime.section import read_params_file, read_section
@@ -38,8 +37,6 @@ from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import peak_flops
 from stages.train.params import TrainParams
 from stages.train.worker import join
-
-ROOT = Path(__file__).parents[1]
 
 VOCABULARY = 50_257
 ACCUMULATION = 4
@@ -88,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         batches = list(trainer.micro_batches(range(1)))[:ACCUMULATION]
     sides = {"ours": warmed_up(our_step(trainer, batches), device)}
     if nanogpt:
-        sides["nanoGPT"] = warmed_up(nanogpt_step(nanogpt, params, device, batches, compiled=not given.eager), device)
+        words, rows = padded_vocabulary(VOCABULARY), [batch.rows for batch in batches]
+        how = {"bf16": True, "fused": False, "compiled": not given.eager}
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        sides["nanoGPT"] = warmed_up(nanogpt_step(nanogpt, params, words, rows, device, **how), device)
     else:
         print("nanoGPT is left out: no --nanogpt PATH")
     tokens = sum(batch.rows.inputs.size for batch in batches)
@@ -164,30 +164,6 @@ def our_step(trainer: Trainer, batches: list[MicroBatch]) -> Step:
     return step
 
 
-def nanogpt_step(
-    folder: Path, params: TrainParams, device: torch.device, batches: list[MicroBatch], compiled: bool
-) -> Step:
-    """nanoGPT's own model and optimizer, in its own loop's order, with the settings that it ships for a GPU."""
-    model = load_nanogpt(folder, params, padded_vocabulary(VOCABULARY)).to(device)
-    optimizer = model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), device.type)
-    forward = cast(nn.Module, torch.compile(model)) if compiled else model
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = True
-    ready = [(torch.from_numpy(batch.rows.inputs), torch.from_numpy(batch.rows.targets)) for batch in batches]
-
-    def step() -> None:
-        for inputs, targets in ready:
-            on_device = [tensor.to(device, non_blocking=True) for tensor in (inputs, targets)]
-            with torch.autocast(device.type, dtype=torch.bfloat16):
-                _, loss = forward(*on_device)
-            (loss / len(ready)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
 def warmed_up(step: Step, device: torch.device) -> Side:
     """Take a few steps, which compiles what is compiled, and see what memory they take."""
     on_gpu = device.type == "cuda"
@@ -226,16 +202,9 @@ def figures(
     own = speeds["ours"]
 
     def figure(what: str, ours: list[float], other: list[float] | None, unit: str, higher: bool) -> Measurement:
-        return compare(
-            f"{subject}: {what}",
-            ours,
-            other,
-            peer_name=name,
-            unit=unit,
-            higher_is_better=higher,
-            libraries=["torch", "transformers"],
-            accelerator=accelerator,
-        )
+        words = {"peer_name": name, "unit": unit, "accelerator": accelerator}
+        libraries = ["torch", "transformers"]
+        return compare(f"{subject}: {what}", ours, other, **words, higher_is_better=higher, libraries=libraries)
 
     found = [figure("speed", own, peer, "tokens/s", True)]
     if share:

@@ -19,14 +19,22 @@ def split(_: object, text: str) -> list[str]:
 
 def main(folder: Path) -> None:
     """Read, filter, drop near-duplicates, encode."""
+
+    def read(name: str) -> Any:
+        return readers.JsonlReader(str(folder / name))
+
+    def write(name: str) -> Any:
+        return writers.JsonlWriter(str(folder / name))
+
     module: Any = import_module
     base = module("datatrove.utils.word_tokenizers").WordTokenizer
     words = type("Words", (base,), dict.fromkeys(base.__abstractmethods__) | {"word_tokenize": split})()
     filters, dedup = module("datatrove.pipeline.filters"), module("datatrove.pipeline.dedup")
     minhash = module("datatrove.pipeline.dedup.minhash")
-    reader = module("datatrove.pipeline.readers").JsonlReader
-    writer = module("datatrove.pipeline.writers.jsonl").JsonlWriter
-    encode = module("datatrove.pipeline.tokens").DocumentTokenizer
+    readers, writers = module("datatrove.pipeline.readers"), module("datatrove.pipeline.writers.jsonl")
+    tokens = module("datatrove.pipeline.tokens").DocumentTokenizer(
+        str(folder / "tokens"), str(folder / "tokenizer.json"), eos_token="<|endoftext|>", shuffle_documents=False
+    )
     config = minhash.MinhashConfig()
     signatures, buckets, duplicates = (str(folder / name) for name in ("signatures", "buckets", "duplicates"))
     quality = filters.GopherQualityFilter(
@@ -42,32 +50,16 @@ def main(folder: Path) -> None:
         max_word_length=-1, filter_javascript=False, filter_curly_bracket=False, filter_policy=False,
     )  # fmt: skip
     steps: list[tuple[int, list[Any]]] = [
-        (TASKS, [reader(str(folder / "rows")), quality, repetition, page, writer(str(folder / "kept"))]),
-        (TASKS, [reader(str(folder / "kept")), dedup.MinhashDedupSignature(signatures, config, words)]),
+        (TASKS, [read("rows"), quality, repetition, page, write("kept")]),
+        (TASKS, [read("kept"), dedup.MinhashDedupSignature(signatures, config, words)]),
         (config.num_buckets, [dedup.MinhashDedupBuckets(signatures, buckets, config=config)]),
         (1, [dedup.MinhashDedupCluster(buckets, duplicates, config=config)]),
-        (
-            TASKS,
-            [
-                reader(str(folder / "kept")),
-                dedup.MinhashDedupFilter(duplicates),
-                writer(str(folder / "deduplicated")),
-            ],
-        ),
-        (
-            TASKS,
-            [
-                reader(str(folder / "deduplicated")),
-                encode(
-                    str(folder / "tokens"), str(folder / "tokenizer.json"), eos_token="<|endoftext|>",
-                    shuffle_documents=False,
-                ),
-            ],
-        ),
-    ]  # fmt: skip
+        (TASKS, [read("kept"), dedup.MinhashDedupFilter(duplicates), write("deduplicated")]),
+        (TASKS, [read("deduplicated"), tokens]),
+    ]
     executor = module("datatrove.executor").LocalPipelineExecutor
     for number, (tasks, pipeline) in enumerate(steps):
-        executor(pipeline, tasks=tasks, workers=1, logging_dir=str(folder / f"logs_{number}")).run()
+        executor(pipeline, tasks=tasks, workers=1, logging_dir=str(folder / "logs" / str(number))).run()
 
 
 if __name__ == "__main__":

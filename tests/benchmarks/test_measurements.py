@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measurements import compare, cpu_kind, interleave, median_interval, record, recorded
-from benchmarks.tables import table
+from benchmarks.measurements import compare, cpu_kind, interleave, markdown, median_interval, record, recorded
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 0.5), (False, 2.0)])
@@ -36,7 +35,7 @@ def test_a_recorded_result_is_rendered_with_its_machine_and_commit(tmp_path: Pat
     record("encode", [figure], tmp_path, quick=False)
 
     assert len(json.loads((tmp_path / "encode.json").read_text())) == 1
-    lines = table(recorded("encode", tmp_path))
+    lines = markdown(recorded("encode", tmp_path))
     assert "| encoding | 100 MB/s | 50 (2.00) |" in lines
     assert re.fullmatch(rf"On {re.escape(figure.machine)}\. rich .*, commit [0-9a-f]{{8,}}(-dirty)?\.", lines[-1])
 
@@ -65,7 +64,7 @@ def test_a_machine_that_slows_down_leaves_the_interval_of_the_ratio_narrow() -> 
     figure = compare("f", speeds, [speed / 2 for speed in speeds], unit="tokens/s", higher_is_better=True)
 
     assert figure.ratio_text == "2.00 (2.00 to 2.00)"
-    assert "| f | 65 tokens/s (unsure: 108%) | 32.5 (2.00 (2.00 to 2.00)) |" in table([figure])
+    assert "| f | 65 tokens/s (unsure: 108%) | 32.5 (2.00 (2.00 to 2.00)) |" in markdown([figure])
 
 
 def test_five_runs_are_too_few_for_an_interval_of_the_median() -> None:
@@ -81,7 +80,7 @@ def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Pa
 
     record("speed", [steady, varying], tmp_path, quick=False)
 
-    lines = table(recorded("speed", tmp_path))
+    lines = markdown(recorded("speed", tmp_path))
     assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
 
 
@@ -89,7 +88,7 @@ def test_a_table_has_a_row_for_each_figure_and_peer() -> None:
     first = compare("time of a step", [1234.5, 1300.0], [2000.0], peer_name="p", unit="s", higher_is_better=True)
     second = replace(first, figure="memory | GB", ours=0.5, unit="GB", peer=None, ratio=None, commit="01234567")
 
-    lines = table([first, second])
+    lines = markdown([first, second])
 
     assert [line for line in lines if line.startswith("| ")] == [
         "| figure | ours | p |",
@@ -105,7 +104,7 @@ def test_of_figures_without_a_peer_each_part_is_a_column() -> None:
         for what, part, value in (("price", "collect", 1.0), ("price", "clean", 2.0), ("time", "clean", 3.0))
     ]
 
-    assert [line for line in table(figures) if line.startswith("| ")] == [
+    assert [line for line in markdown(figures) if line.startswith("| ")] == [
         "| figure | collect | clean |", "| price | 1 s | 2 s |", "| time |  | 3 s |",
     ]  # fmt: skip
 

@@ -79,10 +79,10 @@ class Dimension(Section):
             return value in (self.choices or ())
         return isinstance(value, int | float) and self.low <= value <= self.high
 
-    def rounded(self, value: Any) -> Value:
+    def rounded(self, value: Value) -> Value:
         """The value written into params.yaml, within the bounds."""
         if self.low is None or self.high is None or self.integer:
-            return value  # type: ignore[no-any-return]
+            return value
         return min(max(float(f"{value:.{DRAWN_DIGITS}g}"), self.low), self.high)
 
 

@@ -156,11 +156,12 @@ def _wanted(repo: Repo, targets: Sequence[str]) -> list[PipelineStage]:
 
 def _collect(repo: Repo, target: str) -> Iterable[PipelineStage]:
     try:
-        return repo.stage.collect(target)  # type: ignore[no-any-return]
+        collected: Iterable[PipelineStage] = repo.stage.collect(target)
     except DvcException as error:
         near = difflib.get_close_matches(target, [stage.addressing for stage in repo.index.stages], 1)
         meant = f"; did you mean `{near[0]}`?" if near else ""
         raise UserError(f"dvc: {error}{remedy(error)}{meant}") from None
+    return collected
 
 
 def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[PlannedStage]:

@@ -48,6 +48,9 @@ def in_flow_run(
     results: list[RunResult] = []
     raised: list[BaseException] = []
 
+    async def begin() -> None:
+        await run(return_state=True)
+
     @flow(name=name, flow_run_name=lambda: run_name, persist_result=False, validate_parameters=False)
     async def run() -> Any:
         try:
@@ -63,7 +66,7 @@ def in_flow_run(
     logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
     try:
         with tags(*with_tags):
-            asyncio.run(run(return_state=True))  # type: ignore[arg-type]
+            asyncio.run(begin())
     except Exception as error:
         if not (results or raised):
             raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error

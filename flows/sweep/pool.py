@@ -26,7 +26,7 @@ from prefect.client.orchestration import PrefectClient, SyncPrefectClient, get_c
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.deployments import run_deployment
+from prefect.deployments import arun_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -180,7 +180,7 @@ class OnPool(BatchRun):
         cell = self.cells[job.cells[0]]
         # As a text: a server may give the keys of an object back in another order, and overrides have one.
         sent = {"commit": self.head, "cell": json.dumps(asdict(replace(cell, id=job.folder)))}
-        started = await run_deployment(  # type: ignore[misc]
+        started = await arun_deployment(
             self.deployment,
             parameters=sent | {"targets": list(job.targets), "shared": job.shared},
             flow_run_name=job.name(self.cells) if job.shared else cell.name,

@@ -157,8 +157,8 @@ class _Reader:
         """Write a node with all that is below it."""
         kind = type(node)
         self.parts.append(f"{kind.__name__}(")
-        if kind is ast.Constant:
-            self._read_constant(node)  # type: ignore[arg-type]
+        if isinstance(node, ast.Constant):
+            self._read_constant(node)
         else:
             if kind in NOTED:
                 self._note(node)

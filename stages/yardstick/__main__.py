@@ -1,6 +1,6 @@
 """Clean documents -> how few bits compressors need for the held-out ones: `python -m stages.yardstick`.
 
-The numbers beside which a model's bits per byte are to be read. No model is needed, so it runs beside the training.
+A model's bits per byte are compared with these. No model is needed, so the stage runs while the model trains.
 """
 
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from stages.runtime.workers import counted
 from stages.yardstick.compressors import COMPRESSORS, PPMD_MEMORY, PPMD_ORDER, compressed_bytes
 
 MAX_TRAINING_BYTES = 16_000_000
-"""Training text that a compressor reads first: the last of it. Reading a million bytes takes about a second."""
+"""How much training text a compressor reads first, counted from its end. It reads about a million bytes a second."""
 
 
 def main() -> None:

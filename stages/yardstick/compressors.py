@@ -1,7 +1,7 @@
-"""Compressors that have read some text before, and the bytes that a document then takes.
+"""How many bytes a compressor needs for a document after it has read other text.
 
-A model is scored on each held-out document by itself, and so are they. What a compressor has read cannot be copied, but
-its process can: a fork of it compresses one document, which the next one does not see.
+Like a model, it takes each held-out document separately. The state of a compressor cannot be copied, but its process
+can: each document is compressed in a fork, so that no document sees another.
 """
 
 import lzma

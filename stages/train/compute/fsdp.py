@@ -59,7 +59,7 @@ def build_on_main(build: Callable[[], CausalLoss], params: ComputingParams, acce
 def apply_fsdp(model: CausalLoss, accelerator: Accelerator) -> None:
     """Shard a model of `build_on_main` in place, and send each shard its values. Every process calls this.
 
-    Each block is sharded by itself, then what lies around the blocks. `fully_shard` moves what it shards to the device,
+    First each block is sharded, then the rest of the model. `fully_shard` moves what it shards to the device,
     a block at a time: the whole model need not fit there.
     """
     whole: dict[str, Tensor] = model.state_dict() if accelerator.is_main_process else {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -13,8 +13,8 @@ from stages.runtime.errors import UserError
 Returned = TypeVar("Returned")
 
 PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
-"""How long a process waits for another: the main one may download a mirror or hash tens of GB while the others wait. Of
-a process that fails the others hear from the launcher, which ends them (`launcher._wait`)."""
+"""How long a process waits for another: the main one may download a mirror or hash tens of GB meanwhile. If a process
+fails, the launcher ends the others (`launcher._wait`)."""
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
@@ -22,7 +22,7 @@ def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
 
     Every process calls this.
     """
-    outcome: list[Returned | UserError | None] = [None]
+    outcome: list[Any] = [None]
     if accelerator.is_main_process:
         try:
             outcome = [work()]
@@ -32,7 +32,8 @@ def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
         broadcast_object_list(outcome)
     if isinstance(outcome[0], UserError):
         raise outcome[0]
-    return outcome[0]  # type: ignore[return-value]
+    returned: Returned = outcome[0]
+    return returned
 
 
 def count(accelerator: Accelerator, vote: bool) -> int:

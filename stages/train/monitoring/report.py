@@ -46,7 +46,7 @@ class ValidationResult:
 
 
 class Validation:
-    """Measures a model on the same `evaluation_sequences` held-out sequences each time, and whatever the seed."""
+    """Measures a model on `evaluation_sequences` held-out sequences, the same at every step and for every seed."""
 
     def __init__(
         self, params: TrainParams, accelerator: Accelerator, store: TokenStore, model: CausalLoss, rows_at_once: int

@@ -267,11 +267,11 @@ def test_a_cell_reaches_its_worker_with_its_overrides_in_their_order(
     monkeypatch.chdir(project)
     sent: dict[str, Any] = {}
 
-    async def run_deployment(deployment: Any, *, parameters: dict[str, Any], **_: object) -> SimpleNamespace:
+    async def arun_deployment(deployment: Any, *, parameters: dict[str, Any], **_: object) -> SimpleNamespace:
         sent.update(parameters)
         return SimpleNamespace(id=uuid4())
 
-    monkeypatch.setattr(pool, "run_deployment", run_deployment)
+    monkeypatch.setattr(pool, "arun_deployment", arun_deployment)
 
     asyncio.run(on_pool()._submit(JOB, None))
 

@@ -22,7 +22,7 @@ from stages.train.compute.params import ComputingParams
 Probabilities = npt.NDArray[np.float64]
 
 SPANS, SPAN_TOKENS = 1024, 16_384
-"""A store with more tokens than these is counted in so many spans, spread evenly over it."""
+"""In a larger store, tokens are counted in `SPANS` spans of `SPAN_TOKENS` tokens, spread evenly over it."""
 
 
 class DrawnRows(NamedTuple):

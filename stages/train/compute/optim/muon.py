@@ -33,12 +33,13 @@ class Muon(torch.optim.Optimizer):
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient.
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """One update of every matrix that has a gradient; no `closure`, which would compute it again, is called.
 
         The rate is scaled so that an update is as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM
         Training", section 2.2).
         """
+        assert closure is None
         for group in self.param_groups:
             for matrices in stacks(matrix for matrix in group["params"] if matrix.grad is not None):
                 updates = [momentum_update(matrix, self.state[matrix], group["momentum"]) for matrix in matrices]

@@ -8,7 +8,7 @@ from huggingface_hub import EvalResult
 
 from stages.card.inputs import HELD_OUT, CardInputs
 from stages.formats.evaluation.generation import Generation
-from stages.formats.evaluation.report import FEWEST, Evaluation, HeldOutMetrics, Interval, score_interval
+from stages.formats.evaluation.report import MIN_DOCUMENTS, Evaluation, HeldOutMetrics, Interval, score_interval
 from stages.formats.evaluation.scores import HarnessReport, Measurements, ScoreReport, SetScore
 
 TASK_TYPE = "text-generation"
@@ -163,7 +163,7 @@ def benchmarks(report: HarnessReport) -> Iterator[Row]:
         for metric, value in sorted(metrics.items()):
             error, interval = report.stderr.get(name, {}).get(metric), None
             if error is not None and value is not None:
-                interval = score_interval(value, error, task.documents if task else FEWEST)
+                interval = score_interval(value, error, task.documents if task else MIN_DOCUMENTS)
             title = f"{metric} ({counts[1]}-shot, lm-evaluation-harness)"
             fields = {"dataset_type": name, "dataset_name": name, "metric_type": metric, "metric_name": title}
             yield Row((name, metric), value, interval, counts, SCORE_DIGITS, fields if whole else {})

@@ -31,7 +31,7 @@ comparing each with all of them would take time by the square of their number.""
 MAX_DEMANDED = 0.3
 """The largest share of passages that near-duplicates need to have in common; unlike texts of 100 words have 0.0."""
 
-COMPARED_AT_ONCE = 1000
+BATCH_DOCUMENTS = 1000
 """Documents whose words are in memory together."""
 
 RowNumbers = npt.NDArray[np.int64]
@@ -71,8 +71,8 @@ class Corpus:
         """The exact Jaccard similarity of the words of one document with those of each of others; all have words."""
         own = self.words(document)
         found = [np.empty(0)]
-        for start in range(0, len(others), COMPARED_AT_ONCE):
-            sets = [self.words(other) for other in others[start : start + COMPARED_AT_ONCE]]
+        for start in range(0, len(others), BATCH_DOCUMENTS):
+            sets = [self.words(other) for other in others[start : start + BATCH_DOCUMENTS]]
             sizes = np.array([len(words) for words in sets])
             words = np.concatenate(sets)
             is_common = own[np.minimum(np.searchsorted(own, words), len(own) - 1)] == words

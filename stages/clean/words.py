@@ -209,7 +209,7 @@ def character_spans(data: bytes) -> Spans:
     return byte_of[first], byte_of[end]
 
 
-HASHED_AT_ONCE = 2**16
+HASHED_BYTES = 2**16
 """Bytes at a time, so that intermediate results stay in the processor's cache."""
 
 BASE = 0xF1357AEA2E62A9C5
@@ -225,12 +225,12 @@ def hashed(data: bytes, starts: WordPositions, ends: WordPositions) -> WordHashe
     that differ in one byte would be an arithmetic progression, to which MinHash is not fair.
     """
     hashes = np.empty(len(starts), dtype=np.uint64)
-    ends = np.minimum(ends, starts + HASHED_AT_ONCE)  # a longer word is data, and its beginning tells it from others
-    content, (powers, inverses) = np.frombuffer(data, np.uint8), _powers(HASHED_AT_ONCE)
+    ends = np.minimum(ends, starts + HASHED_BYTES)  # a longer word is data, and its beginning tells it from others
+    content, (powers, inverses) = np.frombuffer(data, np.uint8), _powers(HASHED_BYTES)
     first = 0
     while first < len(starts):
         begin = int(starts[first])
-        stop = int(np.searchsorted(ends, begin + HASHED_AT_ONCE, "right"))
+        stop = int(np.searchsorted(ends, begin + HASHED_BYTES, "right"))
         block = slice(first, stop)
         terms = content[begin : ends[stop - 1]]
         sums = np.cumulative_sum(terms * powers[: len(terms)], include_initial=True)

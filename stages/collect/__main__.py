@@ -32,7 +32,7 @@ LEFT_OUT_TABLE = Path("data/left_out.csv")
 MAX_NAMED_SOURCES = 50
 """The most sources that are listed with their bytes; `data/corpus.html` sums up the others."""
 
-NOTES_SHOWN = 10
+MAX_SHOWN_NOTES = 10
 """The most lines about single files that a run prints."""
 
 LICENSING = Licensing()
@@ -195,9 +195,9 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for note in notes:
         alike.setdefault(note.partition(": ")[0].rpartition("/")[2], []).append(note)
-    for first, *more in list(alike.values())[:NOTES_SHOWN]:
+    for first, *more in list(alike.values())[:MAX_SHOWN_NOTES]:
         lines.append(f"WARNING: {first}{f' (and {len(more):,} more of this name)' * bool(more)}")
-    return lines + [f"and {len(alike) - NOTES_SHOWN:,} more such files"] * (len(alike) > NOTES_SHOWN)
+    return lines + [f"and {len(alike) - MAX_SHOWN_NOTES:,} more such files"] * (len(alike) > MAX_SHOWN_NOTES)
 
 
 def reasons(taken: Taken) -> str:

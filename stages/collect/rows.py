@@ -14,7 +14,7 @@ NO_TEXT = "no text in the row"
 UNKNOWN_LICENSE = "NOASSERTION"
 """SPDX's name for a licence that is not known, for one among several."""
 
-FIELDS_SHOWN = 20
+MAX_SHOWN_FIELDS = 20
 
 
 class Fields(Section):
@@ -48,7 +48,7 @@ def rows_as_items(
         if row is None:
             yield source.left_out(f"{where}#{number}", TOO_LARGE)
             continue
-        has = has or ", ".join(_described(name, row[name]) for name in list(row)[:FIELDS_SHOWN])
+        has = has or ", ".join(_described(name, row[name]) for name in list(row)[:MAX_SHOWN_FIELDS])
         absent -= {field for field in absent if field_of(row, field) is not NO_VALUE}
         item = _item(source, row, f"{where}#{number}", text, fields)
         texts += not item.reason

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from stages.formats.tokens import TokenStore
 
-ROWS_SHOWN = 50
+MAX_SHOWN_ROWS = 50
 """The most rows of a table; one more sums up the rest."""
 
 NO_LICENSE = "none stated"
@@ -112,7 +112,7 @@ def by_source(split: SplitSize) -> list[tuple[str, ...]]:
 def _largest(named: Iterable[tuple[str, Amount | Source, str]]) -> list[tuple[str, ...]]:
     """Name, documents, bytes and remark, the largest first; the last row sums up what is not among the first rows."""
     ordered = sorted(named, key=lambda row: (-row[1].bytes, row[0]))
-    rows = ordered[:ROWS_SHOWN]
-    if rest := ordered[ROWS_SHOWN:]:
+    rows = ordered[:MAX_SHOWN_ROWS]
+    if rest := ordered[MAX_SHOWN_ROWS:]:
         rows.append((f"{len(rest):,} more", sum_of(amount for _, amount, _ in rest), ""))
     return [(name, f"{amount.documents:,}", f"{amount.bytes:,}", remark) for name, amount, remark in rows]

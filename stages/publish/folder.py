@@ -20,7 +20,7 @@ from stages.runtime.errors import UserError
 
 READ_ONLY = 0o444
 
-COPIED_AT_ONCE = 1 << 22
+COPY_BYTES = 1 << 22
 """Bytes."""
 
 
@@ -93,7 +93,7 @@ def copy(source: Path, target: Path) -> str:
     with source.open("rb") as reader:
         try:
             with target.open("wb") as writer:
-                while part := reader.read(COPIED_AT_ONCE):
+                while part := reader.read(COPY_BYTES):
                     digest.update(part)
                     writer.write(part)
         except OSError as error:

@@ -15,7 +15,7 @@ from stages.runtime.stage import run_stage
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, save_trained, shard_texts, take_over, train_on_documents
 
-LOOKED_AT = 100
+SAMPLE_DOCUMENTS = 100
 """Documents that an existing tokenizer has to give back."""
 
 
@@ -26,7 +26,7 @@ def main() -> None:
         tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
     if params.folder is not None:
-        warn_of_lost_text(tokenizer, shard_texts(shards[0], LOOKED_AT))
+        warn_of_lost_text(tokenizer, shard_texts(shards[0], SAMPLE_DOCUMENTS))
     write_json(
         REPORTS / "tokenizer.json",
         {

@@ -89,10 +89,10 @@ LAW = Law(
 )
 """Fitted to models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""
 
-LEAST_STEPS = 20
+MIN_STEPS = 20
 """Fewer are no training: rates are warmed up and brought down within them."""
 
-LARGEST_WIDTH = 16_384
+MAX_WIDTH = 16_384
 
 
 REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 2.048e6, 2048
@@ -109,9 +109,9 @@ WARMUP_SHARE = 0.02
 
 
 def widths() -> Iterator[int]:
-    """Multiples of 32 up to 256, then of 64 up to 1,024, then of 128, up to `LARGEST_WIDTH`."""
+    """Multiples of 32 up to 256, then of 64 up to 1,024, then of 128, up to `MAX_WIDTH`."""
     width = 0
-    while width < LARGEST_WIDTH:
+    while width < MAX_WIDTH:
         width += 32 if width < 256 else 64 if width < 1024 else 128
         yield width
 
@@ -209,7 +209,7 @@ def best_recipe(
     risen = 0
     for width in widths():
         recipe = recipe_of(count(width), flops, sequence_length)
-        if recipe.steps < LEAST_STEPS:
+        if recipe.steps < MIN_STEPS:
             break
         model = recipe.model
         bits = LAW.bits_per_byte(model.parameters, flops, flops / model.flops_per_token, corpus_tokens)

@@ -21,7 +21,7 @@ from stages.formats.evaluation.report import BaselineComparison, HeldOutMetrics
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskReceipt
 from stages.formats.reports import read_json, write_json
 from stages.formats.revision.execution import TRAIN_REPORT
-from stages.formats.sources import ROWS_SHOWN, Amount, Source
+from stages.formats.sources import MAX_SHOWN_ROWS, Amount, Source
 from stages.formats.training import SourceShare
 from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
@@ -326,13 +326,17 @@ def source(name: str, revision: str, documents: int, size: int) -> Source:
 
 
 def test_the_largest_sources_are_listed_and_the_rest_summed_up(inputs: CardInputs) -> None:
-    split = replace(inputs.train, sources=[source(f"source {n:02d}", "", 1, 1000 - n) for n in range(ROWS_SHOWN + 2)])
+    split = replace(
+        inputs.train, sources=[source(f"source {n:02d}", "", 1, 1000 - n) for n in range(MAX_SHOWN_ROWS + 2)]
+    )
 
     rows = [line for line in written(inputs, train=split).splitlines() if line.startswith("| source ")][1:]
 
-    assert [row.split(" | ")[0] for row in rows[:ROWS_SHOWN]] == [f"| source {n:02d}" for n in range(ROWS_SHOWN)]
-    assert f"| 2 more | 2 | {2 * 1000 - 2 * ROWS_SHOWN - 1:,} |" in written(inputs, train=split)
-    assert f"| none stated | {ROWS_SHOWN + 2} | {split.total.bytes:,} |" in written(inputs, train=split)
+    assert [row.split(" | ")[0] for row in rows[:MAX_SHOWN_ROWS]] == [
+        f"| source {n:02d}" for n in range(MAX_SHOWN_ROWS)
+    ]
+    assert f"| 2 more | 2 | {2 * 1000 - 2 * MAX_SHOWN_ROWS - 1:,} |" in written(inputs, train=split)
+    assert f"| none stated | {MAX_SHOWN_ROWS + 2} | {split.total.bytes:,} |" in written(inputs, train=split)
 
 
 def test_the_architecture_is_that_of_the_configuration(inputs: CardInputs) -> None:

@@ -65,7 +65,7 @@ SHORT = st.text("ab", min_size=1, max_size=3).map(str.encode)
 
 @given(words=st.lists(st.one_of(NO_ZERO, SHORT)), at_once=st.sampled_from([80, 2**16]))
 def test_words_have_the_same_hash_where_they_are_the_same(words: list[bytes], at_once: int) -> None:
-    with patch.object(words_module, "HASHED_AT_ONCE", at_once):
+    with patch.object(words_module, "HASHED_BYTES", at_once):
         hashes = hashes_of(words).tolist()
 
     assert [hashes.index(one) for one in hashes] == [words.index(word) for word in words]

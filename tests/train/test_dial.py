@@ -16,7 +16,7 @@ from stages.runtime.section import check_section, flatten, read_params_file
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.dial import (
     LAW,
-    LEAST_STEPS,
+    MIN_STEPS,
     Counted,
     Recipe,
     best_recipe,
@@ -63,7 +63,7 @@ def test_the_recipe_takes_the_compute_that_was_asked_for_to_within_half_a_step(f
 
     assert abs(recipe.flops - flops) <= flops / recipe.steps / 2 * 1.1
     assert recipe.flops == pytest.approx(flops, rel=0.03)
-    assert recipe.steps >= LEAST_STEPS
+    assert recipe.steps >= MIN_STEPS
 
 
 @settings(max_examples=25)
@@ -90,7 +90,7 @@ def test_no_other_width_is_expected_to_end_lower(flops: float) -> None:
         return LAW.bits_per_byte(model.parameters, flops, flops / model.flops_per_token)
 
     others = [width for width in widths() if width <= 2 * recipe.model.width]
-    enough = [width for width in others if recipe_of(counted(width), flops, LENGTH).steps >= LEAST_STEPS]
+    enough = [width for width in others if recipe_of(counted(width), flops, LENGTH).steps >= MIN_STEPS]
     assert bits(recipe.model.width) == min(map(bits, enough))
 
 

@@ -15,7 +15,7 @@ TRIED = ("gpt2", "gpt_neox", "llama", "qwen3")
 WINDOW_FIELDS = {"layer_types", "sliding_window", "use_sliding_window"}
 """Fields by which a layer of these sees fewer positions."""
 
-MOST_WEIGHTS = 500_000_000
+MAX_TRIED_WEIGHTS = 500_000_000
 """A larger model takes long to make, so that only the stage tries it."""
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         config.vocab_size, config.pad_token_id = 64, None
         with torch.device("meta"):
             weights = AutoModelForCausalLM.from_config(config).num_parameters()
-        model = AutoModelForCausalLM.from_config(config).eval() if weights <= MOST_WEIGHTS else None
+        model = AutoModelForCausalLM.from_config(config).eval() if weights <= MAX_TRIED_WEIGHTS else None
     except Exception:  # the check of `train` says what is wrong with it
         return
     if model is not None:

@@ -23,7 +23,7 @@ from stages.evaluate.generate.rows import BatchedRows, End, log_probabilities, r
 from stages.evaluate.model import position_limit
 from stages.formats.evaluation.generation import Ended
 
-SHORTEST_CACHE = 64
+MIN_CACHE_LENGTH = 64
 """Positions. A text that needs more gets the next power of two."""
 
 PROMPT_TOKENS_SEEN = 8
@@ -117,7 +117,7 @@ def _work(
     def cache_length(number: int) -> int:
         request = requests[number]
         needed = len(prompts[request.prompt]) + request.sampling.max_new_tokens
-        return int(min(limit, max(SHORTEST_CACHE, 1 << (needed - 1).bit_length())))
+        return int(min(limit, max(MIN_CACHE_LENGTH, 1 << (needed - 1).bit_length())))
 
     # Texts of one prompt stay together, so that it is read once.
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))

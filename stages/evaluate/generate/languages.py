@@ -24,7 +24,7 @@ from stages.formats.evaluation.problems import ProblemFormat
 
 BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
 
-SHORTEST_WITHOUT_SPACES = 20
+MIN_UNSPACED_CHARACTERS = 20
 """Characters of a paragraph that has a header though it has no white space."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -257,7 +257,7 @@ def first_half(paragraph: str) -> str:
     Of a single long word, as Chinese and Thai have, which write no spaces, the first half of the characters.
     """
     words = paragraph.split()
-    if len(words) == 1 and len(words[0]) >= SHORTEST_WITHOUT_SPACES:
+    if len(words) == 1 and len(words[0]) >= MIN_UNSPACED_CHARACTERS:
         return paragraph[: paragraph.index(words[0]) + len(words[0]) // 2]
     end = 0
     for word in words[: len(words) // 2]:

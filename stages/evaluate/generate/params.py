@@ -14,7 +14,7 @@ HeldOutLanguage: TypeAlias = Literal["python", "text", "mixed"]
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
-MOST_NEW_TOKENS = 1_000_000
+MAX_NEW_TOKENS = 1_000_000
 
 
 class Sampling(Section):
@@ -26,7 +26,7 @@ class Sampling(Section):
     top_p: Annotated[float, Field(gt=0, le=1)]
     """Samples among the most likely tokens that together have this probability (nucleus sampling, Holtzman et
     al. 2020)."""
-    max_new_tokens: Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
+    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_NEW_TOKENS)]
     """A completion that reaches this limit is cut back to its last whole line if it continues a header of code, and
     kept if it is prose or answers a problem."""
 

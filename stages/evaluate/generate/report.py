@@ -67,7 +67,7 @@ NGRAM = 4
 
 TokenCounts = npt.NDArray[np.int64]
 
-TOKENS_AT_ONCE = 2**22
+BATCH_TOKENS = 2**22
 """Tokens of the store held in memory; at most 32 bytes each."""
 
 
@@ -125,9 +125,9 @@ def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[in
     ids = np.array([token for text in texts for token in text], dtype=np.int64)
     text_of = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     most = max(map(len, texts), default=0)
-    for start in range(0, store.manifest.tokens if most else 0, TOKENS_AT_ONCE):
+    for start in range(0, store.manifest.tokens if most else 0, BATCH_TOKENS):
         # A passage that begins in this part may end after it.
-        stored = store.read(start, min(start + TOKENS_AT_ONCE + most - 1, store.manifest.tokens)).astype(np.int64)
+        stored = store.read(start, min(start + BATCH_TOKENS + most - 1, store.manifest.tokens)).astype(np.int64)
         _scan(stored, ids, text_of, store.manifest.vocab_size, longest)
     lengths: list[int] = longest.tolist()
     return lengths

@@ -21,7 +21,7 @@ from stages.runtime.errors import UserError
 CANDIDATES = 256
 """Most likely tokens that are summed first. Only rows in which they do not reach top_p sum all tokens."""
 
-COLDEST = 1e-6
+MIN_TEMPERATURE = 1e-6
 """Below this temperature the divided logits would exceed float32, so the most likely token is taken, as at 0."""
 
 
@@ -32,7 +32,7 @@ def sample_tokens(logits: torch.Tensor, temperature: float, top_p: float, unifor
     """
     if not torch.isfinite(logits.amax(dim=-1)).all():
         raise UserError("the model's output is not a number (NaN or infinite): its training has diverged")
-    if temperature < COLDEST:
+    if temperature < MIN_TEMPERATURE:
         most_likely: list[int] = logits.argmax(dim=-1).tolist()
         return most_likely
     probabilities = torch.softmax(logits.float() / temperature, dim=-1)

@@ -29,7 +29,7 @@ from stages.formats.rows import numbered_rows
 from stages.formats.tokens import VALIDATION, Positions, TokenIds
 from stages.runtime.errors import UserError
 
-ROWS_AT_ONCE = 1000
+BATCH_ROWS = 1000
 """Documents in memory at once."""
 
 FIELDS = ("text", "source", "path")
@@ -191,7 +191,7 @@ def _ids_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterato
     engine.no_truncation()  # a tokenizer.json may turn it on
     engine.no_padding()
     parts = iter(texts)
-    while part := list(islice(parts, ROWS_AT_ONCE)):
+    while part := list(islice(parts, BATCH_ROWS)):
         yield from (encoding.ids for encoding in engine.encode_batch(part, add_special_tokens=False))
 
 

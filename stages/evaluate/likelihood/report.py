@@ -14,8 +14,8 @@ from stages.formats.documents import CLEAN, read_shard, shard_paths, write_table
 from stages.formats.evaluation.intervals import FEW, RESAMPLES, SEED, Floats, mean_difference, ratio_interval
 from stages.formats.evaluation.report import (
     DOCUMENT_LOSSES,
-    FEWEST,
     MAX_SOURCES,
+    MIN_DOCUMENTS,
     BaselineComparison,
     Evaluation,
     EvaluationReceipt,
@@ -204,7 +204,7 @@ def convention(model: ScoredModel) -> str:
         "Loss is nats per token over all tokens, perplexity its exponential, bits per byte the same sum over the UTF-8 "
         f"bytes of the text; float32. "
         f"Intervals: 95 % over documents, by percentile bootstrap ({RESAMPLES} draws), up to {FEW} documents by "
-        f"Student's t and the jackknife, of fewer than {FEWEST} none. "
+        f"Student's t and the jackknife, of fewer than {MIN_DOCUMENTS} none. "
         "lm-eval's bits per byte differ slightly: its windows advance "
         "by the whole context, so that tokens have less context on average (only the last window of a document reaches "
         "back over tokens already scored, to be full), and it does not score the closing id."

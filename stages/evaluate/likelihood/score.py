@@ -116,8 +116,9 @@ CPU_CHUNK_TOKENS = 1024
 NOT_SCORED = -100
 """The target id of a position whose loss is not asked for."""
 
-GPU_LOGITS, GPU_LEAST_ROWS = 2**28, 1024
-"""Logits that a GPU computes at once, 1 GiB, and positions at least, for its matrix units. Not measured."""
+SCORED_GPU_LOGITS, MIN_SCORED_GPU_ROWS = 2**28, 1024
+"""Logits that a GPU computes at once, 1 GiB, and positions at least, as in training, which measured them. A CPU takes
+other rows than in training, as no gradient of the head is summed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,7 @@ class Scorer:
         # memory, and reading the head again costs no more than writing them.
         rows = hidden.shape[1]
         if hidden.device.type != "cpu":
-            rows = max(GPU_LEAST_ROWS, GPU_LOGITS // head.weight.shape[0])
+            rows = max(MIN_SCORED_GPU_ROWS, SCORED_GPU_LOGITS // head.weight.shape[0])
         parts = zip(torch.split(hidden, rows), torch.split(expected, rows), strict=True)
         return torch.cat([cross_entropy(head(part).float(), ids, reduction="none") for part, ids in parts])
 

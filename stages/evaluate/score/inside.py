@@ -14,7 +14,7 @@ import sys
 
 FILE_BYTES = 16_000_000
 OPEN_FILES = 64
-MOST_THREADS = 64
+MAX_THREADS = 64
 """Threads of a program, which can start no process. The kernel does not count those of root."""
 MAX_VERDICT_BYTES = 1000
 
@@ -42,7 +42,7 @@ def limit(cpu_seconds: int, memory_bytes: int) -> None:
         resource.RLIMIT_AS: memory_bytes,
         resource.RLIMIT_FSIZE: FILE_BYTES,
         resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_NPROC: MOST_THREADS,
+        resource.RLIMIT_NPROC: MAX_THREADS,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,

@@ -17,7 +17,7 @@ from stages.evaluate.score.sandbox import LEVEL, end_all, require_isolation, run
 from stages.formats.evaluation.generation import Completion, completions_text
 from stages.formats.evaluation.intervals import FEW, RESAMPLES, SEED, ratio_interval
 from stages.formats.evaluation.problems import Problem, problems_sha256
-from stages.formats.evaluation.report import FEWEST, score_interval
+from stages.formats.evaluation.report import MIN_DOCUMENTS, score_interval
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
 from stages.runtime.errors import UserError
@@ -191,8 +191,8 @@ def _convention(params: ScoreParams) -> str:
     return (
         "pass@k: the unbiased estimator of Chen et al. (2021), mean over the problems; intervals: 95 % over problems, "
         f"by percentile bootstrap ({RESAMPLES} draws, seed {SEED}), up to {FEW} problems by "
-        f"Student's t, of fewer than {FEWEST} none, exact (Clopper-Pearson) if all or none pass. A program is the "
-        f"completion and its tests in one, as in the benchmark's own executor; each has {limits.cpu_seconds} s of "
+        f"Student's t, of fewer than {MIN_DOCUMENTS} none, exact (Clopper-Pearson) if all or none pass. A program is "
+        f"the completion and its tests in one, as in the benchmark's own executor; each has {limits.cpu_seconds} s of "
         f"processor time, {limits.wall_seconds:g} s of wall-clock time and {limits.memory_megabytes} MB. Equal "
         "programs were run once, with hash seed 0 and random seed 0."
     )

@@ -42,7 +42,7 @@ def resampled_sums(columns: Floats) -> Floats:
 
 
 def ratio_interval(above: Floats, below: Floats) -> Interval | None:
-    """The interval of sum(above) / sum(below), each of shape (documents,); None for fewer than `FEWEST`."""
+    """The interval of sum(above) / sum(below), each of shape (documents,); None for fewer than `MIN_DOCUMENTS`."""
     count = len(above)
     if count > FEW:
         sums = resampled_sums(np.stack([above, below], axis=1))

@@ -22,7 +22,7 @@ of the report can be recomputed from it."""
 Interval: TypeAlias = tuple[float, float]
 """The ends of a 95 % interval."""
 
-FEWEST = 10
+MIN_DOCUMENTS = 10
 """Documents, or problems: over fewer the spread is not known, and no interval is given."""
 
 MAX_SOURCES = 50
@@ -30,8 +30,8 @@ MAX_SOURCES = 50
 
 
 def t_interval(value: float, error: float, count: int) -> Interval | None:
-    """Student's t interval, given the standard error over `count` documents; None for fewer than `FEWEST`."""
-    if count < FEWEST:
+    """Student's t interval, given the standard error over `count` documents; None for fewer than `MIN_DOCUMENTS`."""
+    if count < MIN_DOCUMENTS:
         return None
     degrees = count - 1
     quantile = 1.959964 + 2.37232 / degrees + 2.82257 / degrees**2 + 2.55594 / degrees**3  # Abramowitz-Stegun 26.7.5
@@ -40,7 +40,7 @@ def t_interval(value: float, error: float, count: int) -> Interval | None:
 
 def score_interval(value: float, error: float, count: int) -> Interval | None:
     """As `t_interval`; exact (Clopper and Pearson 1934) for a share of 0 or 1, which has no spread to go by."""
-    if error or value not in (0, 1) or count < FEWEST:
+    if error or value not in (0, 1) or count < MIN_DOCUMENTS:
         return t_interval(value, error, count)
     other_end = significant(1 - 0.025 ** (1 / count))
     return (0.0, other_end) if value == 0 else (significant(1 - other_end), 1.0)

@@ -32,7 +32,7 @@ from stages.train.compute.model.attention import UNMASKED
 from stages.train.compute.model.flops import flops_per_token
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.build import build_optimizers
-from stages.train.dial import LAW, LEAST_STEPS, Counted, Recipe, best_recipe, model_of
+from stages.train.dial import LAW, MIN_STEPS, Counted, Recipe, best_recipe, model_of
 from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from stages.train.planned import model_without_weights
@@ -100,7 +100,7 @@ class Dial:
         recipe = best_recipe(flops, self.params.sequence_length, self._counted, self.corpus_tokens)
         if recipe is None:
             raise UserError(
-                f"compute: {scaled(flops, 'FLOP')} are too little for {LEAST_STEPS} steps of the smallest model"
+                f"compute: {scaled(flops, 'FLOP')} are too little for {MIN_STEPS} steps of the smallest model"
             )
         return recipe, [*self._lines(recipe)]
 

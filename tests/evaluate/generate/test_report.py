@@ -38,7 +38,7 @@ def test_the_longest_shared_passage_is_the_one_that_trying_all_finds(
     documents = [document for shard in shards for document in shard]
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(report, "TOKENS_AT_ONCE", at_once)
+        monkeypatch.setattr(report, "BATCH_TOKENS", at_once)
         assert longest_shared(store, texts) == [by_trying_all(documents, text) for text in texts]
 
 

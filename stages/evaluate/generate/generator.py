@@ -65,7 +65,7 @@ def generate(
 
     Raises UserError for a model that cannot be continued in batches.
     """
-    for row, ended in _write(model, _work(model, tokenizer, requests, width)):
+    for row, ended in _write(model, tokenizer, requests, width):
         if ended:
             yield Generated(row.number, row.text, ended, row.drawn, row.pieces, row.log_probabilities)
 
@@ -75,8 +75,7 @@ def stream(
 ) -> Iterator[str]:
     """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
     shown = 0
-    work = _work(model, tokenizer, [GenerationRequest(prompt, seed, stop_at(()), sampling)], width=1)
-    for row, _ in _write(model, work):
+    for row, _ in _write(model, tokenizer, [GenerationRequest(prompt, seed, stop_at(()), sampling)], width=1):
         if len(row.text) > shown:
             yield row.text[shown:]
             shown = len(row.text)
@@ -85,46 +84,6 @@ def stream(
 def prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> list[int]:
     """The ids that the model reads: the end-of-sequence id, which begins every document, then the prompt."""
     return [tokenizer.eos_token_id, *tokenizer.backend_tokenizer.encode(prompt, add_special_tokens=False).ids]
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """Texts to be written."""
-
-    tokenizer: PreTrainedTokenizerFast
-    end_id: int
-    """The id of the token that ends a text."""
-    known_ids: int
-    """One more than the tokenizer's highest id: further ones pad some models' embeddings and are never drawn."""
-    requests: Sequence[GenerationRequest]
-    width: int
-    limit: float
-    """The model's positions; infinite if they have no limit."""
-    prompts: dict[str, list[int]]
-    """The tokens of each prompt."""
-    waiting: list[tuple[int, deque[int]]]
-    """Lengths of the cache, and for each the texts that need it and were not started yet."""
-
-
-@torch.inference_mode()
-def _work(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
-) -> _Work:
-    limit = position_limit(model.config) or math.inf
-    known_ids = max(tokenizer.get_vocab().values()) + 1  # more than the number of tokens if ids are skipped
-    prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
-
-    def cache_length(number: int) -> int:
-        request = requests[number]
-        needed = len(prompts[request.prompt]) + request.sampling.max_new_tokens
-        return int(min(limit, max(MIN_CACHE_LENGTH, 1 << (needed - 1).bit_length())))
-
-    # Texts of one prompt stay together, so that it is read once.
-    order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
-    waiting = [(length, deque(group)) for length, group in groupby(order, cache_length)]
-    if waiting:
-        require_rows(model, waiting[-1][0])
-    return _Work(tokenizer, tokenizer.eos_token_id, known_ids, requests, width, limit, prompts, waiting)
 
 
 @dataclass(slots=True)
@@ -146,15 +105,15 @@ class _Row:
     log_probabilities: list[float] = field(default_factory=list)
     text: str = ""
 
-    def take(self, token: int, log_probability: float, work: _Work) -> Ended | None:
+    def take(self, token: int, log_probability: float, tokenizer: PreTrainedTokenizerFast) -> Ended | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
         self.log_probabilities.append(log_probability)
         self.pieces.append("")
-        if token == work.end_id:
+        if token == tokenizer.eos_token_id:
             return "eos"
         self.seen.append(token)
-        piece = self.stream.step(work.tokenizer.backend_tokenizer, token)
+        piece = self.stream.step(tokenizer.backend_tokenizer, token)
         if piece:
             self.pieces[-1] = piece
             self.text += piece
@@ -166,7 +125,9 @@ class _Row:
 
 
 @torch.inference_mode()
-def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | None]]:
+def _write(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
+) -> Iterator[tuple[_Row, Ended | None]]:
     """Yield a row after each of its tokens, with why it ended; None if it did not.
 
     Where the model's positions are used up, a text continues from the later half of what was read. With 4 positions:
@@ -176,31 +137,43 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
         step 2         d e         -> f     (the cache starts again with the last 2)
         step 3         d e f       -> g
     """
-    for length, waiting in work.waiting:
-        rows = BatchedRows(model, work.width, length)
+    limit = position_limit(model.config) or math.inf
+    # Further ids pad some models' embeddings. There are more than tokens if ids are skipped.
+    known_ids = max(tokenizer.get_vocab().values()) + 1
+    prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
+
+    def cache_length(number: int) -> int:
+        needed = len(prompts[requests[number].prompt]) + requests[number].sampling.max_new_tokens
+        return int(min(limit, max(MIN_CACHE_LENGTH, 1 << (needed - 1).bit_length())))
+
+    # Texts of one prompt stay together, so that it is read once.
+    order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
+    if order:
+        require_rows(model, cache_length(order[-1]))
+    for length, group in groupby(order, cache_length):
+        rows, waiting = BatchedRows(model, width, length), deque(group)
         writing: dict[int, _Row] = {}
         while True:
-            for slot in range(work.width):
+            for slot in range(width):
                 if slot not in writing and waiting:
                     number = waiting.popleft()
-                    request = work.requests[number]
-                    ids = work.prompts[request.prompt][-length:]
+                    request = requests[number]
+                    ids = prompts[request.prompt][-length:]
                     rows.read(slot, ids)
                     uniforms = np.random.default_rng(request.seed).random(request.sampling.max_new_tokens)
-                    writing[slot] = _Row(
-                        number, request, list(ids), uniforms, _stream_after(ids, work), copy(request.end)
-                    )
+                    stream = _stream_after(ids, tokenizer)
+                    writing[slot] = _Row(number, request, list(ids), uniforms, stream, copy(request.end))
             if not writing:
                 break
             fed: dict[int, int] = {}
-            for slot, token, log_probability in _drawn(writing, rows.logits[:, : work.known_ids]):
+            for slot, token, log_probability in _drawn(writing, rows.logits[:, :known_ids]):
                 row = writing[slot]
-                ended = row.take(token, log_probability, work)
+                ended = row.take(token, log_probability, tokenizer)
                 yield row, ended
                 if ended:
                     del writing[slot]
-                elif len(row.seen) > work.limit:
-                    row.seen = row.seen[-int(work.limit // 2) :]
+                elif len(row.seen) > limit:
+                    row.seen = row.seen[-int(limit // 2) :]
                     rows.read(slot, row.seen)
                 else:
                     fed[slot] = token
@@ -208,11 +181,11 @@ def _write(model: PreTrainedModel, work: _Work) -> Iterator[tuple[_Row, Ended | 
                 rows.step(fed)
 
 
-def _stream_after(ids: list[int], work: _Work) -> DecodeStream:
+def _stream_after(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> DecodeStream:
     stream = DecodeStream(skip_special_tokens=True)
     for token in ids[-PROMPT_TOKENS_SEEN:]:
-        if token != work.end_id:
-            stream.step(work.tokenizer.backend_tokenizer, token)
+        if token != tokenizer.eos_token_id:
+            stream.step(tokenizer.backend_tokenizer, token)
     return stream
 
 

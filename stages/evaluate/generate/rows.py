@@ -6,7 +6,6 @@ row is at a position of its own. A row's token follows from its own logits and i
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,14 +39,11 @@ def sample_tokens(logits: torch.Tensor, temperature: float, top_p: float, unifor
         cumulative = np.cumsum(probabilities.cpu().numpy(), axis=1, dtype=np.float64)
         tokens: list[int] = _index(cumulative, cumulative[:, -1], uniforms).tolist()
         return tokens
-    likely = _on_host if probabilities.device.type == "cpu" else _on_device
-    return _from_nucleus(probabilities, top_p, uniforms, CANDIDATES, likely)
+    return _from_nucleus(probabilities, top_p, uniforms, CANDIDATES)
 
 
-def _from_nucleus(
-    probabilities: torch.Tensor, top_p: float, uniforms: Floats, candidates: int, most_likely: "MostLikely"
-) -> list[int]:
-    likely = most_likely(probabilities, candidates)
+def _from_nucleus(probabilities: torch.Tensor, top_p: float, uniforms: Floats, candidates: int) -> list[int]:
+    likely = _most_likely(probabilities, candidates, on_host=probabilities.device.type == "cpu")
     rows = np.arange(len(likely))
     cumulative = np.cumsum(likely, axis=1, dtype=np.float64)
     # The smallest set of most likely tokens whose probability reaches top_p: at least one.
@@ -64,25 +60,20 @@ def _from_nucleus(
     everything = probabilities.shape[1]
     for row in np.flatnonzero(total < top_p) if candidates < everything else ():
         one = slice(row, row + 1)
-        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything, most_likely)[0]
+        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything)[0]
     return tokens
 
 
-MostLikely: TypeAlias = Callable[[torch.Tensor, int], npt.NDArray[np.float32]]
-"""So many of the highest probabilities of each row, descending. Their ids are not sorted: one of each row is needed."""
+def _most_likely(probabilities: torch.Tensor, number: int, on_host: bool) -> npt.NDArray[np.float32]:
+    """The `number` highest probabilities of each row, descending; their ids are not sorted, as one of a row is needed.
 
-
-def _on_host(probabilities: torch.Tensor, number: int) -> npt.NDArray[np.float32]:
-    """`MostLikely` for a CPU, where a partition is faster than a sort."""
+    On a CPU a partition is faster than a sort; a GPU sends these alone to the host.
+    """
     least = max(0, probabilities.shape[1] - number)
-    every = probabilities.numpy()
-    chosen = np.partition(every, least, axis=1)[:, least:] if least else every
-    return np.sort(chosen, axis=1)[:, ::-1]
-
-
-def _on_device(probabilities: torch.Tensor, number: int) -> npt.NDArray[np.float32]:
-    """`MostLikely` for a GPU, which sends these alone to the host."""
-    found: npt.NDArray[np.float32] = probabilities.topk(min(number, probabilities.shape[1]), dim=1).values.cpu().numpy()
+    if on_host:
+        every = probabilities.numpy()
+        return np.sort(np.partition(every, least, axis=1)[:, least:] if least else every, axis=1)[:, ::-1]
+    found: npt.NDArray[np.float32] = probabilities.topk(probabilities.shape[1] - least, dim=1).values.cpu().numpy()
     return found
 
 
@@ -259,21 +250,17 @@ End: TypeAlias = Callable[[str], int | None]
 
 def stop_at(strings: Sequence[str]) -> End:
     """Ends a text before the first of these strings; if one token completes several, before the earliest."""
-    return partial(_first, tuple(strings))
+    return lambda text: min((index for string in strings if (index := text.find(string)) >= 0), default=None)
 
 
 def after(beginning: str, end: End) -> End:
     """Like `end`, but skips `beginning` if the text starts with it; None until that is known."""
-    return partial(_after, beginning, end)
 
+    def cut(text: str) -> int | None:
+        if len(text) < len(beginning) and beginning.startswith(text):
+            return None
+        skipped = len(beginning) if text.startswith(beginning) else 0
+        index = end(text[skipped:])
+        return None if index is None else skipped + index
 
-def _after(beginning: str, end: End, text: str) -> int | None:
-    if len(text) < len(beginning) and beginning.startswith(text):
-        return None
-    skipped = len(beginning) if text.startswith(beginning) else 0
-    cut = end(text[skipped:])
-    return None if cut is None else skipped + cut
-
-
-def _first(strings: Sequence[str], text: str) -> int | None:
-    return min((index for string in strings if (index := text.find(string)) >= 0), default=None)
+    return cut

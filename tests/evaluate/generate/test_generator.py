@@ -1,6 +1,5 @@
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,11 +163,10 @@ def test_a_text_is_cut_before_a_stop_string_wherever_tokens_end(
     tokenizer: PreTrainedTokenizerFast, text: str, eos: bool, expected: str, ended: str
 ) -> None:
     request = GenerationRequest("x", 0, stop_at(["\nprint", "\nclass"]), GREEDILY)
-    work = SimpleNamespace(tokenizer=tokenizer, end_id=tokenizer.eos_token_id)
     characters = [encode(tokenizer, character) for character in text]
     for ids in (encode(tokenizer, text), list(itertools.chain.from_iterable(characters))):
-        row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), work), request.end)
-        taken = (row.take(token, 0.0, work) for token in [*ids, *([work.end_id] if eos else [])])
+        row = _Row(0, request, [], np.zeros(40), _stream_after(encode(tokenizer, "x"), tokenizer), request.end)
+        taken = (row.take(token, 0.0, tokenizer) for token in [*ids, *([tokenizer.eos_token_id] if eos else [])])
 
         assert next(filter(None, taken)) == ended
         if ended != "length":

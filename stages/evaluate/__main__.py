@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.evaluate.likelihood.answers import answer_set, answers_note
-from stages.evaluate.likelihood.documents import named_sets, validation_split
+from stages.evaluate.likelihood.documents import named_set, validation_split
 from stages.evaluate.likelihood.report import (
     evaluation,
     evaluation_receipt,
@@ -36,7 +36,8 @@ from stages.runtime.stage_code import require_locked
 def main() -> None:
     params = read_section("evaluate", EvaluateParams)
     require_locked("tokenizers")  # transformers reads tokenizers with it
-    sets = [validation_split(CLEAN / VALIDATION), *named_sets(params.sets)]
+    sets = [validation_split(CLEAN / VALIDATION)]
+    sets += [named_set(name, Path(file)) for name, file in params.sets.items()]
     sets += [answer_set(name, Path(file)) for name, file in params.answers.items()]
     trained = trained_model(params)
     models = [trained, *baseline_models(params.baselines, trained)]

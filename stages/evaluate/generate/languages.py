@@ -72,8 +72,12 @@ def choose_headers(
     for document in islice(documents, None if count else 0):
         lines, signatures = LANGUAGES[language_of(document.path, language)].signatures(document.text)
         drawn = nsmallest(count, signatures, key=lambda first: _draw(seed, f"{document.id}:{first + 1}"))
-        headers = [_header(document, lines, first, signatures[first], header_bytes) for first in drawn]
-        ranked += [headers] if headers else []
+        if drawn:
+            ranked.append([])
+        for first in drawn:
+            before = last_whole_lines(lines, first, header_bytes)
+            place = document.id, document.source, document.path, first + 1
+            ranked[-1].append(Header(*place, before, signatures[first]))
         if len(ranked) == count:
             break
     chosen = chain.from_iterable(zip_longest(*ranked))
@@ -101,11 +105,6 @@ def _draw(seed: int, key: str) -> str:
     return hashlib.sha256(f"{seed}:{key}".encode()).hexdigest()
 
 
-def _header(document: Document, lines: list[str], first: int, signature: str, header_bytes: int) -> Header:
-    before = last_whole_lines(lines, first, header_bytes)
-    return Header(document.id, document.source, document.path, first + 1, before, signature)
-
-
 def last_whole_lines(lines: list[str], stop: int, most_bytes: int) -> str:
     """The last lines before the one at index `stop`, as many as fit into `most_bytes`."""
     first, size = stop, 0
@@ -123,13 +122,8 @@ def function_signatures(text: str) -> tuple[list[str], Signatures]:
     return lines, {
         node.lineno - 1: "".join(lines[node.lineno - 1 : _first_line(node.body[0]) - 1]).rstrip()
         for node in functions
-        if _body_stands_apart(node, lines)
+        if not lines[node.body[0].lineno - 1].encode("utf-8")[: node.body[0].col_offset].strip()
     }
-
-
-def _body_stands_apart(node: Function, lines: list[str]) -> bool:
-    body = node.body[0]
-    return lines[body.lineno - 1].encode("utf-8")[: body.col_offset].strip() == b""
 
 
 def _first_line(statement: ast.stmt) -> int:
@@ -221,13 +215,9 @@ def indentation(line: str) -> int:
 
 def parses_as_python(text: str) -> bool:
     """True if a text parses; an indented one is parsed within a block."""
-    return _tree(_in_a_block(text)) is not None
-
-
-def _in_a_block(text: str) -> str:
     # Not dedented: a string of several lines, or a comment, may begin further to the left than the code around it.
     first = next(filter(str.strip, text.split("\n")), "")
-    return f"if True:\n{text}" if indentation(first) else text
+    return _tree(f"if True:\n{text}" if indentation(first) else text) is not None
 
 
 def _tree(text: str) -> ast.Module | None:

@@ -162,7 +162,7 @@ def _scan(stored: TokenCounts, ids: TokenCounts, text_of: TokenCounts, vocabular
 
 def summed_up(looks: Sequence[Look]) -> Looks:
     """The report's figures: shares and medians over the texts."""
-    ends = [look.text.ended for look in looks]
+    ends = [look.text.written.ended for look in looks]
     return Looks(
         texts=len(looks),
         parsed_share=mean(look.parses for look in looks),
@@ -243,6 +243,6 @@ def looks_csv(looks: Iterable[Look]) -> str:
     writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "repeated", "longest_shared"))
     for one in looks:
         text = one.text
-        row = (text.kind, text.name, text.sample, text.ended, one.tokens, one.parses)
+        row = (text.kind, text.name, text.sample, text.written.ended, one.tokens, one.parses)
         writer.writerow((*row, f"{one.repeated:.{REPORTED_DIGITS}g}", one.longest_shared))
     return output.getvalue()

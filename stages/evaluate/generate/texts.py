@@ -14,7 +14,7 @@ from stages.evaluate.generate.languages import LANGUAGES, Header, language_of
 from stages.evaluate.generate.params import GenerateParams, ProblemSet
 from stages.evaluate.generate.rows import after, stop_at
 from stages.evaluate.model import open_config, open_model, open_tokenizer, position_limit
-from stages.formats.evaluation.generation import Completion, Ended, Sample
+from stages.formats.evaluation.generation import Completion, Sample
 from stages.formats.evaluation.problems import Problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
 
@@ -50,11 +50,6 @@ class Text:
     """Characters of it before `text`: white space of the prompt that the model wrote itself."""
     language: str
 
-    @property
-    def ended(self) -> Ended:
-        """Why it ended."""
-        return self.written.ended
-
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
     """A request for one completion of each header."""
@@ -69,7 +64,7 @@ def problem_requests(
     sets: Problems, params: GenerateParams, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[tuple[Problem, int]], list[GenerationRequest]]:
     """`generate.problems.samples` samples of each problem, by their numbers, and the request for each."""
-    asked, requests, sampling = [], [], params.problems
+    asked, requests = [], []
     for one, problems in sets:
         for problem in problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
@@ -77,9 +72,8 @@ def problem_requests(
             end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
                 asked.append((problem, sample))
-                requests.append(
-                    GenerationRequest(prompt, own_seed(params.seed, f"{problem.task_id}:{sample}"), end, sampling)
-                )
+                seed = own_seed(params.seed, f"{problem.task_id}:{sample}")
+                requests.append(GenerationRequest(prompt, seed, end, params.problems))
     return asked, requests
 
 

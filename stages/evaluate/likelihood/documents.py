@@ -76,11 +76,6 @@ def validation_split(folder: Path) -> HeldOutSet:
     return HeldOutSet(VALIDATION, folder, lambda: read_documents(folder))
 
 
-def named_sets(sets: Mapping[str, str]) -> list[HeldOutSet]:
-    """The sets of `evaluate.sets`."""
-    return [named_set(name, Path(place)) for name, place in sets.items()]
-
-
 def named_set(name: str, path: Path) -> HeldOutSet:
     """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
 

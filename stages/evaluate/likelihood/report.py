@@ -29,8 +29,6 @@ from stages.formats.model_folder import weights_sha256
 from stages.formats.reports import releases, significant
 from stages.formats.tokens import TRAIN, VALIDATION
 
-LIKELIHOOD_METRICS = ("loss", "perplexity", "bits_per_byte")
-
 DOCUMENT_LOSS = pa.schema(
     [
         ("set", pa.string()),
@@ -118,16 +116,15 @@ def of_largest_sources(values: Mapping[str, Floats]) -> dict[str, Floats]:
     return dict(largest[:MAX_SOURCES])
 
 
-def series(sums: Floats) -> dict[str, Floats]:
-    """Sums of (nats, tokens, bytes) along the last axis -> loss, perplexity, bits per byte."""
-    nats, tokens, text_bytes = np.moveaxis(sums, -1, 0)
-    loss = nats / tokens
-    return dict(zip(LIKELIHOOD_METRICS, (loss, np.exp(loss), nats / (math.log(2) * text_bytes)), strict=True))
-
-
 def metrics(columns: Floats) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte of all documents together, rounded."""
-    return {name: significant(float(value)) for name, value in series(columns.sum(axis=0)).items()}
+    """Loss, perplexity and bits per byte of all documents together, rounded, given their nats, tokens and bytes."""
+    nats, tokens, text_bytes = columns.sum(axis=0)
+    values = {
+        "loss": nats / tokens,
+        "perplexity": np.exp(nats / tokens),
+        "bits_per_byte": nats / (math.log(2) * text_bytes),
+    }
+    return {name: significant(float(value)) for name, value in values.items()}
 
 
 def bits_per_byte_of(columns: Floats) -> float:

@@ -93,22 +93,22 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 
     Their windows are as long as those of the trained model, or as long as their positions allow.
     """
-    return [_model(name, trained.sizes) for name in names]
-
-
-def _model(name: str, sizes: WindowSizes) -> ScoredModel:
-    folder, commit = model_folder(f"params.yaml: evaluate.baselines: {name}", name, FILES)
-    config = open_config(folder)
-    limit = position_limit(config)
-    if limit is not None and limit < sizes.context_length:
-        sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
-    return ScoredModel(name, folder, sizes, config.vocab_size, commit)
+    models = []
+    for name in names:
+        sizes = trained.sizes
+        folder, commit = model_folder(f"params.yaml: evaluate.baselines: {name}", name, FILES)
+        config = open_config(folder)
+        limit = position_limit(config)
+        if limit is not None and limit < sizes.context_length:
+            sizes = WindowSizes(limit, min(sizes.stride, default_stride(limit)))
+        models.append(ScoredModel(name, folder, sizes, config.vocab_size, commit))
+    return models
 
 
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 
 GPU_TOKENS = 2**15
-"""Tokens that a GPU reads at once. Not measured."""
+"""Tokens that a GPU reads at once, unless the environment sets the windows. Not measured."""
 
 CPU_CHUNK_TOKENS = 1024
 """Tokens that a CPU reads at once. The activations of more of them do not fit into its cache."""
@@ -189,20 +189,15 @@ class ScoredSet:
 
 def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> list[ScoredSet]:
     """All sets of the first model, then those of the next. Each model is opened once."""
-    scored = []
+    scored, tokens = [], GPU_TOKENS if torch.cuda.is_available() else CPU_CHUNK_TOKENS
     for named in models:
         model = open_model(named.folder)
+        windows = whole_number(WINDOWS_VARIABLE) or max(1, tokens // named.sizes.context_length)
         for held_out in sets:
-            plan = ScoringPlan(named.tokens(held_out), named.sizes, windows_at_once(named.sizes))
+            plan = ScoringPlan(named.tokens(held_out), named.sizes, windows)
             losses = score_batches(model, plan, f"scoring {held_out.name} by {named.name}")
             scored.append(ScoredSet(held_out, named, plan, losses))
     return scored
-
-
-def windows_at_once(sizes: WindowSizes) -> int:
-    """Full windows scored at once, unless the environment sets the number."""
-    tokens = GPU_TOKENS if torch.cuda.is_available() else CPU_CHUNK_TOKENS
-    return whole_number(WINDOWS_VARIABLE) or max(1, tokens // sizes.context_length)
 
 
 def require_finite(nats: Floats, model: ScoredModel) -> None:

@@ -46,7 +46,7 @@ COMMANDS = {
 }
 """Heading -> name -> the place of the command, which is imported when it is called."""
 
-Returned: TypeAlias = dict[str, Any] | int | None
+CommandResult: TypeAlias = dict[str, Any] | int | None
 """What a command returns: facts for `--json`, its exit code, or nothing."""
 
 PARENTS = {
@@ -122,12 +122,12 @@ def run_command_line() -> None:
     raise SystemExit(answer["exit_code"])
 
 
-def called() -> Returned:
+def called() -> CommandResult:
     """Call the command of the command line, and return what it returns: facts, an exit code, or nothing."""
     enter_project()
     prepare_environment()
     try:
-        returned: Returned = app(exit_on_error=False, print_error=False, result_action="return_value")
+        returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # whose own text imports every command
         raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
     except cyclopts.MissingArgumentError as error:

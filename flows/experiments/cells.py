@@ -10,15 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from flows.experiments.drawn import NOT_ALL_ENDED, Draw, LevelResult, label_of, levels_of
-from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values, results_folder
-from flows.experiments.record import RUNS_FILE, last_runs
-from flows.experiments.runs import number_at
+from flows.experiments.drawn import Draw
+from flows.experiments.experiment import Experiment, Overrides, bare_name, experiment_path, read_values
 from flows.project.compose import preset
 from flows.project.edit import apply
 from stages.runtime.errors import UserError
@@ -55,54 +51,17 @@ class Cell:
 
 
 def read_experiment(name: str) -> Experiment:
-    """Read and check an experiment's file. An axis drawn by TPE has the levels that the record determines so far.
+    """Read and check an experiment's file, and draw the levels of the axes that ask for it.
 
     Raises UserError that names each bad key, its value and what is allowed.
     """
     path = experiment_path(name)
     values = read_values(path)
     axes = values["axes"] if isinstance(values.get("axes"), dict) else {}
-    drawn = {
-        axis: check_section(f"axes.{axis}", item, Draw, path)
-        for axis, item in axes.items()
-        if isinstance(item, dict) and "draw" in item
-    }
-    learning = [axis for axis, draw in drawn.items() if draw.by == "tpe"]
-    if len(learning) > 1:
-        raise UserError(f"{path}: axes: {', '.join(learning)}: only one axis can be drawn by TPE")
-    recorded = _recorded_levels(name, values, drawn)
-    for axis in sorted(drawn, key=learning.__contains__):  # TPE's last: its results are of all levels of the others
-        axes[axis] = levels_of(drawn[axis], recorded[axis], partial(_result_of_level, name, values, axis, drawn[axis]))
+    for axis, item in axes.items():
+        if isinstance(item, dict) and "draw" in item:
+            axes[axis] = check_section(f"axes.{axis}", item, Draw, path).levels()
     return check_section("", values, Experiment, path)
-
-
-def _recorded_levels(name: str, values: Overrides, drawn: Mapping[str, Draw]) -> dict[str, dict[str, Overrides]]:
-    """The levels of drawn axes whose cells are recorded, by axis and label."""
-    path, found = experiment_path(name), {axis: dict[str, Overrides]() for axis in drawn}
-    for run in last_runs(results_folder(name) / RUNS_FILE).values() if drawn else ():
-        for levels in itertools.product(*(draw.levels_in(run.params) for draw in drawn.values())):
-            labelled = {axis: {label_of(level): level} for axis, level in zip(drawn, levels, strict=True)}
-            if all(labelled[axis].keys() <= found[axis].keys() for axis in drawn):
-                continue
-            one = check_section("", values | {"axes": values["axes"] | labelled}, Experiment, path)
-            if run.cell in {cell.id for cell in cells_of(name, one)}:  # else another experiment recorded it
-                found = {axis: found[axis] | labelled[axis] for axis in drawn}
-    return found
-
-
-def _result_of_level(name: str, values: Overrides, axis: str, draw: Draw, label: str, level: Overrides) -> LevelResult:
-    """The value that TPE minimizes, from the recorded runs of one level of an axis."""
-    path = experiment_path(name)
-    one = check_section("", values | {"axes": values["axes"] | {axis: {label: level}}}, Experiment, path)
-    metric, recorded = one.metrics.get(draw.metric or ""), last_runs(results_folder(name) / RUNS_FILE)
-    if metric is None:
-        raise UserError(f"{path}: axes.{axis}.metric: no `{draw.metric}`; there are {', '.join(one.metrics)}")
-    runs = [recorded.get(cell.id) for cell in cells_of(name, one)]
-    if None in runs:
-        return NOT_ALL_ENDED
-    numbers = [number_at(run.reports, metric.source) for run in runs if run and run.state == "finished"]
-    found = [number for number in numbers if number is not None]
-    return (1 if draw.better == "lower" else -1) * fmean(found) if len(found) == len(runs) else None
 
 
 def cells_of(name: str, experiment: Experiment) -> list[Cell]:

@@ -38,9 +38,6 @@ PLANNING = clone.CLONES / "plan"
 
 KEY_DIGITS = 12
 
-_known: dict[tuple[str, str, tuple[str, ...]], dict[str, str]] = {}
-"""Keys computed so far: a sweep asks for them again after each level that TPE draws."""
-
 
 @dataclass(frozen=True)
 class CellStatus:
@@ -78,26 +75,24 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
 
     Raises UserError if a clone of the commit `head` has other files than the project.
     """
-    cells, cache, asked = list(cells), "", tuple(targets)
+    keys: dict[str, dict[str, str]] = {}
+    cache = project_cache()
     for cell in cells:
-        if (head, cell.id, asked) in _known:
-            continue
-        cache = cache or project_cache()
         folder = clone.prepare_clone(cell, head, PLANNING, cache=cache)
         with working_in(folder):
-            there = source_hashes(targets) if not any(commit == head for commit, *_ in _known) else None
+            there = {} if keys else source_hashes(targets)
             found = stage_keys(targets)
-        if there is not None:
+        if there:
             require_same(source_hashes(targets), there)
         try:
             with working_in(folder):
                 check_before_run(found)
         except UserError as error:
             raise UserError(f"cell {cell.label}, in a clone of the last commit: {error}") from None
-        _known[head, cell.id, asked] = found
-    if cache:
+        keys[cell.id] = found
+    if keys:
         clone.discard(PLANNING.absolute())
-    return {cell.id: _known[head, cell.id, asked] for cell in cells}
+    return keys
 
 
 def require_same(here: dict[str, str], there: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from flows.experiments.cells import Cell, cells_of, check_cells, read_experiment
+from flows.experiments.cells import Cell, cells_of, check_cells
 from flows.experiments.experiment import bare_name, experiment_path, results_folder
 from flows.experiments.record import RUNS_FILE, Run
 from flows.experiments.results import compute
@@ -53,13 +53,8 @@ def run_sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool
     A cell that failed runs again only with `retry`, or once one of its inputs has changed.
     """
     with run_lock(f"sweep {bare_name(name)}", wait=wait):
-        while True:
-            batch = grid(name)
-            axes = read_experiment(name).axes
-            runs = _brought_up_to_date(batch, run_cells, retry=retry)
-            retry = False  # else a cell that fails again would be tried for every level that is drawn after it
-            if read_experiment(name).axes == axes:  # else TPE has drawn the next level from these results
-                break
+        batch = grid(name)
+        runs = _brought_up_to_date(batch, run_cells, retry=retry)
     missing = [(cell, runs[cell.id]) for cell in batch.cells if runs[cell.id].state != "finished"]
     lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
     if missing:

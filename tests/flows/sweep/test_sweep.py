@@ -185,14 +185,3 @@ def test_a_project_in_a_folder_of_its_repository_is_swept_too(tmp_path: Path) ->
     (run,) = runs_of(folder / RECORD)
     assert git(folder.parent, "rev-parse", f"{run.commit}^") == git(folder.parent, "rev-parse", "HEAD")
     assert "1 of 1" not in sweep(folder, "--dry").stdout
-
-
-def test_an_axis_drawn_by_tpe_runs_level_after_level_and_is_done_when_all_are_drawn(tmp_path: Path) -> None:
-    width = {"draw": 3, "by": "tpe", "metric": "loss", "space": {"model.width": {"low": 1, "high": 9, "integer": True}}}
-    changes = ONE_RECIPE | seeds(0) | {"tables": {}, "axes": {"width": width}}
-    folder = make_sweep(tmp_path / "toy", **changes)
-
-    assert sweep(folder).returncode == 0
-
-    assert len({run.params["model"]["width"] for run in runs_of(folder / RECORD)}) == 3
-    assert "0 of 3 cells would run" in sweep(folder, "--dry").stdout

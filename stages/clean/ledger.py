@@ -141,16 +141,11 @@ def write_splits(shards: Sequence[Path], ledger: pd.DataFrame, folders: Mapping[
     """Write each shard's kept documents under its own name. A shard that keeps none for a split has no file there."""
     rows = dict(iter(ledger.groupby("shard")["split"]))
     work = [(shard, list(rows[shard.name])) for shard in shards if shard.name in rows]
-    entries = map_cached("splits", work, _splits_key, _write_shard_splits)
+    entries = map_cached("splits", work, lambda item: cache_key(known_sha256(item[0]), *item[1]), _write_shard_splits)
     for (shard, _), entry in zip(work, entries, strict=True):
         for split, folder in folders.items():
             if (entry / split).exists():
                 shutil.copyfile(entry / split, folder / shard.name)
-
-
-def _splits_key(item: ShardSplits) -> str:
-    shard, splits = item
-    return cache_key(known_sha256(shard), *splits)
 
 
 def _write_shard_splits(item: ShardSplits, folder: Path) -> None:

@@ -111,14 +111,13 @@ def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
     of its new text and stays in the shard of its original."""
     if not kinds:
         return MaskedShards(list(shards), pd.DataFrame())
-    entries = map_cached("masked", shards, partial(_key, kinds), partial(_mask_shard, kinds))
+    names = json.dumps(kinds)
+    entries = map_cached(
+        "masked", shards, lambda shard: cache_key(names, shard.name, known_sha256(shard)), partial(_mask_shard, kinds)
+    )
     rows = [row for entry in entries for row in json.loads((entry / COUNTS).read_text(encoding="utf-8"))]
     counts = pd.DataFrame(rows, columns=list(kinds)).fillna(0).astype(int)
     return MaskedShards([entry / shard.name for entry, shard in zip(entries, shards, strict=True)], counts)
-
-
-def _key(kinds: Sequence[str], shard: Path) -> str:
-    return cache_key(json.dumps(kinds), shard.name, known_sha256(shard))
 
 
 def _mask_shard(kinds: Sequence[str], shard: Path, folder: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from stages.formats.opening import decompressed, opened_file
 from stages.runtime.atomic import NOT_HERE, NOT_PULLED, is_lfs_pointer
@@ -50,7 +50,8 @@ def find(patterns: Sequence[str]) -> list[FoundFile]:
         if "://" in pattern:
             files = list(_remote(pattern))
         else:
-            files = [_seen_by_dvc(file, is_ignored) for file in _local(Path(pattern))]
+            files = list(_local(Path(pattern)))
+            files = [replace(f, flaw=NOT_HASHED) if not f.flaw and is_ignored(f.name) else f for f in files]
         if all(file.flaw for file in files):
             raise UserError(_nothing_found(pattern, files))
         for file in files:
@@ -136,10 +137,6 @@ def _ignored_by_dvc() -> Callable[[str], bool]:
     return ignores
 
 
-def _seen_by_dvc(file: FoundFile, is_ignored: Callable[[str], bool]) -> FoundFile:
-    return replace(file, flaw=NOT_HASHED) if not file.flaw and is_ignored(file.name) else file
-
-
 def _remote(pattern: str) -> Iterator[FoundFile]:
     """The files at a URL. Over HTTP a URL without wildcards is one document: a page with links is not a folder."""
     import fsspec  # slow, as the clients of its file systems are
@@ -188,8 +185,12 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
         with opened_file(Path(file.name), decompress=decompress) as content:
             yield content
         return
+    import fsspec  # slow
+
+    web = file.url.startswith(("http://", "https://"))
     try:
-        with _stream(file) as stream, decompressed(file.name if decompress else "", stream) as content:
+        system, path = fsspec.core.url_to_fs(file.url, **(_web_options() if web else {}))
+        with system.open(path, "rb") as stream, decompressed(file.name if decompress else "", stream) as content:
             yield content
     except UserError:
         raise
@@ -197,14 +198,6 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise remote_error(f"{file.name}: cannot be read", error) from None
-
-
-def _stream(file: FoundFile) -> BinaryIO:
-    import fsspec
-
-    web = file.url.startswith(("http://", "https://"))
-    system, path = fsspec.core.url_to_fs(file.url, **(_web_options() if web else {}))
-    return cast("BinaryIO", system.open(path, "rb"))
 
 
 def remote_error(what: str, error: BaseException) -> UserError:

@@ -1,6 +1,7 @@
 """Rows as documents: which fields of a row hold the text, and what else it says of itself."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, SourceItem, SourceName
@@ -48,7 +49,10 @@ def rows_as_items(
         if row is None:
             yield source.left_out(f"{where}#{number}", TOO_LARGE)
             continue
-        has = has or ", ".join(_described(name, row[name]) for name in list(row)[:MAX_SHOWN_FIELDS])
+        has = has or ", ".join(
+            name if value is None or isinstance(value, str) else f"{name} ({type(value).__name__})"
+            for name, value in islice(row.items(), MAX_SHOWN_FIELDS)
+        )
         absent -= {field for field in absent if field_of(row, field) is not NO_VALUE}
         item = _item(source, row, f"{where}#{number}", text, fields)
         texts += not item.reason
@@ -61,10 +65,6 @@ def rows_as_items(
     for field in sorted(absent) if count else ():
         # With a misspelt `license` each row has the source's.
         source.notes.append(visible(f"params.yaml: collect.sources: fields: no row of {where} has `{field}`"))
-
-
-def _described(name: str, value: Any) -> str:
-    return name if value is None or isinstance(value, str) else f"{name} ({type(value).__name__})"
 
 
 def _item(source: NamedSource, row: Mapping[str, Any], name: str, text: Sequence[str], fields: Fields) -> SourceItem:

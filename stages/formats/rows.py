@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias, cast
 
 from stages.formats.opening import ROWS, compression, ending, opened_file, to_utf8
 from stages.formats.reports import Model, parse
-from stages.runtime.errors import UserError, message_on_one_line, visible
+from stages.runtime.errors import UserError, message_on_one_line
 
 RowValues: TypeAlias = Mapping[str, Any] | None
 """Field -> value; None for a row that is too large to be read."""
@@ -28,9 +28,6 @@ r"""The most bytes that a byte of text takes in JSON (`\u0000`)."""
 MAX_ARRAY_BYTES = 2**28
 """Of a `.json` file that is not JSON lines: all of it is held in memory, several times."""
 
-LONG_ROW_LINES = 1000
-"""Lines of a CSV row above which a stray quote, which takes the rows after it for text, is likelier than a text."""
-
 ROWS_AT_A_TIME = 1000
 
 
@@ -40,13 +37,12 @@ def numbered_rows(
     columns: Sequence[str] = (),
     required: Sequence[str] = (),
     limit: int = UNLIMITED,
-    notes: list[str] | None = None,
 ) -> Iterator[tuple[int, RowValues]]:
     """The rows of a file, whose name says what it holds, each with its number: of JSON lines the line, else the row.
 
     Of a Parquet file only `columns` are read, if any are given, and its other values are null. A table must have the
-    columns `required`. A row that is too large for a document of `limit` bytes is None. `notes` gets lines about rows
-    that are probably a mistake. Raises UserError that names a line that is wrong.
+    columns `required`. A row that is too large for a document of `limit` bytes is None. Raises UserError that names a
+    line that is wrong.
     """
     match ending(name):
         case ".parquet":
@@ -57,7 +53,7 @@ def numbered_rows(
             yield from _json_rows(name, stream, limit)
         case end:
             delimiter = "\t" if end == ".tsv" else ","
-            yield from _csv_rows(name, stream, delimiter, required, limit, [] if notes is None else notes)
+            yield from _csv_rows(name, stream, delimiter, required, limit)
 
 
 def read_row_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -154,7 +150,7 @@ _parse_json = partial(json.loads, object_pairs_hook=_keys_once)
 
 
 def _csv_rows(
-    name: str, stream: BinaryIO, delimiter: str, required: Sequence[str], limit: int, notes: list[str]
+    name: str, stream: BinaryIO, delimiter: str, required: Sequence[str], limit: int
 ) -> Iterator[tuple[int, RowValues]]:
     """The rows below the heading of a CSV file. Raises UserError that names a line that is not CSV or has another
     number of cells than there are columns."""
@@ -174,8 +170,6 @@ def _csv_rows(
                     f"{name}: line {line} has {len(cells)} cells, and there are {len(columns)} columns; quote a cell "
                     "that holds a comma, or correct or remove the line"
                 )
-            if (lines := reader.line_num - line + 1) > LONG_ROW_LINES:
-                notes.append(visible(f"{name}: the row at line {line} has {lines:,} lines: a stray quote?"))
             line = reader.line_num + 1
             yield number, dict(zip(columns, cells, strict=True))
     except UnicodeDecodeError as error:

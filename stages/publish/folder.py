@@ -35,7 +35,8 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
         if before not in (None, revision.name):
             gate.check_not_worse(Evaluation.find(location / MAIN / EVALUATION), location.as_posix())
         if kept.is_dir():
-            require_intact(kept)
+            if faults := verify_files(kept):
+                raise UserError(f"{kept}: {faults[0]}; delete that folder and run `dvc repro -f -s publish`")
             attested(kept / PROVENANCE)
         else:
             store(revision, kept)
@@ -67,12 +68,6 @@ def main_of(location: Path) -> str | None:
             "`parrotflow published promote REVISION` makes the link"
         )
     return main.resolve().name if main.is_symlink() else None
-
-
-def require_intact(kept: Path) -> None:
-    """Raise UserError if a stored revision is not as it was published."""
-    if faults := verify_files(kept):
-        raise UserError(f"{kept}: {faults[0]}; delete that folder and run `dvc repro -f -s publish`")
 
 
 def store(revision: Revision, target: Path) -> None:

@@ -27,6 +27,7 @@ from stages.formats.revision.provenance import (
     SPEED,
     Stages,
     is_shipped,
+    outs_of,
     project_path,
     revision_name,
     revision_path,
@@ -161,14 +162,8 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
 
 def reports_of(stages: Stages) -> dict[str, bytes]:
     """Path in the revision -> content, of the metrics and curves that the stages wrote."""
-    outs = (out for entry in stages.values() for out in entry.get("outs", []))
-    paths = [Path(out["path"]) for out in outs]
-    files = (
-        file
-        for path in paths
-        if path.is_relative_to(REPORTS)
-        for file in ([path] if path.is_file() else sorted(path.rglob("*.tsv")))
-    )
+    paths = (path for out in outs_of(stages) if (path := Path(out["path"])).is_relative_to(REPORTS))
+    files = (file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.tsv"))))
     return {revision_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
 
 

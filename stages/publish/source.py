@@ -69,7 +69,11 @@ def check_code() -> None:
 def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Path and content of the files that exist, one at a time: with data they need not fit into memory."""
     for path in filter(os.path.lexists, files):
-        content = content_of(path)
+        if Path(path).is_symlink() or not Path(path).is_file():
+            raise UserError(
+                f"{path}: is a link or another repository, which no revision holds: replace it with its files"
+            )
+        content = Path(path).read_bytes()
         is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
         require_no_secret(path, content, in_urls=path.endswith(SETTINGS_SUFFIXES) and not is_data)
         yield path, content
@@ -102,13 +106,6 @@ def git_output(*arguments: str) -> str:
 def git_files(*arguments: str) -> list[str]:
     """The files that `git ls-files` prints, relative to this folder."""
     return git_output("ls-files", "-z", *arguments).split("\0")[:-1]
-
-
-def content_of(path: str) -> bytes:
-    """The content of a file. Raises UserError for what an archive cannot hold."""
-    if Path(path).is_symlink() or not Path(path).is_file():
-        raise UserError(f"{path}: is a link or another repository, which no revision holds: replace it with its files")
-    return Path(path).read_bytes()
 
 
 def write_archive(files: Iterable[tuple[str, bytes]], target: Path) -> None:
@@ -147,16 +144,11 @@ def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
         )
 
 
-SHORTEST = 12
+MIN_SECRET_LENGTH = 12
 """A shorter value (`true`, `password`) may occur in any text."""
 
-BY_ENTROPY_OR_NAME = {
-    "Base64HighEntropyString",
-    "HexHighEntropyString",
-    "KeywordDetector",
-    "IPPublicDetector",
-    "BasicAuthDetector",
-}
+BY_ENTROPY_OR_NAME = {"Base64HighEntropyString", "HexHighEntropyString", "KeywordDetector", "IPPublicDetector"}
+BY_ENTROPY_OR_NAME |= {"BasicAuthDetector"}
 """Detectors that hit hashes, test data and ordinary code. Passwords in URLs are found by `in_urls`."""
 
 ALLOWED = "pragma: allowlist secret"
@@ -175,7 +167,7 @@ def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False)
     """
     text = content.decode("utf-8", "replace")
     for name, value in os.environ.items():
-        if SECRET_NAMES.search(name) and len(value) >= SHORTEST and value in text:
+        if SECRET_NAMES.search(name) and len(value) >= MIN_SECRET_LENGTH and value in text:
             return f"the value of {name}, line {_line(text, text.index(value))}"
     by_names = (("Credential in a configuration", OF_A_CONFIGURATION),) if by_name else ()
     by_form = ((match.start(), kind) for kind, form in (*by_names, *forms()) for match in form.finditer(text))

@@ -19,7 +19,7 @@ from functools import cache, partial
 from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import UserError
@@ -55,7 +55,7 @@ def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
     """
     entry = _entry(kind, compute, key)
     if not _is_known(entry):
-        _fill(compute, entry)
+        _fill(compute, (entry,))
     os.utime(entry)
     return entry
 
@@ -73,7 +73,7 @@ def map_cached(
     """
     entries = [_entry(kind, compute, key_of(item)) for item in items]
     missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
-    filled = map_shards(partial(_fill_for, compute), list(missing.items()), threads_each)
+    filled = map_shards(partial(_fill, compute), list(missing.items()), threads_each)
     for _ in counted(filled, kind, "shards", len(missing)):
         pass
     for entry in entries:
@@ -81,17 +81,14 @@ def map_cached(
     return entries
 
 
-def _fill_for(compute: Callable[[CachedItem, Path], None], entry_and_item: tuple[Path, CachedItem]) -> None:
-    entry, item = entry_and_item
-    _fill(partial(compute, item), entry)
-
-
-def _fill(compute: Callable[[Path], None], entry: Path) -> None:
+def _fill(compute: Callable[..., None], entry_and_item: tuple[Any, ...]) -> None:
+    """Compute an entry, given its folder and what `compute` takes before its own."""
+    entry, *item = entry_and_item
     # Two workers may compute the same entry at once; each has a folder of its own, and the same bytes.
     entry.parent.mkdir(parents=True, exist_ok=True)
     own = Path(mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
     try:
-        compute(own)
+        compute(*item, own)
         (own / SUMS).write_text(json.dumps(_sums(own)), encoding="utf-8")
         own.rename(entry)
     except OSError:

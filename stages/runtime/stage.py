@@ -140,7 +140,8 @@ def run_stage(main: Callable[[], None]) -> None:
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `flows/__init__.py`
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        inputs = inputs_of_this_stage()
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        inputs = inputs_of(spec.name.removesuffix(".__main__")) if spec is not None else None
         if DVC_FILE.is_file() or STATE_DIR.is_dir():
             private_state_dir()
         if inputs is not None:
@@ -165,12 +166,6 @@ def run_stage(main: Callable[[], None]) -> None:
         said = f"{where}{os.strerror(error.errno)}{restored}: {REMEDIES[error.errno]}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         end(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
-
-
-def inputs_of_this_stage() -> Inputs | None:
-    """The files that dvc.yaml lists for the stage of this process; None if this process is no stage's command."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return inputs_of(spec.name.removesuffix(".__main__")) if spec is not None else None
 
 
 def inputs_of(module: str) -> Inputs | None:

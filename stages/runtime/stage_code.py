@@ -133,7 +133,7 @@ def code_changes(recorded: Mapping[Path, StageCode | None], root: Path = Path())
 
 def code_of(module: str, root: Path = Path()) -> StageCode:
     """The code of one stage as it is now. Raises UserError if a file is not Python."""
-    return _code_of(module, CodeFiles(root), pinned(root / REQUIREMENTS_LOCK), _params(root / PARAMS_FILE))
+    return stage_codes(root, [module])[code_path(module)]
 
 
 @cache

@@ -178,14 +178,6 @@ def test_a_file_that_gave_nothing_is_named_with_its_fields_and_their_types(corpu
     assert {f"WARNING: {note}" for note in said} == {line for line in lines if line.startswith("WARNING")}
 
 
-def test_a_row_of_thousands_of_lines_is_named(corpus: Path, capsys: Said) -> None:
-    (corpus / "a.csv").write_text('text\n"a\n' + "b\n" * 2000 + '"\nc\n')
-
-    texts()
-
-    assert "WARNING: corpus/a.csv: the row at line 2 has 2,002 lines: a stray quote?" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("content", "left", "remedy"),
     [

@@ -60,7 +60,7 @@ class Files(FileSource):
             elif end in ROWS:
                 with opened(file) as stream:
                     columns = [*self.text, *self.fields.named]
-                    rows = numbered_rows(file.name, stream, columns, self.fields.named, limit, self.notes)
+                    rows = numbered_rows(file.name, stream, columns, self.fields.named, limit)
                     yield from rows_as_items(self, rows, file.name, self.text, self.fields)
             else:
                 if end in WEB_PAGE:

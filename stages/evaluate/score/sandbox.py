@@ -73,7 +73,8 @@ def run_sandboxed(program: str, limits: Limits) -> Outcome:
     try:
         os.write(ours, rules)
         os.close(ours)
-        command = [*sandbox_command(), "--seccomp", str(filters), *python_command()]
+        command = [*sandbox_command(), "--seccomp", str(filters)]
+        command += [str(python()), "-s", "-S", "-P", "-B", "-X", "utf8", "/inside.py"]
         command += [str(theirs), str(limits.cpu_seconds), str(limits.memory_megabytes * 1_000_000)]
         with subprocess.Popen(
             command,
@@ -184,11 +185,6 @@ def sandbox_command() -> tuple[str, ...]:
         # The order of sets of strings depends on the seed, and so may a candidate's result.
         *("--setenv", "PYTHONHASHSEED", "0"),
     )
-
-
-def python_command() -> tuple[str, ...]:
-    """Python inside, with inside.py."""
-    return (str(python()), "-s", "-S", "-P", "-B", "-X", "utf8", "/inside.py")
 
 
 def python() -> Path:

@@ -37,15 +37,6 @@ def program(problem: Problem, completion: str) -> str:
     return f"{completion}\n{problem.test}"
 
 
-def programs_of(problems: Sequence[Problem], completions: Sequence[Completion]) -> list[str]:
-    """The program of each completion. Raises UserError for one of an unknown problem."""
-    known = {problem.task_id: problem for problem in problems}
-    for completion in completions:
-        if completion.task_id not in known:
-            raise UserError(f"{completion.task_id}: a completion of a problem that is not among the problems")
-    return [program(known[completion.task_id], completion.completion) for completion in completions]
-
-
 def judged(
     problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits
 ) -> tuple[list[SampleVerdict], int]:
@@ -54,7 +45,11 @@ def judged(
     One worker for each core, or `PARROTFLOW_WORKERS`. Raises UserError for a completion of an unknown problem, and if
     this machine cannot isolate.
     """
-    programs = programs_of(problems, completions)
+    known = {problem.task_id: problem for problem in problems}
+    for completion in completions:
+        if completion.task_id not in known:
+            raise UserError(f"{completion.task_id}: a completion of a problem that is not among the problems")
+    programs = [program(known[completion.task_id], completion.completion) for completion in completions]
     if not programs:
         return [], 0
     require_isolation(limits)
@@ -95,14 +90,11 @@ def failures(verdicts: Iterable[SampleVerdict]) -> dict[str, str]:
 
 NOT_RUN = "none: not run"
 
-WITHOUT_A_SET = "problems"
-"""The set of all problems whose task_id names none."""
-
 
 def set_name(task_id: str) -> str:
     """The set that a problem belongs to: `HumanEval` of `HumanEval/0`, `problems` of `two_sum`."""
     name, slash, _ = task_id.partition("/")
-    return name if slash else WITHOUT_A_SET
+    return name if slash else "problems"
 
 
 def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Completion], k: Sequence[int]) -> None:

@@ -63,10 +63,7 @@ NEEDED_BY_DETECTOR: Mapping[str, tuple[str, ...]] = {
 is found far faster than a pattern that may begin with any letter. Other detectors' own patterns begin with one."""
 
 EMAIL_NEEDED = (re.compile(r"@(?<=[A-Za-z0-9._%+-]@)[A-Za-z0-9-]{1,63}\."),)
-IP_ADDRESS_NEEDED = (
-    re.compile(r"\.\d{1,3}\.\d{1,3}\.\d"),
-    re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:"),
-)
+IP_ADDRESS_NEEDED = (re.compile(r"\.\d{1,3}\.\d{1,3}\.\d"), re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:"))
 """The same for addresses, of the text itself."""
 
 EMAIL = re.compile(

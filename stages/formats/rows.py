@@ -32,11 +32,7 @@ ROWS_AT_A_TIME = 1000
 
 
 def numbered_rows(
-    name: str,
-    stream: BinaryIO,
-    columns: Sequence[str] = (),
-    required: Sequence[str] = (),
-    limit: int = UNLIMITED,
+    name: str, stream: BinaryIO, columns: Sequence[str] = (), required: Sequence[str] = (), limit: int = UNLIMITED
 ) -> Iterator[tuple[int, RowValues]]:
     """The rows of a file, whose name says what it holds, each with its number: of JSON lines the line, else the row.
 

@@ -13,15 +13,7 @@ from stages.formats.revision.provenance import Receipt, publication_receipt
 from stages.publish.folder import publish_to_folder
 from stages.publish.lock import in_temporary_workspace
 from stages.publish.params import PublishParams
-from stages.publish.revision import (
-    Gate,
-    Revision,
-    card_head,
-    gather_record,
-    name_revision,
-    prompt_of,
-    published_files,
-)
+from stages.publish.revision import Gate, Revision, card_head, gather_record, name_revision, prompt_of, published_files
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 

@@ -24,14 +24,7 @@ from stages.train.commands.forecast import make_forecast
 from stages.train.compute.data.order import open_order
 from stages.train.compute.model.build import build_config
 from stages.train.compute.model.source import source_folder
-from stages.train.launcher import (
-    check_batch,
-    check_store,
-    describe_precision,
-    launch,
-    note_dropout,
-    note_idle_devices,
-)
+from stages.train.launcher import check_batch, check_store, describe_precision, launch, note_dropout, note_idle_devices
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import check_trackers
 from stages.train.origins import describe_order

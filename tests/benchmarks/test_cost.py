@@ -11,10 +11,7 @@ from stages.formats.documents import Document
 def measured(megabytes: int, documents: int, kept: float = 1.0) -> Cost:
     """Collect takes 1 s, 10 s a GB and 100 s a million documents; tokenize 20 s a GB that is kept."""
     size = megabytes / 1000
-    seconds = dict.fromkeys(STAGES, 1.0) | {
-        "collect": 1 + 10 * size + documents / 10_000,
-        "tokenize": 20 * size * kept,
-    }
+    seconds = dict.fromkeys(STAGES, 1.0) | {"collect": 1 + 10 * size + documents / 10_000, "tokenize": 20 * size * kept}
     return Cost(Corpus(megabytes), size, documents, size * kept, int(documents * kept), seconds)
 
 

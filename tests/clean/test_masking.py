@@ -5,15 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.clean.masking import (
-    EMAIL,
-    EMAIL_NEEDED,
-    IP_ADDRESS,
-    IP_ADDRESS_NEEDED,
-    any_in,
-    key_patterns,
-    mask,
-)
+from stages.clean.masking import EMAIL, EMAIL_NEEDED, IP_ADDRESS, IP_ADDRESS_NEEDED, any_in, key_patterns, mask
 
 ALL = ["emails", "ip_addresses", "keys"]
 

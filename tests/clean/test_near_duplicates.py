@@ -7,12 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.clean.near_duplicates import (
-    FOUND_AT_THRESHOLD,
-    Corpus,
-    find_near_duplicates,
-    rows_per_band,
-)
+from stages.clean.near_duplicates import FOUND_AT_THRESHOLD, Corpus, find_near_duplicates, rows_per_band
 from stages.clean.params import NearDuplicates
 from stages.clean.words import PERMUTATIONS, word_list
 from stages.formats.documents import Document, document_id, write_shard

@@ -4,14 +4,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from stages.clean.judge import (
-    EXACT_DUPLICATE,
-    apply_filters,
-    assign_splits,
-    check_splits,
-    drop,
-    exact_duplicates,
-)
+from stages.clean.judge import EXACT_DUPLICATE, apply_filters, assign_splits, check_splits, drop, exact_duplicates
 from stages.clean.params import CleanParams
 from stages.runtime.errors import UserError
 from tests.clean.test_ledger import features_of

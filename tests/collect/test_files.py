@@ -438,8 +438,7 @@ LINES = "".join(f"{random.Random(number).getrandbits(256):x}\n" for number in ra
 
 
 @pytest.mark.parametrize(
-    "text",
-    [PARAGRAPH * 20, LINES, "ä" * 5000, "日" * 3000, "x" * 5000, "ein Wort " * 500, "eine Zeile\r\n\r\n" * 500],
+    "text", [PARAGRAPH * 20, LINES, "ä" * 5000, "日" * 3000, "x" * 5000, "ein Wort " * 500, "eine Zeile\r\n\r\n" * 500]
 )
 def test_a_book_is_cut_where_paragraphs_end_and_never_within_a_character(corpus: Path, text: str) -> None:
     (corpus / "book.txt.gz").write_bytes(gzip.compress(("\ufeff" + text).encode()))

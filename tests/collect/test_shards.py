@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from stages.collect import shards
 from stages.collect.shards import CACHE_NAME, write_documents
-from stages.formats.documents import (
-    document_id,
-    id_bits,
-    read_documents,
-    read_table,
-    shard_paths,
-)
+from stages.formats.documents import document_id, id_bits, read_documents, read_table, shard_paths
 from stages.runtime.cache import CACHE, drop_unused
 from stages.runtime.errors import UserError
 from tests.small_project import document, folder_bytes

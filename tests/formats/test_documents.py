@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.formats import documents
-from stages.formats.documents import (
-    SCHEMA,
-    Document,
-    documents_of,
-    order_of,
-    read_documents,
-    write_shard,
-    write_table,
-)
+from stages.formats.documents import SCHEMA, Document, documents_of, order_of, read_documents, write_shard, write_table
 from stages.runtime.errors import UserError
 from tests.small_project import document
 

@@ -19,10 +19,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "clean": {"deps": ["corpus"], "params": ["collect", "clean"], "outs": ["data/clean", "reports/clean.json"]},
     "tokenize": {"deps": ["data/clean"], "outs": ["data/tokens"]},
     "train": {"deps": ["data/tokens", "deploy/launch/cpu.yaml"], "outs": ["model", "reports/train.json"]},
-    "evaluate": {
-        "deps": ["model", "evaluation/problems"],
-        "outs": ["reports/evaluate.json"],
-    },
+    "evaluate": {"deps": ["model", "evaluation/problems"], "outs": ["reports/evaluate.json"]},
     "yardstick": {"deps": ["data/clean"], "outs": ["reports/yardstick.json"]},
     "other": {"deps": ["model"], "outs": ["data/other"]},
     "card": {

@@ -119,11 +119,7 @@ def test_every_stage_comes_after_those_it_depends_on_whatever_their_names() -> N
 
 @pytest.mark.parametrize(
     ("folder", "temporary"),
-    [
-        (".dvc/tmp/exps/abc", True),
-        (".parrotflow/sweep/adamw-1", True),
-        ("sweep/adamw-1", False),
-    ],
+    [(".dvc/tmp/exps/abc", True), (".parrotflow/sweep/adamw-1", True), ("sweep/adamw-1", False)],
 )
 def test_workspaces_of_experiments_and_of_a_sweeps_cells_are_temporary(folder: str, temporary: bool) -> None:
     assert in_temporary_workspace(Path("/home/me/project") / folder) == temporary

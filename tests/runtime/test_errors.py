@@ -30,12 +30,7 @@ run_stage(lambda: Path("one.txt").touch())
 
 
 @pytest.mark.parametrize(
-    ("begin", "before"),
-    [
-        (["dvc", "repro"], None),
-        (["one.py"], 0o777),
-        (["-m", "flows.cli", "why"], None),
-    ],
+    ("begin", "before"), [(["dvc", "repro"], None), (["one.py"], 0o777), (["-m", "flows.cli", "why"], None)]
 )
 def test_the_state_folder_is_closed_to_other_users_whichever_command_makes_it(
     tmp_path: Path, begin: list[str], before: int | None, monkeypatch: pytest.MonkeyPatch

@@ -33,11 +33,7 @@ def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
             "nonesuch: 1\ntrain:\n  seed: -1",
             "nonesuch: no stage of dvc.yaml has such a section\nparams.yaml: train.seed = -1: Input should be greater",
         ),
-        (
-            "  sets: {}",
-            "  sets: {2024: a, b: c}",
-            "evaluate: sets: the key 2024 is not a string; quote it",
-        ),
+        ("  sets: {}", "  sets: {2024: a, b: c}", "evaluate: sets: the key 2024 is not a string; quote it"),
     ],
 )
 def test_all_faults_in_any_section_are_found_before_anything_runs(
@@ -143,22 +139,13 @@ COMMIT = "0" * 40
             {"score__run_generated_code": True, "score__k": [1, 11]},
             "score.k = [1, 11]: generate.problems.samples = 10; lower k or raise samples",
         ),
-        (
-            {"evaluate__context_length": 257},
-            "evaluate.context_length = 257: train.model has 256 positions; lower it",
-        ),
-        (
-            {"evaluate__stride": 257},
-            "evaluate.stride = 257: more than the context of 256 tokens skips text; lower it",
-        ),
+        ({"evaluate__context_length": 257}, "evaluate.context_length = 257: train.model has 256 positions; lower it"),
+        ({"evaluate__stride": 257}, "evaluate.stride = 257: more than the context of 256 tokens skips text; lower it"),
         (
             {"evaluate__sets": {"validation": "evaluation/held_out"}},
             "evaluate.sets.validation: the name of the split that cleaning holds out; choose another",
         ),
-        (
-            {"evaluate__baselines": [f"a/b@{COMMIT}"] * 2},
-            f"evaluate.baselines: a/b@{COMMIT} is listed twice",
-        ),
+        ({"evaluate__baselines": [f"a/b@{COMMIT}"] * 2}, f"evaluate.baselines: a/b@{COMMIT} is listed twice"),
         (
             {"harness__tasks": ["heldout"], "harness__exported_steps": True},
             "harness.exported_steps: train.export_steps is empty; set it, or set harness.exported_steps: false",
@@ -201,9 +188,7 @@ MISSING = "is missing: put it there, or correct the path"
         ({"evaluate__baselines": ["deploy"]}, f"evaluate.baselines: deploy {UNLISTED.format('evaluate')}"),
         ({"evaluate__baselines": ["published/a/revisions/b"]}, f"published/a/revisions/b {MISSING}"),
         (
-            {
-                "clean__decontamination": {"files": ["docs"], "fields": ["a"], "ngram_size": 9, "minimum_words": 1},
-            },
+            {"clean__decontamination": {"files": ["docs"], "fields": ["a"], "ngram_size": 9, "minimum_words": 1}},
             f"clean.decontamination.files: docs {UNLISTED.format('clean')}",
         ),
         (

@@ -71,11 +71,7 @@ def test_values_are_written_as_dvc_writes_them_and_read_back() -> None:
         ("steps: 3", "steps: '3'", "toy.steps = '3': Input should be a valid integer"),
         ("steps: 3", "steps: true", "toy.steps = True: Input should be a valid integer"),
         ("steps: 3, ", "", "toy.steps: missing; after an upgrade take it from the new version's params.yaml"),
-        (
-            "steps: 3",
-            "steps: 3, stps: 4",
-            "toy.stps: unknown parameter (value 4); correct its name or remove it",
-        ),
+        ("steps: 3", "steps: 3, stps: 4", "toy.stps: unknown parameter (value 4); correct its name or remove it"),
         ("adamw", "lion", "toy.optimizer.name = 'lion': Input should be 'adamw' or 'muon'"),
         ("toy", "tay", "section `toy` is missing"),
         ("toy", "[", "not valid YAML"),

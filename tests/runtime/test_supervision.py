@@ -29,9 +29,7 @@ leave(3)
 
 
 @pytest.mark.parametrize("has_command", [True, False])
-def test_a_worker_that_leaves_completes_its_threads_and_exit_functions_and_frees_nothing(
-    has_command: bool,
-) -> None:
+def test_a_worker_that_leaves_completes_its_threads_and_exit_functions_and_frees_nothing(has_command: bool) -> None:
     """Python's own ending would free the process groups, which can wait for ever."""
     command = Supervision()
     variables = environment(**({VARIABLE: str(command.folder)} if has_command else {}))

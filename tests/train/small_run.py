@@ -123,12 +123,7 @@ def environment(**changes: str) -> dict[str, str]:
 def start(folder: Path, command: Sequence[str] = COMMAND, **variables: str) -> "subprocess.Popen[str]":
     """Start `python -m stages.train`."""
     return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        command, cwd=folder, env=environment(**variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -183,11 +178,7 @@ def held_port() -> Iterator[int]:
 
 
 def run_workers(
-    folder: Path,
-    processes: int,
-    main: Callable[[], None] = worker.main,
-    expected_code: int = 0,
-    **variables: str,
+    folder: Path, processes: int, main: Callable[[], None] = worker.main, expected_code: int = 0, **variables: str
 ) -> None:
     """Run the workers as a launcher would start them, forked from this process: torch is imported already."""
     context = multiprocessing.get_context("fork")
@@ -208,7 +199,7 @@ def _worker(
 ) -> None:
     os.chdir(folder)
     os.environ.update(
-        {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HF_HUB_OFFLINE": "1"},
+        {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "HF_HUB_OFFLINE": "1"}
     )
     if processes > 1:
         os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)})

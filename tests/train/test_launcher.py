@@ -213,14 +213,8 @@ def test_settings_of_accelerate_that_are_not_used_are_named_in_one_line(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"distributed_type": "DEEPSPEED"},
-            "distributed_type = DEEPSPEED is not supported; use one of NO, ",
-        ),
-        (
-            {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}},
-            "FSDP 1 is not supported",
-        ),
+        ({"distributed_type": "DEEPSPEED"}, "distributed_type = DEEPSPEED is not supported; use one of NO, "),
+        ({"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}, "FSDP 1 is not supported"),
         (
             {
                 "distributed_type": "FSDP",

@@ -30,11 +30,7 @@ ADAMW = {"optimizer__name": "adamw", "optimizer__epsilon": EPSILON}
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one process, four micro-batches a step, with dropout and a part of the output matrix."""
     folder = write_project(
-        tmp_path_factory.mktemp("alone"),
-        **ADAMW,
-        model__resid_pdrop=0.1,
-        model__embd_pdrop=0.1,
-        head_rows=40,
+        tmp_path_factory.mktemp("alone"), **ADAMW, model__resid_pdrop=0.1, model__embd_pdrop=0.1, head_rows=40
     )
     run_workers(folder, 1, PARROTFLOW_MICRO_BATCH="2")
     return folder

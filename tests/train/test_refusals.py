@@ -57,10 +57,7 @@ def message() -> str:
             "params.yaml: train.model.model_type = 'gpt9': no such architecture in transformers; "
             "e.g. gpt2, llama, qwen3, gpt_neox",
         ),
-        (
-            {"model__n_layers": 3},
-            "params.yaml: train.model.n_layers: no such field in the config of `gpt2`",
-        ),
+        ({"model__n_layers": 3}, "params.yaml: train.model.n_layers: no such field in the config of `gpt2`"),
         (
             {"model__n_head": 3},
             "params.yaml: train.model: cannot build `gpt2` with these fields: ValueError: `embed_dim` must be "

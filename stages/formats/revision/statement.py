@@ -81,11 +81,7 @@ class Provenance(Report):
         definition = {
             "buildType": BUILD_TYPE,
             "externalParameters": self.parameters,
-            "resolvedDependencies": [
-                code,
-                *listed(RECORDED_LOCK, RECORDED_REQUIREMENTS, SOURCE_ARCHIVE),
-                *documents,
-            ],
+            "resolvedDependencies": [code, *listed(RECORDED_LOCK, RECORDED_REQUIREMENTS, SOURCE_ARCHIVE), *documents],
         }
         details = {
             "builder": {"id": BUILDER},

@@ -100,12 +100,7 @@ class Reporter:
     """The main process shows and records; the others do nothing."""
 
     def __init__(
-        self,
-        params: TrainParams,
-        steps: range,
-        throughput: Throughput,
-        curves: CurveFiles,
-        accelerator: Accelerator,
+        self, params: TrainParams, steps: range, throughput: Throughput, curves: CurveFiles, accelerator: Accelerator
     ) -> None:
         self.params = params
         self.steps = steps  # of this start, from 0

@@ -18,13 +18,7 @@ import torch
 
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weights_sha256
 from stages.formats.reports import CURVES_FOLDER, write_json, write_metrics
-from stages.formats.revision.execution import (
-    TRAIN_SPEED,
-    Execution,
-    Session,
-    computing_variables,
-    limits,
-)
+from stages.formats.revision.execution import TRAIN_SPEED, Execution, Session, computing_variables, limits
 from stages.formats.training import TrainingReport
 from stages.runtime.atomic import atomic_folder, file_sha256
 from stages.runtime.errors import UserError
@@ -40,10 +34,7 @@ from stages.train.origins import shares
 
 
 def write_train_results(
-    trainer: Trainer,
-    throughput: Throughput,
-    progress: TrainingProgress,
-    checkpoints: Checkpoints,
+    trainer: Trainer, throughput: Throughput, progress: TrainingProgress, checkpoints: Checkpoints
 ) -> None:
     """Write all of it; the model last, since its folder means success. Every process calls this.
 

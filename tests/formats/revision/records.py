@@ -50,12 +50,7 @@ def write_index(folder: Path, **changes: Any) -> Provenance:
         if path.is_file() and path.name not in NOT_INDEXED
     }
     params = folder / RECORDED_PARAMS
-    facts = {
-        "revision": revision_name(files),
-        "files": files,
-        "git": GITSTATE,
-        "sources": [SOURCE],
-    }
+    facts = {"revision": revision_name(files), "files": files, "git": GITSTATE, "sources": [SOURCE]}
     if "parameters" not in changes:
         facts["parameters"] = read_yaml(params.read_bytes()) if params.is_file() else {}
     provenance = Provenance(**facts | changes)

@@ -83,8 +83,7 @@ def test_a_model_that_finds_no_room_ends_the_run_with_one_message_and_the_checkp
     full, after = train_on_a_disk_of("900k", "stages.train", reference, tmp_path)
     [error] = [line for line in full if line.startswith("error: ")]  # a last checkpoint may warn after it
     assert re.fullmatch(
-        r"error: \.model\.\d+\.partial: No space left on device: free some space, and run the same command again",
-        error,
+        r"error: \.model\.\d+\.partial: No space left on device: free some space, and run the same command again", error
     )
     assert after[: 3 + len(KEPT)] == [str(EXIT_DISK_FULL), *KEPT, "step-00000003", "step-00000006"]
     assert any(line.startswith("continuing at step 6 of 12, from ") for line in after)

@@ -62,9 +62,7 @@ def test_a_model_that_is_continued_has_no_size_to_choose() -> None:
         Dial(params, VOCABULARY, None)
 
 
-def test_a_time_is_turned_into_operations_by_steps_that_are_timed_here(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_time_is_turned_into_operations_by_steps_that_are_timed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "TIMING_SECONDS", 0.05)
 
     _, lines = dial().for_seconds(2000)

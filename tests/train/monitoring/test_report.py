@@ -11,13 +11,7 @@ from accelerate import Accelerator
 from tensorboardX.proto import event_pb2
 
 from stages.runtime.errors import EXIT_CONTINUE, UserError
-from stages.train.monitoring.report import (
-    PROJECT,
-    TRACKERS,
-    ProgressLine,
-    seconds_left,
-    start_trackers,
-)
+from stages.train.monitoring.report import PROJECT, TRACKERS, ProgressLine, seconds_left, start_trackers
 from stages.train.params import TrainParams
 from tests.train.small_run import monitoring, params, run_workers, stopped_at, write_project
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import NoCredentialsError
-from moto.server import ThreadedMotoServer
 from s3fs import S3FileSystem
 
 from stages.collect.find import find, remote_error
@@ -24,6 +22,7 @@ from stages.runtime.atomic import LFS_POINTER
 from stages.runtime.errors import UnavailableError, UserError
 from tests.collect import collecting
 from tests.collect.collecting import left_out
+from tests.s3 import empty_bucket
 
 HIDDEN = "hidden (its name begins with a dot)"
 LINK = "link (copy what it leads to, or name it in globs)"
@@ -115,24 +114,12 @@ def test_two_stars_that_are_not_a_whole_part_of_a_path_are_refused(pattern: str)
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a bucket with the tree, on an S3 of this machine; credentials are in AWS's own variables."""
-    store, name = ThreadedMotoServer(ip_address="127.0.0.1", port=0), uuid.uuid4().hex
-    store.start()
-    host, port = store.get_host_and_port()
-    for variable, value in (
-        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"),
-        ("AWS_ACCESS_KEY_ID", "me"),
-        ("AWS_SECRET_ACCESS_KEY", "mine"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(variable, value)
-    S3FileSystem.clear_instance_cache()
-    client = boto3.client("s3")
-    client.create_bucket(Bucket=name)
-    for path in TREE:
-        client.put_object(Bucket=name, Key=path, Body=f"# tree/{path}\n".encode())
-    yield f"s3://{name}"
-    S3FileSystem.clear_instance_cache()
-    store.stop()
+    with empty_bucket(monkeypatch) as name:
+        S3FileSystem.clear_instance_cache()
+        for path in TREE:
+            boto3.client("s3").put_object(Bucket=name, Key=path, Body=f"# tree/{path}\n".encode())
+        yield f"s3://{name}"
+        S3FileSystem.clear_instance_cache()
 
 
 def test_s3_and_file_urls_and_local_paths_leave_out_the_same_hidden_files(bucket: str) -> None:

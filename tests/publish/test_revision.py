@@ -6,18 +6,11 @@ import pytest
 from stages.formats.evaluation.report import Evaluation
 from stages.formats.reports import read_json, write_json
 from stages.runtime.errors import RefusedError
-from tests.publish.publishing import main, train_anew
+from tests.publish.publishing import main, publish_with
 from tests.trained_project import write_sections
 
 REPORT = Path("reports/evaluate.json")
 PUBLISHED = Path("published/tiny")
-
-
-def publish_with(bits_per_byte: float, seed: int = 0) -> None:
-    """Publish another model with that evaluation."""
-    train_anew(seed)
-    write_json(REPORT, read_json(REPORT) | {"bits_per_byte": bits_per_byte})
-    main()
 
 
 def published() -> float:

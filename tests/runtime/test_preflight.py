@@ -9,7 +9,7 @@ from stages.runtime import preflight
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_before_run, check_params
 from stages.runtime.section import read_params_file
-from tests.small_project import ROOT
+from tests.small_project import ROOT, changed
 
 
 def checked(folder: Path, before: str, after: str) -> None:
@@ -117,18 +117,6 @@ def test_a_submodule_that_a_stage_reads_and_that_is_not_checked_out_is_refused(
     check_before_run()
 
 
-def with_values(**changes: Any) -> dict[str, Any]:
-    """params.yaml's values with others at some keys: `score__k` is score.k."""
-    values = read_params_file()
-    for key, value in changes.items():
-        *above, last = key.split("__")
-        section = values
-        for name in above:
-            section = section[name]
-        section[last] = value
-    return values
-
-
 COMMIT = "0" * 40
 
 
@@ -165,11 +153,13 @@ def test_what_a_stage_would_refuse_after_others_have_run_is_refused_before(
 ) -> None:
     stage = message.partition(".")[0]
     with pytest.raises(UserError) as refused:
-        check_before_run(values=with_values(**changes))
+        check_before_run(values=changed(read_params_file(), **changes))
 
     assert str(refused.value).startswith(f"params.yaml: {message}")
     assert "\n" not in str(refused.value)
-    check_before_run({*preflight.section_models()} - {stage}, with_values(**changes))  # not if it does not run
+    check_before_run(
+        {*preflight.section_models()} - {stage}, changed(read_params_file(), **changes)
+    )  # not if it does not run
 
 
 UNLISTED = "is not among the deps of {} in dvc.yaml, so a change would go unnoticed: add it there"
@@ -205,7 +195,7 @@ def test_a_file_that_a_parameter_names_has_to_be_there_and_among_the_deps(
     changes: dict[str, Any], message: str
 ) -> None:
     try:
-        check_before_run(values=with_values(**changes))
+        check_before_run(values=changed(read_params_file(), **changes))
     except UserError as error:
         assert message
         assert str(error).endswith(message)  # noqa: PT017 - one of them is no error

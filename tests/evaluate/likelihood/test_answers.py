@@ -7,7 +7,6 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from stages.evaluate.__main__ import main
@@ -18,24 +17,20 @@ from stages.formats.evaluation.problems import read_problems
 from stages.formats.evaluation.report import DOCUMENT_LOSSES, Evaluation
 from stages.formats.model_folder import MODEL
 from stages.runtime.errors import UserError
+from tests.evaluate.likelihood.definition import one_token_at_a_time
 from tests.small_project import ROOT
 from tests.trained_project import CONTEXT_LENGTH, write_sections
 
 PROBLEMS = ROOT / "evaluation/problems/python.jsonl"
 
 
-def one_token_at_a_time(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str) -> float:
-    """The definition: the nats of each token that is not the beginning of the prompt too, under its own context."""
+def nats_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str) -> float:
+    """The nats of the tokens that are not the beginning of the prompt too."""
     whole, alone = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (prompt + answer, prompt))
     masked = len([*takewhile(lambda pair: pair[0] == pair[1], zip(whole, alone, strict=False))])
     read = [tokenizer.eos_token_id, *whole, tokenizer.eos_token_id]
-    stride, nats = CONTEXT_LENGTH * 3 // 4, 0.0
-    for position in range(masked, len(read) - 1):
-        start = stride * max(0, -(-(position + 1 - CONTEXT_LENGTH) // stride))
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([read[start : position + 1]])).logits[0, -1]
-        nats -= float(torch.log_softmax(logits.double(), -1)[read[position + 1]])
-    return nats
+    found = one_token_at_a_time(model, read, CONTEXT_LENGTH, CONTEXT_LENGTH * 3 // 4, masked)
+    return sum(nats for _, nats in found)
 
 
 def test_of_code_problems_the_reference_solutions_are_scored_after_their_prompts(project: Path) -> None:
@@ -45,7 +40,7 @@ def test_of_code_problems_the_reference_solutions_are_scored_after_their_prompts
 
     model, tokenizer = open_model(MODEL), open_tokenizer(MODEL)
     problems = read_problems(PROBLEMS)
-    expected = [one_token_at_a_time(model, tokenizer, problem.prompt, problem.solution) for problem in problems]
+    expected = [nats_of(model, tokenizer, problem.prompt, problem.solution) for problem in problems]
     losses = read_table(DOCUMENT_LOSSES).to_pandas()
     losses = losses[losses.set == "problems"]
     assert losses.nats.tolist() == pytest.approx(expected, rel=1e-5)
@@ -75,7 +70,7 @@ def test_a_prompt_changes_what_an_answer_costs_but_not_what_is_counted(project: 
     assert losses.bytes.tolist() == [len(answer)] * 3
     assert losses.nats.nunique() == 3
     model, tokenizer = open_model(MODEL), open_tokenizer(MODEL)
-    expected = [one_token_at_a_time(model, tokenizer, line["prompt"], answer) for line in lines]
+    expected = [nats_of(model, tokenizer, line["prompt"], answer) for line in lines]
     assert losses.nats.tolist() == pytest.approx(expected, rel=1e-5)
 
 

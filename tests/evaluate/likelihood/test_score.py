@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,7 @@ from stages.evaluate.likelihood.documents import ScoringPlan, Tokens, WindowSize
 from stages.evaluate.likelihood.report import compare, held_out_metrics, of_largest_sources, rows_by_name
 from stages.evaluate.likelihood.score import Scores, score_batches
 from stages.formats.tokens import TokenStore
-
-
-def one_token_at_a_time(
-    model: PreTrainedModel, store: TokenStore, number: int, context_length: int, stride: int
-) -> Iterator[tuple[int, float]]:
-    """The definition, without batches, padding or shared windows: each token under its own context.
-
-    Gives how many tokens of its window come before what the model reads last, and the token's nats.
-    """
-    read = [store.manifest.eos_id, *store.document(number).tolist()]
-    for position in range(len(read) - 1):
-        start = stride * max(0, -(-(position + 1 - context_length) // stride))
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([read[start : position + 1]])).logits[0, -1]
-        yield position - start, -float(torch.log_softmax(logits.double(), -1)[read[position + 1]])
-
+from tests.evaluate.likelihood.definition import one_token_at_a_time
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.5}
 
@@ -75,7 +60,8 @@ def test_the_loss_is_that_of_each_token_under_its_own_context(
     losses = score_batches(model, plan)
 
     assert lengths.max() > 32
-    defined = [list(one_token_at_a_time(model, store, number, context_length, stride)) for number in chosen]
+    read = [[store.manifest.eos_id, *document.tolist()] for document in documents]
+    defined = [list(one_token_at_a_time(model, ids, context_length, stride)) for ids in read]
     assert losses.documents == pytest.approx([sum(nats for _, nats in found) for found in defined], rel=1e-5)
     at_position = np.zeros((2, context_length))  # of so small a context each position is a bucket
     for position, nats in itertools.chain.from_iterable(defined):

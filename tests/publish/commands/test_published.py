@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from stages.formats.evaluation.report import Yardstick
-from stages.formats.reports import read_json, write_json
 from stages.publish.commands.published import faults, list_revisions, promote, verify
 from stages.runtime.errors import RefusedError, UserError
-from tests.publish.publishing import main as publish
-from tests.publish.publishing import train_anew
+from tests.publish.publishing import main, publish_with
 from tests.trained_project import write_sections
 
 PUBLISHED = Path("published/tiny")
@@ -30,14 +28,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
         return capsys.readouterr().out
 
     return call
-
-
-def publish_with(bits_per_byte: float, seed: int = 0) -> str:
-    """Publish another model with that evaluation; the revision's name."""
-    train_anew(seed)
-    write_json(REPORT, read_json(REPORT) | {"bits_per_byte": bits_per_byte})
-    publish()
-    return MAIN.resolve().name
 
 
 @pytest.fixture
@@ -111,7 +101,7 @@ def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(
     MAIN.unlink()
     shutil.copytree(target, MAIN)
 
-    for command in (lambda: printed(list_revisions), publish):
+    for command in (lambda: printed(list_revisions), main):
         with pytest.raises(UserError, match=r"tiny/main: is not a link: a copy of published/tiny did not keep it"):
             command()
 

@@ -1,7 +1,6 @@
 """A run continues from its mirror on another machine, here an S3 on the loopback device; no mirror stops a run."""
 
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -9,12 +8,12 @@ from threading import Event
 import boto3
 import pytest
 from fsspec.implementations.local import LocalFileSystem
-from moto.server import ThreadedMotoServer
 
 from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.train import worker
 from stages.train.checkpoint import mirror as module
 from stages.train.checkpoint.mirror import Mirror
+from tests.s3 import empty_bucket
 from tests.small_project import folder_bytes
 from tests.train.small_run import copy_of, run_workers, stopped_at, write_project
 
@@ -43,19 +42,8 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mirror:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of an empty bucket on an S3 to which this process and its children speak."""
-    name = uuid.uuid4().hex
-    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    store.start()
-    try:
-        host, port = store.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            monkeypatch.setenv(variable, "testing")
-        boto3.client("s3").create_bucket(Bucket=name)
+    with empty_bucket(monkeypatch) as name:
         yield name
-    finally:
-        store.stop()
 
 
 def in_bucket(bucket: str) -> set[str]:

@@ -205,16 +205,3 @@ def test_code_in_a_model_folder_is_never_executed(project: Path, file: str, key:
     if key == "AutoConfig":  # tokenizer.json is enough to load the tokenizer without its own code
         assert result.returncode == 2
         assert result.stderr.startswith("error: model: transformers cannot load this ")
-
-
-def test_threads_sleep_while_they_wait_so_that_other_work_on_the_cores_does_not_stop_them() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-c", "import stages.evaluate.__main__, torch; torch.ones(1)"],
-        env={"PYTHONPATH": str(ROOT), "OMP_DISPLAY_ENV": "VERBOSE"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stderr
-
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in shown
-    assert "GOMP_SPINCOUNT = '3000'" in shown

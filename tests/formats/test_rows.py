@@ -72,6 +72,16 @@ def test_corpora_held_out_sets_and_decontamination_read_the_same_rows(
     assert [*named_set("s", file).texts] == [text for text in written if text.strip()]
 
 
+@pytest.mark.parametrize("packed", COMPRESS)
+def test_text_is_read_compressed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"X.TXT{packed}").write_bytes(COMPRESS[packed](b"a text"))
+
+    items = Files.model_validate(FILES_SOURCE | {"globs": [f"X.TXT{packed}"]}).items(10**6)
+
+    assert [(item.path, item.content) for item in items] == [(f"X.TXT{packed}", b"a text")]
+
+
 def test_problems_are_read_from_any_file_of_rows(tmp_path: Path) -> None:
     row = {"task_id": 1, "text": "Return one.", "code": "def one(): ...", "test_list": ["assert one() == 1"]}
     (tmp_path / "sanitized.json").write_text(json.dumps([row]))

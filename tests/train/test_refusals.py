@@ -115,11 +115,6 @@ def test_an_unknown_launch_preset_is_refused(project: Path, monkeypatch: pytest.
     assert said.startswith("PARROTFLOW_LAUNCH=tpu: no such file, and no preset (there are cpu, cpu_2, ")
 
 
-def test_a_library_of_another_version_is_refused(project: Path) -> None:
-    (project / "requirements.lock").write_text("torch==1.0.0\n", encoding="utf-8")
-    assert message().startswith("torch: requirements.lock says 1.0.0, found ")
-
-
 @pytest.mark.parametrize(("split", "raises_share"), [("train", False), ("validation", True)])
 def test_a_split_shorter_than_one_row_names_the_parameters_that_help(
     project: Path, split: str, raises_share: bool

@@ -246,19 +246,15 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
     ]
 
 
-def test_a_task_that_neither_lm_eval_nor_the_project_knows_is_named(project: Path) -> None:
-    assert message_of(project, "mmlu_stem", "arc_easi") == (
-        "harness.tasks: no task `arc_easi` in evaluation/tasks/ or in lm-eval; `lm-eval ls tasks` lists lm-eval's"
-    )
-
-
 def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelt_one_does_not(project: Path) -> None:
     write_task("mine")
     write_sections(project, harness__tasks=["mine"])
     check_before_run()
 
     write_sections(project, harness__tasks=["mine", "mien"])
-    with pytest.raises(UserError, match=r"harness\.tasks: no task `mien`"):
+    with pytest.raises(
+        UserError, match=r"^harness\.tasks: no task `mien` in evaluation/tasks/ or in lm-eval; `lm-eval "
+    ):
         check_before_run()
 
 

@@ -1,9 +1,5 @@
 """From compute, or a time on this machine, to values of params.yaml."""
 
-import os
-import runpy
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,21 +64,6 @@ def test_a_time_is_turned_into_operations_by_steps_that_are_timed_here(monkeypat
     _, lines = dial().for_seconds(2000)
 
     assert any("of training steps at" in line and "measured now with this model on" in line for line in lines)
-
-
-def test_its_threads_sleep_while_they_wait_as_those_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {key: os.environ[key] for key in os.environ if "GOMP" not in key})
-    monkeypatch.setattr(sys, "argv", ["dial", "--help"])
-    monkeypatch.delitem(sys.modules, command.__name__)
-    with pytest.raises(SystemExit):
-        runpy.run_module(command.__name__, run_name="__main__")
-    assert os.environ["GOMP_SPINCOUNT"] == "3000"
-
-
-def test_several_processes_are_taken_to_be_as_many_times_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "step_seconds", lambda *_: 2.0)
-    speeds = [command.flops_per_second(dial().params, VOCABULARY, replace(ALONE, processes=n)) for n in (1, 2)]
-    assert speeds[1] == 2 * speeds[0]
 
 
 def test_the_corpus_is_what_the_mixture_reads_of_the_tokens_and_only_if_they_are_of_these_parameters(

@@ -13,9 +13,7 @@ from stages.train.monitoring.throughput import Throughput, peak_flops
     ("name", "precision", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", "bf16", 989e12),
-        ("NVIDIA H100 PCIe", "bf16", 756e12),
         ("Tesla V100-SXM2-16GB", "fp32", 15.7e12),
-        ("NVIDIA H200 NVL", "bf16", 835e12),
         ("NVIDIA RTX A1000 Laptop GPU", "bf16", None),  # no A100
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "bf16", None),  # a seventh of one
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "fp32", None),

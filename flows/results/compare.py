@@ -20,13 +20,13 @@ from rich.markup import escape
 from flows.results.pages import curve_pictures, write_page
 from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
 from flows.results.sides import open_side
-from flows.run.report import in_digits
 from flows.run.terminal import columns
 from stages.formats.curves import Panel, curves_in
 from stages.formats.evaluation.generation import SAMPLES
 from stages.formats.evaluation.intervals import mean_difference
 from stages.formats.evaluation.report import DOCUMENT_LOSSES, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
+from stages.formats.pages import in_digits
 from stages.formats.reports import CURVES_FOLDER
 from stages.formats.revision.provenance import ancestors, hash_of
 from stages.runtime.errors import UserError

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.run.report import in_digits, outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
+from flows.run.report import outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
 from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
 from stages.formats.evaluation.generation import SAMPLES_HTML
-from stages.formats.pages import filled_template
+from stages.formats.pages import filled_template, in_digits
 from stages.formats.reports import REPORTS
 from stages.runtime.atomic import atomic_write
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.formats.curves import Panel, Points, draw_curves, read_curves
-from stages.formats.pages import code_block, markdown_table
+from stages.formats.pages import code_block, in_digits, markdown_table
 from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import value_at
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 INTERVALS = "interval_95"
 """In a report, the key of the intervals of its numbers, which have the same keys there."""
-
-
-def in_digits(value: float) -> str:
-    """At least four significant digits, thousands with commas."""
-    return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
 
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Sequence[float] | None]]:

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.run.outcome import GOOD
-from flows.run.report import filled_in, in_digits, outcome_rows, pages_of, shown_metrics, up_to_date
+from flows.run.report import filled_in, outcome_rows, pages_of, shown_metrics, up_to_date
+from stages.formats.pages import in_digits
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan

@@ -32,7 +32,7 @@ from stages.formats.reports import CURVES_FOLDER
 from stages.formats.revision.provenance import CARD, CURVES_PICTURE, step_name
 from stages.formats.sources import by_license, by_source
 from stages.formats.tokens import read_of_corpus
-from stages.formats.training import SourceShare, TrainingReport
+from stages.formats.training import SourceShare
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
@@ -56,6 +56,8 @@ ARCHITECTURE = {
 }
 """Property that a reader looks for -> its names in the configurations of transformers."""
 
+MEASURING = ("evaluation_sequences", "export_steps")
+"""Parameters of `train` that say what is measured and exported."""
 
 LOSSES = {"training": "training_loss", "held out": "validation_loss"}
 """Label -> the curve of a training."""
@@ -99,7 +101,7 @@ def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -
 def filled_card(params: CardParams, destination: Destination, inputs: CardInputs, *, with_curves: bool) -> str:
     """README.md. With curves it shows `curves.png`."""
     filters = (by_license, by_source, drawn, params_on_one_line, read_of_corpus, step_name, verdict)
-    functions = (by_share, hyper_parameters, problem_sets, sizes, sorted, training_results, unpublished)
+    functions = (by_share, hyper_parameters, problem_sets, sizes, sorted, unpublished)
     tables = (baselines, benchmarks, code_generation, further_sets, held_out, measured, per_source)
     return filled_template(
         CARD_TEMPLATE,
@@ -161,13 +163,13 @@ def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
 
 
 def verdict(sample: Sample) -> str:
-    """Describe a completion without running it."""
+    """Describe a completion without running it; empty if there is nothing to say."""
     notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
     if not sample.body.strip():
         notes.append("the model wrote nothing")
     elif not sample.finished:
         notes.append("cut off")
-    return "; ".join(notes) or "no grammar to check"
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:
@@ -176,18 +178,10 @@ def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:
         yield name, problems_from(found, inputs.generation), found.problems_sha256
 
 
-def training_results(training: TrainingReport) -> Iterator[tuple[str, str]]:
-    """Rows of result and value, without what the card shows elsewhere."""
-    yield "epochs", format_value(training.epochs)
-    yield "parameters", format_value(training.parameters)
-    yield "steps", format_value(training.steps)
-    yield "tokens", format_value(training.tokens)
-    yield "training loss (nats per token)", format_value(training.training_loss)
-
-
 def hyper_parameters(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of parameter and value."""
-    return [(name, format_value(value)) for name, value in flatten(section).items()]
+    """Rows of parameter and value, without those that are off and those that the weights do not depend on."""
+    values = flatten({name: value for name, value in section.items() if name not in MEASURING})
+    return [(name, format_value(value)) for name, value in values.items() if value is not None]
 
 
 def by_share(mixture: Mapping[str, SourceShare]) -> list[tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub import EvalResult
 
@@ -10,14 +10,13 @@ from stages.card.inputs import HELD_OUT, CardInputs
 from stages.formats.evaluation.generation import Generation
 from stages.formats.evaluation.report import MIN_DOCUMENTS, Evaluation, HeldOutMetrics, Interval, score_interval
 from stages.formats.evaluation.scores import HarnessReport, Measurements, ScoreReport, SetScore
+from stages.formats.pages import in_digits
 
 TASK_TYPE = "text-generation"
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 
 COMPRESSOR_TITLES = {"ppmd": "PPMd", "xz": "xz -9"}
-
-SCORE_DIGITS = ".4g"
 
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
 """Problem sets for which others report pass@k: the name in their problems' task_id -> possible numbers of problems
@@ -35,15 +34,15 @@ class Row:
     interval: Interval | None = None
     counts: tuple[str, ...] = ()
     """The last cells: how much the value was measured on."""
-    digits: str = "g"
-    """The format of the value and the interval's ends."""
+    sign: Literal["", "+"] = ""
+    """`+` for a difference."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """The fields of `EvalResult` besides the value; `metric_name` without the interval."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The row of the table."""
-        value = "none" if self.value is None else format(self.value, self.digits)
+        value = "none" if self.value is None else in_digits(self.value, self.sign)
         return (*self.labels, value, self._ends(), *self.counts)
 
     def entries(self) -> Iterator[EvalResult]:
@@ -54,7 +53,7 @@ class Row:
             yield EvalResult(task_type=TASK_TYPE, metric_value=self.value, **fields)
 
     def _ends(self) -> str:
-        return " to ".join(format(end, self.digits) for end in self.interval or ())
+        return " to ".join(in_digits(end, self.sign) for end in self.interval or ())
 
 
 def model_index(inputs: CardInputs) -> list[EvalResult]:
@@ -94,8 +93,8 @@ def further_sets(evaluation: Evaluation) -> Iterator[Row]:
 def baselines(evaluation: HeldOutMetrics) -> Iterator[Row]:
     """The difference from each of `evaluate.baselines`."""
     for name, found in sorted(evaluation.compared.items()):
-        labels = (name, f"{found.bits_per_byte:g}")
-        yield Row(labels, found.difference, found.difference_interval_95, digits="+g")
+        labels = (name, in_digits(found.bits_per_byte))
+        yield Row(labels, found.difference, found.difference_interval_95, sign="+")
 
 
 def code_generation(inputs: CardInputs) -> Iterator[Row]:
@@ -112,7 +111,7 @@ def code_generation(inputs: CardInputs) -> Iterator[Row]:
                 "metric_name": f"pass@{k} ({each} samples of each problem, {drawn(inputs.generation)})",
             }
             labels, counts = (name, f"pass@{k}"), (scored(found), each)
-            yield Row(labels, score.value, score.interval_95, counts, SCORE_DIGITS, fields)
+            yield Row(labels, score.value, score.interval_95, counts, fields=fields)
 
 
 def problems_from(found: SetScore, generation: Generation) -> str:
@@ -166,7 +165,7 @@ def benchmarks(report: HarnessReport) -> Iterator[Row]:
                 interval = score_interval(value, error, task.documents if task else MIN_DOCUMENTS)
             title = f"{metric} ({counts[1]}-shot, lm-evaluation-harness)"
             fields = {"dataset_type": name, "dataset_name": name, "metric_type": metric, "metric_name": title}
-            yield Row((name, metric), value, interval, counts, SCORE_DIGITS, fields if whole else {})
+            yield Row((name, metric), value, interval, counts, fields=fields if whole else {})
 
 
 def measured(report: Measurements) -> Iterator[Row]:

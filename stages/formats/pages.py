@@ -17,6 +17,11 @@ _MARKUP = re.compile(r"[\\`*\[\]<>|~&!$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<
 underscore within a word is only an underscore."""
 
 
+def in_digits(value: float, sign: str = "") -> str:
+    """At least four significant digits, thousands with commas; with `sign` "+" also the sign of a positive number."""
+    return f"{value:{sign},.4g}" if abs(value) < 9999.5 else f"{value:{sign},.0f}"
+
+
 class Markdown(str):
     """A text that is Markdown already: a template puts it out as it is."""
 

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
-from flows.run.report import in_digits
 from flows.run.terminal import columns, cropped, plan_table, quoted
+from stages.formats.pages import in_digits
 
 
 def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> None:

@@ -156,6 +156,8 @@ class PointsFigure(FigureSpec):
     y: Identifier
     by: Identifier
     """An axis: a marker for each of its levels."""
+    joined: str | None = None
+    """A word with which several levels begin, such as a recipe at several sizes: they are drawn as one line."""
     lines: list[Identifier] = Field(default_factory=list)
     """Metrics that are to be beaten, such as a compressor's bits per byte: a horizontal line for each."""
 

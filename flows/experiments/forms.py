@@ -236,11 +236,13 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
 
 def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
     """A marker for each run, the lines that they are to be below, and the fit with its band, if it has one."""
-    by_level = data.frame.groupby(figure.by, observed=True)
-    for (level, rows), (colour, _, marker) in zip(by_level, _looks(), strict=False):
-        own = _shown(rows, figure)
-        label = _counted(level, own, rows)
-        axes.plot(own[figure.x], own[figure.y], marker, color=colour, markerfacecolor="none", label=label)
+    series = data.frame[figure.by].astype(str)
+    if figure.joined:
+        series = series.mask(series.str.startswith(figure.joined), figure.joined)
+    for (level, rows), (colour, _, marker) in zip(data.frame.groupby(series, sort=False), _looks(), strict=False):
+        own = _shown(rows, figure).sort_values(figure.x)
+        look = {"color": colour, "markerfacecolor": "none", "linestyle": "-" if level == figure.joined else ""}
+        axes.plot(own[figure.x], own[figure.y], marker=marker, **look, label=_counted(level, own, rows))
     for name, (_, line, _) in zip(figure.lines, cycle(LINE_STYLES[1:]), strict=False):
         for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
             axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))

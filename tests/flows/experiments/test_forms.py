@@ -72,6 +72,17 @@ def test_a_metric_to_be_beaten_is_a_line_across_the_figure(tmp_path: Path) -> No
     assert svg().count("#777777") == without.count("#777777") + 2  # across, and in the legend
 
 
+def test_levels_that_begin_with_a_word_are_one_line_with_that_label(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    figure = data.experiment.figures["points"]
+    data.experiment.figures["points"] = figure.model_copy(update={"by": "size", "joined": "w"})
+
+    svg = write_figure(tmp_path, data, "points", {})[1].read_text()
+
+    assert "<!-- w -->" in svg
+    assert "<!-- w1 -->" not in svg
+
+
 def test_a_curve_of_one_point_is_a_marker(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     one_point = {cell: {name: points[:1] for name, points in own.items()} for cell, own in data.curves.items()}

@@ -12,7 +12,6 @@ cache: a new document costs its own shard.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +34,6 @@ BATCH_DOCUMENTS = 1000
 """Documents whose words are in memory together."""
 
 RowNumbers = npt.NDArray[np.int64]
-
-
-class NearDuplicate(NamedTuple):
-    """A document that is dropped, and the kept one that it resembles most, by their index in an order."""
-
-    document: int
-    resembled: int
-    similarity: float
-    """Exact (Jaccard)."""
 
 
 class Corpus:
@@ -152,14 +142,12 @@ def find_near_duplicates(
     much. Of those alike the first by (source, path, id) is kept."""
     ordered = ledger.loc[rows].sort_values(["source", "path", "id"]).index.to_numpy()
     corpus = Corpus(cached_words(shards), ordered)
-    return {
-        int(ordered[one.document]): (int(ordered[one.resembled]), one.similarity)
-        for one in resembling_kept(corpus, params)
-    }
+    found = resembling_kept(corpus, params)
+    return {int(ordered[document]): (int(ordered[kept]), similarity) for document, kept, similarity in found}
 
 
-def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDuplicate]:
-    """The documents that resemble a kept one, in their order."""
+def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[tuple[int, int, float]]:
+    """Each document that resembles a kept one, the one that it resembles most, and how much, in their order."""
     buckets_of: dict[int, list[list[int]]] = defaultdict(list)
     for bucket in corpus.buckets(params):
         kept_in_bucket: list[int] = []
@@ -175,7 +163,7 @@ def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[NearDupl
         ]
         if len(alike):
             most = alike[similarities[alike].argmax()]
-            yield NearDuplicate(document, earlier[most], float(similarities[most]))
+            yield document, earlier[most], float(similarities[most])
             continue
         for kept_in_bucket in buckets_of[document]:
             if len(kept_in_bucket) < MAX_KEPT:

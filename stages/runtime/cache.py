@@ -13,8 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from multiprocessing import parent_process
 from pathlib import Path
@@ -111,18 +110,6 @@ def cache_folder(kind: str, key: str) -> Path:
     return CACHE / kind / key[:2] / key
 
 
-@contextmanager
-def _exclusive() -> Iterator[bool]:
-    """Yield whether no other process uses the cache; if so, none can until this ends."""
-    try:
-        fcntl.flock(in_use(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        fcntl.flock(in_use(), fcntl.LOCK_SH)
-
-
 def in_use() -> IO[str]:
     """The cache's lock, shared by all processes that use it, each until it ends: so none evicts what another reads.
 
@@ -169,9 +156,8 @@ def drop_unused() -> None:
         limit_bytes = float(limit) * 1e9
     except ValueError:
         raise UserError(f"{LIMIT_VARIABLE}={limit}: expected a number of gigabytes") from None
-    with _exclusive() as alone:
-        if not alone:
-            return
+    try:
+        fcntl.flock(in_use(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         total = 0
         entries = [(path.stat().st_mtime, path) for path in CACHE.glob("*/??/*")]
         for used, entry in sorted(entries, reverse=True):
@@ -181,3 +167,7 @@ def drop_unused() -> None:
                 total += sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
             if is_left if is_partial else total > limit_bytes:
                 shutil.rmtree(entry)
+    except BlockingIOError:
+        return
+    finally:
+        fcntl.flock(in_use(), fcntl.LOCK_SH)

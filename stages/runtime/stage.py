@@ -177,16 +177,11 @@ def inputs_of(module: str) -> Inputs | None:
     if name not in found:
         return None
     deps = tuple(listed_paths(found[name], "deps"))
-    params = _listed_params(found[name].get("params") or [])
-    return _observed(name, module, deps, params, code_in(code_path(module)))
-
-
-def _listed_params(entries: list[str | dict[str, list[str] | None]]) -> dict[str, tuple[str, ...]]:
     params: dict[str, tuple[str, ...]] = {}
-    for entry in entries:
+    for entry in found[name].get("params") or []:
         for file, keys in (entry if isinstance(entry, dict) else {"params.yaml": [entry]}).items():
             params[file] = (*params.get(file, ()), *(keys or ()))
-    return params
+    return _observed(name, module, deps, params, code_in(code_path(module)))
 
 
 def _observed(

@@ -149,8 +149,12 @@ def require_parity(vocabulary: Vocabulary, texts: Sequence[str]) -> None:
 def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, folder: Path) -> Manifest:
     """Write the token store of a split into an existing folder, a shard for a shard; `engine` is the name of one."""
     entries = []
-    key_of, encode = partial(shard_key, vocabulary, engine), partial(encode_shard, vocabulary, engine)
-    caches = map_cached("tokens", shards, key_of, encode, THREADS_EACH)
+    facts = (vocabulary.sha256, str(vocabulary.eos_id), engine)
+
+    def key_of(shard: Path) -> str:
+        return cache_key(*facts, shard.stem, known_sha256(shard))
+
+    caches = map_cached("tokens", shards, key_of, partial(encode_shard, vocabulary, engine), THREADS_EACH)
     for cache in caches:
         entries.append(ShardEntry(**json.loads((cache / ENTRY).read_text(encoding="utf-8"))))
         for name in entries[-1].sha256:
@@ -166,11 +170,6 @@ def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, fol
     )
     (folder / STORE_MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
-
-
-def shard_key(vocabulary: Vocabulary, engine: str, shard: Path) -> str:
-    """Changes with anything that one shard's files depend on."""
-    return cache_key(vocabulary.sha256, str(vocabulary.eos_id), engine, shard.stem, known_sha256(shard))
 
 
 def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_damaged_report_is_an_error_and_one_of_another_kind_is_none(tmp_path: 
         assert read_measurements(tmp_path) == {}
     for text in ("", '{"format": "measurements"', "\x00"):
         report.write_text(text)
-        with pytest.raises(UserError, match=r"riddles\.json: cannot be read"):
+        with pytest.raises(UserError, match=r"riddles\.json: not valid JSON"):
             read_measurements(tmp_path)
 
 

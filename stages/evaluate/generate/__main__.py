@@ -7,10 +7,10 @@ import stages.evaluate.libraries  # noqa: F401 (before torch)
 from stages.evaluate.generate import texts
 from stages.evaluate.generate.languages import choose_headers, drawn_documents
 from stages.evaluate.generate.params import GenerateParams
-from stages.evaluate.generate.report import MAX_SHOWN_TEXTS, generation, html_page, look_at, looks_csv
+from stages.evaluate.generate.report import MAX_SHOWN_TEXTS, generation, html_page, statistics_csv, statistics_of
 from stages.evaluate.model import open_tokenizer
 from stages.formats.documents import CLEAN, require_documents
-from stages.formats.evaluation.generation import LOOKS, SAMPLES_HTML, write_completions, write_samples
+from stages.formats.evaluation.generation import SAMPLES_HTML, TEXT_STATISTICS, write_completions, write_samples
 from stages.formats.evaluation.problems import write_problems
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.reports import write_metrics
@@ -45,13 +45,13 @@ def main() -> None:
     completions = [texts.completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
     problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, solutions, strict=True)]
 
-    looks = look_at([*header_texts, *problem_texts], tokenizer, store)
-    report = generation(params, sets, samples, looks, cut)
+    statistics = statistics_of([*header_texts, *problem_texts], tokenizer, store)
+    report = generation(params, sets, samples, statistics, cut)
     write_samples(samples)
     write_problems(problem for _, problems in sets for problem in problems)
     write_completions(completions)
-    atomic_write(SAMPLES_HTML, html_page(report, looks))
-    atomic_write(LOOKS, looks_csv(looks))
+    atomic_write(SAMPLES_HTML, html_page(report, statistics))
+    atomic_write(TEXT_STATISTICS, statistics_csv(statistics))
     report.write()
     write_metrics("generate", {"parsed": report.samples.parsed_share})
 

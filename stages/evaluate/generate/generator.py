@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from stages.evaluate.generate.params import Sampling
 from stages.evaluate.generate.rows import BatchedRows, End, log_probabilities, require_rows, sample_tokens, stop_at
 from stages.evaluate.model import position_limit
-from stages.formats.evaluation.generation import Ended
+from stages.formats.evaluation.generation import FinishReason
 
 MIN_CACHE_LENGTH = 64
 """Positions. A text that needs more gets the next power of two."""
@@ -49,7 +49,7 @@ class Generated:
     """Index of the request."""
     text: str
     """Whole characters: bytes of an unfinished one at the end are left out."""
-    ended: Ended
+    finish_reason: FinishReason
     ids: list[int]
     """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
     pieces: list[str]
@@ -105,7 +105,7 @@ class _Row:
     log_probabilities: list[float] = field(default_factory=list)
     text: str = ""
 
-    def take(self, token: int, log_probability: float, tokenizer: PreTrainedTokenizerFast) -> Ended | None:
+    def take(self, token: int, log_probability: float, tokenizer: PreTrainedTokenizerFast) -> FinishReason | None:
         """Append a token. Returns why the text ends with it; None if it does not end."""
         self.drawn.append(token)
         self.log_probabilities.append(log_probability)
@@ -127,7 +127,7 @@ class _Row:
 @torch.inference_mode()
 def _write(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
-) -> Iterator[tuple[_Row, Ended | None]]:
+) -> Iterator[tuple[_Row, FinishReason | None]]:
     """Yield a row after each of its tokens, with why it ended; None if it did not.
 
     Where the model's positions are used up, a text continues from the later half of what was read. With 4 positions:

@@ -21,7 +21,14 @@ from transformers import PreTrainedTokenizerFast
 from stages.evaluate.generate.languages import LANGUAGES
 from stages.evaluate.generate.params import GenerateParams, Sampling
 from stages.evaluate.generate.texts import Problems, Text
-from stages.formats.evaluation.generation import Generation, Looks, ProblemSetReceipt, Receipts, Sample, SampleCounts
+from stages.formats.evaluation.generation import (
+    Generation,
+    ProblemSetReceipt,
+    Receipts,
+    Sample,
+    SampleCounts,
+    StatisticsSummary,
+)
 from stages.formats.evaluation.problems import problems_sha256
 from stages.formats.model_folder import MODEL, weights_sha256
 from stages.formats.pages import filled_template
@@ -72,7 +79,7 @@ BATCH_TOKENS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TextStatistics:
     """The measurements of a text."""
 
     text: Text
@@ -86,12 +93,12 @@ class Look:
     """Tokens of the text's longest passage that occurs in the training data."""
 
 
-def look_at(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: TokenStore) -> list[Look]:
+def statistics_of(texts: Sequence[Text], tokenizer: PreTrainedTokenizerFast, store: TokenStore) -> list[TextStatistics]:
     """Measure each text; `store` holds the training data."""
     encoded = tokenizer.backend_tokenizer.encode_batch([one.text for one in texts], add_special_tokens=False)
     ids = [encoding.ids for encoding in encoded]
     return [
-        Look(
+        TextStatistics(
             text=text,
             tokens=len(own),
             parses=parses(text.whole) if (parses := LANGUAGES[text.language].parses) else None,
@@ -160,15 +167,15 @@ def _scan(stored: TokenCounts, ids: TokenCounts, text_of: TokenCounts, vocabular
         longest[owners] = np.maximum(longest[owners], n)
 
 
-def summed_up(looks: Sequence[Look]) -> Looks:
+def summed_up(statistics: Sequence[TextStatistics]) -> StatisticsSummary:
     """The report's figures: shares and medians over the texts."""
-    ends = [look.text.written.ended for look in looks]
-    return Looks(
-        texts=len(looks),
-        parsed_share=mean(look.parses for look in looks),
-        repeated_share=mean(look.repeated for look in looks),
-        longest_shared_median=float(median(look.longest_shared for look in looks)) if looks else None,
-        longest_shared_maximum=max((look.longest_shared for look in looks), default=None),
+    ends = [one.text.written.finish_reason for one in statistics]
+    return StatisticsSummary(
+        texts=len(statistics),
+        parsed_share=mean(one.parses for one in statistics),
+        repeated_share=mean(one.repeated for one in statistics),
+        longest_shared_median=float(median(one.longest_shared for one in statistics)) if statistics else None,
+        longest_shared_maximum=max((one.longest_shared for one in statistics), default=None),
         ended={end: ends.count(end) for end in sorted(set(ends))},
     )
 
@@ -180,7 +187,11 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def generation(
-    params: GenerateParams, sets: Problems, samples: Sequence[Sample], looks: Sequence[Look], prompts_cut: int
+    params: GenerateParams,
+    sets: Problems,
+    samples: Sequence[Sample],
+    statistics: Sequence[TextStatistics],
+    prompts_cut: int,
 ) -> Generation:
     """The report. `prompts_cut` is how many prompts were longer than the model reads."""
     return Generation(
@@ -190,8 +201,8 @@ def generation(
             parsed_share=mean(sample.parses for sample in samples),
             cut_off=sum(not sample.finished for sample in samples),
         ),
-        headers=summed_up([look for look in looks if look.text.kind == "header"]),
-        problems=summed_up([look for look in looks if look.text.kind == "problem"]),
+        headers=summed_up([one for one in statistics if one.text.kind == "header"]),
+        problems=summed_up([one for one in statistics if one.text.kind == "problem"]),
         receipts=Receipts(
             weights_sha256=weights_sha256(MODEL),
             problem_sets={
@@ -210,11 +221,11 @@ def generation(
     )
 
 
-def html_page(report: Generation, looks: Sequence[Look]) -> str:
+def html_page(report: Generation, statistics: Sequence[TextStatistics]) -> str:
     """Everything that the model wrote on one page of HTML, for people."""
-    headers = [look for look in looks if look.text.kind == "header"]
-    problems = [look for look in looks if look.text.kind == "problem"]
-    languages = {look.text.language for look in headers}
+    headers = [one for one in statistics if one.text.kind == "header"]
+    problems = [one for one in statistics if one.text.kind == "problem"]
+    languages = {one.text.language for one in headers}
     prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
     return filled_template(
         SAMPLES_TEMPLATE,
@@ -224,8 +235,8 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
         shown_texts=MAX_SHOWN_TEXTS,
         shaded_tokens=shaded_tokens,
         # The samples of a prompt follow one another.
-        by_prompt=lambda looks: [
-            [*group] for _, group in groupby(looks, lambda look: (look.text.name, look.text.prompt))
+        by_prompt=lambda statistics: [
+            [*group] for _, group in groupby(statistics, lambda one: (one.text.name, one.text.prompt))
         ],
         parts=[
             (f"Held-out {' and '.join(prompts)}", report.headers, headers),
@@ -234,13 +245,13 @@ def html_page(report: Generation, looks: Sequence[Look]) -> str:
     )
 
 
-def looks_csv(looks: Iterable[Look]) -> str:
+def statistics_csv(statistics: Iterable[TextStatistics]) -> str:
     """A row for each text, with a heading."""
     output = io.StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(("kind", "name", "sample", "ended", "tokens", "parses", "repeated", "longest_shared"))
-    for one in looks:
+    for one in statistics:
         text = one.text
-        row = (text.kind, text.name, text.sample, text.written.ended, one.tokens, one.parses)
+        row = (text.kind, text.name, text.sample, text.written.finish_reason, one.tokens, one.parses)
         writer.writerow((*row, f"{one.repeated:.{REPORTED_DIGITS}g}", one.longest_shared))
     return output.getvalue()

@@ -112,7 +112,7 @@ def written_texts(requests: Sequence[GenerationRequest], width: int, shaded: Con
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:
     """The completion of a header. Code that was cut off is kept up to its last whole line, so that it can be parsed."""
-    finished = written.ended != "length"
+    finished = written.finish_reason != "length"
     parses = LANGUAGES[language_of(header.path, params.language)].parses
     kept = written.text if finished or not parses else written.text[: written.text.rfind("\n") + 1]
     body = kept.rstrip() + "\n"
@@ -143,7 +143,7 @@ def completion(asked: tuple[Problem, int], request: GenerationRequest, written: 
         sample=sample,
         seed=request.seed,
         completion=written.text.removeprefix(problem.prompt[len(request.prompt) :]),
-        ended=written.ended,
+        ended=written.finish_reason,
     )
 
 

@@ -19,13 +19,13 @@ from stages.formats.reports import Report, read_json, write_json, write_lines
 from stages.formats.rows import read_json_lines
 
 GENERATE_REPORT = Path("reports/generate.json")
-LOOKS = Path("data/looks.csv")
+TEXT_STATISTICS = Path("data/looks.csv")
 """A row per sample: whether it parses, repeats itself, and shares text with the training data."""
 SAMPLES = Path("data/samples.json")
 SAMPLES_HTML = Path("data/samples.html")
 COMPLETIONS = Path("data/completions.jsonl")
 
-Ended: TypeAlias = Literal["eos", "stop", "length"]
+FinishReason: TypeAlias = Literal["eos", "stop", "length"]
 """Why a text ended: the model ended the document, a stop string was written, or the tokens were used up."""
 
 
@@ -78,7 +78,7 @@ class Completion(BaseModel, frozen=True, extra="forbid", strict=True):
     """The seed of this sample alone."""
     completion: str
     """The text that the model wrote after the prompt, up to the stop string."""
-    ended: Ended
+    ended: FinishReason
 
     @property
     def sort_key(self) -> tuple[str, int]:
@@ -114,7 +114,7 @@ class SampleCounts(BaseModel, frozen=True, extra="forbid"):
     """Completions that had left neither the function nor the document after `max_new_tokens`."""
 
 
-class Looks(BaseModel, frozen=True, extra="forbid"):
+class StatisticsSummary(BaseModel, frozen=True, extra="forbid"):
     """Measurements of texts that need no run of them; null if there are none."""
 
     texts: int
@@ -163,6 +163,6 @@ class Generation(Report):
     stage: ClassVar[str] = "generate"
 
     samples: SampleCounts
-    headers: Looks
-    problems: Looks
+    headers: StatisticsSummary
+    problems: StatisticsSummary
     receipts: Receipts

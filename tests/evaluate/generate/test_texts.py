@@ -19,7 +19,7 @@ from stages.evaluate.generate.texts import (
     written_texts,
 )
 from stages.evaluate.model import open_tokenizer
-from stages.formats.evaluation.generation import Ended
+from stages.formats.evaluation.generation import FinishReason
 from stages.formats.evaluation.problems import Problem
 from stages.runtime.errors import UserError
 from stages.tokenizer.train import train_bpe
@@ -36,12 +36,12 @@ from tests.small_project import sections
     ],
 )
 def test_only_code_whose_tokens_were_used_up_is_cut_off_and_loses_its_last_line(
-    language: str, ended: Ended, body: str, finished: bool
+    language: str, ended: FinishReason, body: str, finished: bool
 ) -> None:
     params = GenerateParams.model_validate(sections("generate")["generate"] | {"language": language})
     header = Header("id", "source", "path.py", 1, before="", signature="def f():")
     written = Generated(
-        request=0, text="\n    x = 1\n    return x", ended=ended, ids=[], pieces=[], log_probabilities=[]
+        request=0, text="\n    x = 1\n    return x", finish_reason=ended, ids=[], pieces=[], log_probabilities=[]
     )
 
     request = GenerationRequest(header.prompt, 0, stop_at(()), Sampling(temperature=0, top_p=1, max_new_tokens=20))

@@ -7,16 +7,18 @@ BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
 READY_DEV := $(VENV)/ready-dev
 PIP := "$(BIN)/python" -m pip install --disable-pip-version-check --no-compile
+CHECK := "$(BIN)/python" -m pip check --disable-pip-version-check
 # Python compiles what is unpacked on all cores; pip would do it on one. A third is left until it is imported: the tests
 # of other projects, and packages of which a run imports a few files.
 COMPILE := "$(BIN)/python" -m compileall -qq -j 0 -x '/(tests?|moto|ray|transformers/models)/' $(VENV)/lib
+FAILED := { tail -n 20 $(VENV)/install.log; echo "after a version was changed on purpose, \`make lock\` lists its files"; exit 1; }
 # Half as many again as cores: tests also wait, for servers and for processes that start.
 TEST_PROCESSES = $(shell "$(PYTHON)" -c 'import os; print((3 * (os.cpu_count() or 1) + 1) // 2)')
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: run test acceptance lint format setup setup-dev bench docs help
+.PHONY: run test acceptance lint format setup setup-dev lock bench docs help
 
 run: setup  ## corpus -> tokenizer -> tokens -> model -> evaluation -> published folder
 	@parrotflow run
@@ -40,22 +42,27 @@ setup: $(READY)  ## the virtual environment of requirements.lock
 
 setup-dev: $(READY_DEV)  ## the same, and what tests and benchmarks need
 
-$(READY): requirements.lock pyproject.toml
+$(VENV)/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit("parrotflow needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (set PYTHON=...)") if sys.version_info < (3, 11) else None'
-	@test -x $(VENV)/bin/python || "$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" -m venv $(VENV)
+
+$(READY): requirements.lock requirements-gpu.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing requirements.lock into $(VENV) (once, a minute or more; the log is $(VENV)/install.log) ..."
-	@"$(BIN)/python" deploy/install.py requirements.lock >$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
-	@$(PIP) -q --no-deps --no-build-isolation -e . 2>>$(VENV)/install.log || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@"$(BIN)/python" deploy/install.py requirements.lock >$(VENV)/install.log 2>&1 || $(FAILED)
+	@# What else is in the environment of a developer may fit only after the second lock.
+	@{ $(PIP) -q --no-deps --no-build-isolation -e . && { test -e $(READY_DEV) || $(CHECK); }; } \
+		>>$(VENV)/install.log 2>&1 || $(FAILED)
 	@$(COMPILE) || true
 	@touch $(READY)
 
 $(READY_DEV): requirements-dev.lock $(READY)
 	@echo "installing requirements-dev.lock (once, a minute) ..."
-	@# All that is left is named there, so there is nothing to resolve. (The first lock does not name torch's GPU libraries.)
-	@{ "$(BIN)/python" deploy/install.py --no-deps requirements-dev.lock && "$(BIN)/python" -m pip check --disable-pip-version-check; } \
-		>>$(VENV)/install.log 2>&1 || { tail -n 20 $(VENV)/install.log; exit 1; }
+	@{ "$(BIN)/python" deploy/install.py requirements-dev.lock && $(CHECK); } >>$(VENV)/install.log 2>&1 || $(FAILED)
 	@$(COMPILE) || true
 	@touch $(READY_DEV)
+
+lock: | $(VENV)/bin/python  ## the hashes in the locks, after a version was changed in one
+	@"$(BIN)/python" deploy/lock.py
 
 bench: setup-dev  ## every measurement, and docs/reference/measured.md from them
 	@python -m benchmarks

@@ -42,8 +42,8 @@ SHARED_BY_ALL = (
 )
 """Whole files, clear failures, code, inputs, versions: what no stage can do without."""
 
-PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*( *; *[\w .'\"()<>=!]+)?")
-"""A line of a lock: a version of one library, perhaps on some platforms only."""
+PIN = re.compile(r"[\w.-]+==[\w.+!-]+( ; [\w .'\"()<>=!]+)?( --hash=sha256:[0-9a-f]{64})+")
+"""A line of a lock: the files of one library's version, perhaps on some platforms only."""
 
 TRAINING_NODE = {
     "torch",
@@ -177,13 +177,23 @@ def test_no_stage_depends_on_how_a_training_is_followed() -> None:
     assert not [key for dep in deps for key in dep.params if key.startswith("monitoring")]
 
 
-def test_the_lock_pins_versions_and_carries_no_addresses() -> None:
-    run = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    first, *development = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-dev.lock", "requirements-gpu.lock", "deploy/uv.txt"]
+)
+def test_a_lock_pins_files_by_their_hashes_and_carries_no_addresses(lock: str) -> None:
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
 
-    assert first == "-r requirements.lock"
-    assert all(PIN.fullmatch(line) for line in run + development)
-    assert "torch==2.13.0" in run
+    assert [line for line in lines if not PIN.fullmatch(line)] == []
+
+
+def test_both_builds_of_torch_are_locked() -> None:
+    _, torch = pinned(hashes=True)["torch"]
+    on_a_processor_alone = "6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
+
+    assert torch.startswith("2.13.0 ")
+    assert on_a_processor_alone in torch
+    assert torch.count("sha256") > 20
+    assert not set(pinned(Path("requirements-gpu.lock"))) & set(pinned())
 
 
 def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_groups() -> None:

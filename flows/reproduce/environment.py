@@ -154,8 +154,8 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
             "      installing the recorded requirements.lock into an environment of its own (minutes, once)", flush=True
         )
         output([base, "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
-        write_pins(requirements, pinned(revision.folder / RECORDED_REQUIREMENTS, here=True).values())
-        install = [str(python), str(INSTALL), "--no-deps", str(requirements)]
+        write_pins(requirements, pinned(revision.folder / RECORDED_REQUIREMENTS, here=True, hashes=True).values())
+        install = [str(python), str(INSTALL), str(requirements)]
         output(install, revision.work, without_secrets(also="PIP_"), lines=SHOWN_LINES)
         (folder / READY).touch()
     return python
@@ -169,7 +169,7 @@ def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, 
 
 
 def write_pins(lock: Path, pins: Iterable[tuple[str, str]]) -> None:
-    """Write a lock that has these versions and nothing that an installer could take for an option or an address."""
+    """Write a lock of these versions, with nothing that an installer could take for an address."""
     atomic_write(lock, "".join(f"{name}=={version}\n" for name, version in pins))
 
 

@@ -42,7 +42,7 @@ OTHER_NAMES = {"ruamel": "ruamel-yaml", "sklearn": "scikit-learn", "yaml": "pyya
 _COMMAND = re.compile(r"-m\s+(stages(?:\.\w+)+)")
 
 # Without a build tag: +cpu is the same release.
-_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)[^\s;]*(?:\s*;\s*(.+))?")
+_PIN = re.compile(r"([\w.-]+)==([^\s;+]+)[^\s;]*(?:\s*;\s*(.+?))?((?:\s+--hash=sha256:[0-9a-f]{64})*)\s*(?:#.*)?$")
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
@@ -204,20 +204,20 @@ def _packages(params: Any, section: str) -> set[str]:
         return set()  # who reads the parameters says what is wrong with them
 
 
-def pinned(lock_file: Path = REQUIREMENTS_LOCK, *, here: bool = False) -> dict[str, tuple[str, str]]:
+def pinned(lock: Path = REQUIREMENTS_LOCK, *, here: bool = False, hashes: bool = False) -> dict[str, tuple[str, str]]:
     """The pins of requirements.lock: normalised name (PEP 503) -> name as it is spelt there, version.
 
-    `here`: without those whose marker (PEP 508) says that they are for other platforms. Raises UserError if a line pins
-    nothing.
+    `here`: without those whose marker (PEP 508) says that they are for other platforms. `hashes`: each version is
+    followed by the hashes of its files. Raises UserError if a line pins nothing.
     """
     pins: dict[str, tuple[str, str]] = {}
-    for line in lock_file.read_text(encoding="utf-8").splitlines() if lock_file.is_file() else ():
+    for line in (lock.read_text(encoding="utf-8") if lock.is_file() else "").replace("\\\n", " ").splitlines():
         if found := _PIN.match(line):
-            name, number, marker = found.groups()
+            name, number, marker, listed = found.groups()
             if not (here and marker) or Marker(marker).evaluate():
-                pins[normalised(name)] = (name, number)
-        elif line.strip() and not line.strip().startswith(("#", "-")):  # a comment, an option, a hash of pip's
-            raise UserError(f"{lock_file}: `{line}`: write NAME==VERSION, or an upgrade would go unnoticed")
+                pins[normalised(name)] = (name, number + listed if hashes else number)
+        elif line.strip() and not line.strip().startswith(("#", "-")):  # a comment, an option
+            raise UserError(f"{lock}: `{line}`: write NAME==VERSION, or an upgrade would go unnoticed")
     return pins
 
 

@@ -21,8 +21,8 @@ PAGE = """<html><head><meta charset="{0}"><title>no</title><script>no()</script>
 
 @pytest.fixture(autouse=True)
 def pins(project: Path) -> None:
-    pins = [line for line in (ROOT / "requirements-dev.lock").read_text().splitlines() if not line.startswith("-r")]
-    Path("requirements.lock").write_text((ROOT / "requirements.lock").read_text() + "\n".join(pins))
+    locks = ("requirements.lock", "requirements-dev.lock")
+    Path("requirements.lock").write_text("".join((ROOT / lock).read_text() for lock in locks))
 
 
 def pages(glob: str, main_content: bool = True) -> list[tuple[str, str]]:

@@ -1,6 +1,15 @@
-"""What pip is configured with reaches uv, which reads no configuration of pip."""
+"""What pip is configured with reaches uv, and only files whose hashes are listed are installed."""
 
+import hashlib
+import os
 import runpy
+import subprocess
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
 
 from tests.small_project import ROOT
 
@@ -34,3 +43,48 @@ def test_uv_is_given_the_indexes_and_constraints_of_pip() -> None:
 
 def test_without_a_configuration_uv_uses_its_own_defaults() -> None:
     assert INSTALL["uv_options"](INSTALL["configured"]("")) == ["--index-strategy", "unsafe-best-match"]
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with one wheel, a build that its version names, as torch's for processors."""
+    info = "toy-1.0+cpu.dist-info"
+    with zipfile.ZipFile(tmp_path / "toy-1.0+cpu-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("toy.py", "")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: toy\nVersion: 1.0+cpu\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"toy.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return tmp_path
+
+
+def install(wheels: Path, how: str, hashes: list[str]) -> subprocess.CompletedProcess[str]:
+    """Install the wheel into an environment that has pip and uv, with a constraint in pip's configuration."""
+    venv.create(wheels / "venv", symlinks=True)
+    (packages,) = (wheels / "venv/lib").glob("python*/site-packages")
+    (packages / "here.pth").write_text(sysconfig.get_path("purelib"))
+    (wheels / "toy.lock").write_text("toy==1.0" + "".join(f" --hash=sha256:{one}" for one in hashes))
+    (wheels / "constraints.txt").write_text("toy<2\n")
+    places = f"no-index = true\nfind-links = {wheels}\nconstraint = {wheels}/constraints.txt\n"
+    (wheels / "pip.conf").write_text(f"[global]\n{places}")
+    program = f"import sys, install, pathlib; sys.exit(install.{how}(pathlib.Path('toy.lock')))"
+    variables = {"PYTHONPATH": str(ROOT / "deploy"), "PIP_CONFIG_FILE": str(wheels / "pip.conf"), "PATH": os.defpath}
+    command = [str(wheels / "venv/bin/python"), "-c", program]
+    variables["UV_CACHE_DIR"] = str(wheels / "cache")
+    return subprocess.run(command, cwd=wheels, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("how", ["by_uv", "by_pip"])
+def test_a_file_is_installed_if_the_lock_lists_its_hash_and_refused_by_name_if_not(wheels: Path, how: str) -> None:
+    """The lock names the release, as torch==2.13.0, and the hashes of all its builds."""
+    (wheel,) = wheels.glob("*.whl")
+    listed, other = hashlib.sha256(wheel.read_bytes()).hexdigest(), "0" * 64
+
+    refused = install(wheels, how, [other])
+    assert refused.returncode != 0
+    said = refused.stdout + refused.stderr
+    assert "toy==1.0" in said
+    assert other in said
+    assert not list(wheels.glob("venv/lib/*/site-packages/toy.py"))
+
+    installed = install(wheels, how, [other, listed])
+    assert (installed.returncode, list(wheels.glob("venv/lib/*/site-packages/toy.py")) != []) == (0, True), installed

@@ -15,7 +15,7 @@ def test_the_set_up_works_in_a_folder_whose_name_has_a_space(tmp_path: Path) -> 
     python.write_text("#!/bin/sh\n")  # stands for the one that installs
     python.chmod(0o755)
     shutil.copy(ROOT / "Makefile", clone)
-    for lock in ("requirements.lock", "requirements-dev.lock", "pyproject.toml"):
+    for lock in ("requirements.lock", "requirements-dev.lock", "requirements-gpu.lock", "pyproject.toml"):
         (clone / lock).touch()
 
     made = subprocess.run(

@@ -29,10 +29,25 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("line", ["numpy>=2", "uvicorn[standard]==0.40.0", "toy @ https://host/toy.whl"])
 def test_a_line_of_the_lock_that_pins_nothing_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "requirements.lock"
-    path.write_text(f"# a comment\n-r other.lock\n\nnumpy==2.4.6 \\\n    --hash=sha256:00\n{line}\n")
+    path.write_text(f"# a comment\n-r other.lock\n\nnumpy==2.4.6 \\\n    --hash=sha256:{'0' * 64}\n{line}\n")
 
     with pytest.raises(UserError, match=re.escape(f"requirements.lock: `{line}`: write NAME==VERSION")):
         pinned(path)
+
+
+def test_a_pin_has_its_hashes_on_its_line_or_as_pip_continues_it(tmp_path: Path) -> None:
+    one, two, path = f"--hash=sha256:{'1' * 64}", f"--hash=sha256:{'2' * 64}", tmp_path / "requirements.lock"
+    path.write_text(
+        f"a==1.0 ; python_version > '3' {one} {two}\nb==2+cpu \\\n    {one} \\\n    {two}\n"
+        f"c==3 ; python_version < '3' {one}\n"
+    )
+
+    assert pinned(path) == {"a": ("a", "1.0"), "b": ("b", "2"), "c": ("c", "3")}
+    with_hashes = pinned(path, here=True, hashes=True).values()
+    assert [(name, version.split()) for name, version in with_hashes] == [
+        ("a", ["1.0", one, two]),
+        ("b", ["2", one, two]),
+    ]
 
 
 @pytest.fixture

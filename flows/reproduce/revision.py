@@ -193,13 +193,12 @@ def fetched(asked: str, work: Path) -> Path:
 
 def require_as_published(asked: str, folder: Path) -> None:
     """Raise UserError that names the files that are not as they were published."""
-    faults = verify_files(folder, besides=OF_THE_HUB)
-    if not faults:
-        return
-    more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-    first = f"{'; '.join(faults[:3])}{more}"
-    # Of main the Hub's pages edit the card, and it may have files of others.
-    raise UserError(f"{asked} is damaged: {first}; fetch it again, on the Hub by the tag that names the revision")
+    if faults := verify_files(folder, besides=OF_THE_HUB):
+        first = "; ".join([*faults[:3], *([f"and {len(faults) - 3} more"] if len(faults) > 3 else [])])
+        if Provenance.find(folder / PROVENANCE) is None:  # perhaps of another format, which is no damage
+            raise UserError(f"{asked}: {first}")
+        # Of main the Hub's pages edit the card, and it may have files of others.
+        raise UserError(f"{asked} is damaged: {first}; fetch it again, on the Hub by the tag that names the revision")
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:

@@ -16,13 +16,14 @@ import pytest
 
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import run_reproduction
-from flows.reproduce.revision import read_revision
+from flows.reproduce.revision import read_revision, require_as_published
 from flows.reproduce.verdict import verdict_of
 from stages.formats.revision.provenance import (
     CARD,
     CURVES_PICTURE,
     EVALUATION,
     EXECUTION,
+    PROVENANCE,
 )
 from stages.formats.revision.verify import verify_files
 from stages.runtime.errors import UserError
@@ -71,6 +72,16 @@ def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     with pytest.raises(UserError, match=r"is damaged: modeling_evil\.py: is not a file"):
         run_reproduction(ReproduceOptions("main", segment="3-6"))
     assert not Path(".parrotflow").exists()
+
+
+def test_a_revision_of_another_format_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / PROVENANCE).write_text('{"predicate": {"buildDefinition": {"buildType": "urn:of:before"}}}')
+
+    with pytest.raises(UserError, match=f"^main: {PROVENANCE}: ") as refused:
+        require_as_published("main", tmp_path)
+    assert "is of the format urn:of:before, and this version of parrotflow reads" in str(refused.value)
+    assert "damaged" not in str(refused.value)
+    assert "fetch it again" not in str(refused.value)
 
 
 def evaluation_and_card(forger: Forger) -> None:

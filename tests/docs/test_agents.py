@@ -4,8 +4,10 @@ import re
 
 from cyclopts import App
 
+from benchmarks.default_run import RECORD
 from flows.cli import app
 from flows.experiments.cells import cells_of, read_experiment
+from stages.formats.reports import read_json
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_REFUSED, EXIT_UNAVAILABLE, EXIT_USER_ERROR
 from stages.runtime.section import flatten, read_params_file, value_at
 from tests.small_project import ROOT
@@ -29,6 +31,14 @@ def test_every_command_exists_with_its_options() -> None:
         assert {word for word in others if word.startswith("--")} <= options, first
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert {words.split()[1] for words in QUOTED if words.startswith("make ")} <= set(targets)
+
+
+def test_its_times_are_those_of_the_default_run_on_record() -> None:
+    ended = "\n".join(read_json(RECORD)["ended_with"])
+    (total,) = re.findall(r"^time +(\d+) s$", ended, re.MULTILINE)
+    (training,) = re.findall(r"^train +ran +([\d.]+)$", ended, re.MULTILINE)
+
+    assert re.findall(r"\d+ s\b", AGENTS) == [f"{total} s", f"{float(training):.0f} s"]
 
 
 def test_every_path_is_there_or_is_made_by_a_run() -> None:

@@ -124,7 +124,7 @@ def asking_remote(command: str) -> Iterator[None]:
     except (ConfigError, RemoteMissingDepsError, PermissionError, ImportError) as error:
         raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
     except Exception as error:  # each kind of remote has errors of its own
-        causes = (error, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
+        causes = (error, error.__cause__, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
         if refused := next(filter(is_access_denied, causes), None):
             raise UserError(f"dvc {command}: access denied ({refused}); give the DVC remote its credentials") from error
         raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
@@ -158,6 +158,12 @@ def fetch_result(name: str) -> list[str]:
             with suppress(DownloadError):
                 repo.fetch([name])
             if lacking := _fetched(stage, {}):
+                remote = repo.cloud.get_remote_odb()
+                try:  # fsspec's `exists`, which DVC asks, says no if the server refuses access
+                    remote.fs.info(remote.oid_to_path(stage.outs[0].hash_info.value))
+                except FileNotFoundError as error:
+                    if is_access_denied(error.__cause__):
+                        raise
                 raise UserError(f"{name}: the DVC remote does not have {', '.join(lacking)}: `dvc push` it there")
             stage.checkout()
     return []
@@ -186,11 +192,9 @@ def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError
     """Run git and return what it prints. If it fails, raise `error`, or return an empty text without `check`."""
     command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        if not check:
-            return ""
+    if done.returncode and check:
         raise error(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout.strip("\n")
+    return "" if done.returncode else done.stdout.strip("\n")
 
 
 def check_out(folder: Path, commit: str, project: Path | None = None) -> None:

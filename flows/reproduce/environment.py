@@ -38,9 +38,7 @@ ISA_LEVELS = (
 """oneDNN's names of instruction sets, the newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
 Control")."""
 
-VENV, READY = "venv", "ready"
-
-REQUIREMENTS = "requirements.txt"
+VENV, READY, REQUIREMENTS = "venv", "ready", "requirements.txt"
 
 PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 
@@ -150,9 +148,7 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
     folder, requirements = revision.work / VENV, revision.work / REQUIREMENTS
     python = folder / "bin" / "python"
     if not (folder / READY).exists():
-        print(
-            "      installing the recorded requirements.lock into an environment of its own (minutes, once)", flush=True
-        )
+        print("      installing the recorded requirements.lock into its own environment (minutes, once)", flush=True)
         output([base, "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
         write_pins(requirements, pinned(revision.folder / RECORDED_REQUIREMENTS, here=True, hashes=True).values())
         install = [str(python), str(INSTALL), str(requirements)]

@@ -237,8 +237,7 @@ def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None
         if normalised(library) not in pins:
             raise UserError(f"{library}: not in {lock_file}, so an upgrade would go unnoticed: pin it there")
         _, wanted = pins[normalised(library)]
-        found = installed(library) or "not installed"
-        if found != wanted:
+        if (found := installed(library) or "not installed") != wanted:
             raise UserError(
                 f"{library}: {lock_file} says {wanted}, found {found}; install it again (`make setup`), or write the "
                 "version that is installed into it after an upgrade on purpose"

@@ -20,6 +20,7 @@ from flows.dvc_repo import (
     DVC_TMP,
     asking_remote,
     drop_damaged,
+    fetch_result,
     fetch_run_cache,
     low_space,
     open_repo,
@@ -300,6 +301,25 @@ def test_a_remote_that_refuses_access_is_a_mistake(tmp_path: Path, monkeypatch: 
             push_results()
         server.shutdown()
     assert not isinstance(mistake.value, UnavailableError)
+
+
+def test_data_that_a_remote_refuses_is_not_said_to_be_missing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fsspec takes 401 for a file that does not exist."""
+    monkeypatch.chdir(make_toy(tmp_path / "toy", "stages: {}"))
+    dvc(Path.cwd(), "add", "-q", "source.txt")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        dvc(Path.cwd(), "remote", "add", "-q", "-d", "refusing", f"http://127.0.0.1:{server.server_port}/store")
+        Path("source.txt").unlink()
+        shutil.rmtree(".dvc/cache")
+
+        with pytest.raises(
+            UserError, match=r"dvc pull: access denied \(401, .*\); give the DVC remote its credentials"
+        ):
+            fetch_result("source.txt.dvc")
+        server.shutdown()
 
 
 class Refusing(BaseHTTPRequestHandler):

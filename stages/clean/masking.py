@@ -79,8 +79,8 @@ IP_ADDRESS = re.compile(
     r"|(?<!:)[23][0-9a-fA-F]{3}:(?:[0-9a-fA-F]{0,4}:){2,6}[0-9a-fA-F]{0,4}(?![:\w]))(?!\.\d)"
 )
 
-RESERVED = (".example.com", ".example.org", ".example.net", ".example", ".test", ".invalid")
-"""Domains for documentation (RFC 2606): no real addresses."""
+RESERVED = re.compile(r"[@.](?:example(?:\.(?:com|org|net))?|test|invalid)$", re.IGNORECASE)
+"""The end of an address in a domain for documentation (RFC 2606): of nobody."""
 
 PLACEHOLDERS = {"emails": "<EMAIL>", "ip_addresses": "<IP_ADDRESS>", "keys": "<KEY>"}
 
@@ -138,7 +138,7 @@ def mask(text: str, kinds: Collection[str]) -> Masked:
             if any_in(needed, lowered):
                 text = pattern.sub(lambda match: _without_key(match, found), text)
     if "emails" in kinds and any_in(EMAIL_NEEDED, text):
-        text = EMAIL.sub(lambda match: _replaced(match, is_email(match), "emails", found), text)
+        text = EMAIL.sub(lambda match: _replaced(match, not RESERVED.search(match[0]), "emails", found), text)
     if "ip_addresses" in kinds and any_in(IP_ADDRESS_NEEDED, text):
         text = IP_ADDRESS.sub(lambda match: _replaced(match, _is_public(match[0]), "ip_addresses", found), text)
     return Masked(text, found)
@@ -187,11 +187,6 @@ def key_patterns() -> tuple[tuple[re.Pattern[str] | regex.Pattern[str], tuple[re
             if member.__module__ == module.__name__ and hasattr(member, "denylist"):
                 patterns += [(pattern, NEEDED_BY_DETECTOR.get(name, ())) for pattern in member.denylist]
     return tuple((pattern, tuple(map(re.compile, needed))) for pattern, needed in patterns)
-
-
-def is_email(match: re.Match[str]) -> bool:
-    """Whether it may be somebody's."""
-    return not f".{match[0].rpartition('@')[2].lower()}".endswith(RESERVED)
 
 
 @lru_cache(maxsize=2**16)

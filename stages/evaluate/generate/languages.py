@@ -118,17 +118,14 @@ def function_signatures(text: str) -> tuple[list[str], Signatures]:
     tree = _tree(text)
     # Lines as `ast` counts them: a form feed does not end a line.
     lines = io.StringIO(text, newline="").readlines()
-    functions = [node for node in ast.walk(tree) if isinstance(node, Function)] if tree else []
-    return lines, {
-        node.lineno - 1: "".join(lines[node.lineno - 1 : _first_line(node.body[0]) - 1]).rstrip()
-        for node in functions
-        if not lines[node.body[0].lineno - 1].encode("utf-8")[: node.body[0].col_offset].strip()
-    }
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+    signatures: Signatures = {}
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, Function):
+            body, decorators = node.body[0], getattr(node.body[0], "decorator_list", [])
+            if not lines[body.lineno - 1].encode("utf-8")[: body.col_offset].strip():
+                stop = min(one.lineno for one in (body, *decorators))
+                signatures[node.lineno - 1] = "".join(lines[node.lineno - 1 : stop - 1]).rstrip()
+    return lines, signatures
 
 
 _MARK = re.compile(r"""#|\"{3}|'{3}|["']|[([{]|[)\]}]|\\\n""")

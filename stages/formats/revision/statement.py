@@ -101,6 +101,11 @@ class Provenance(Report):
         if info.mode != "json":
             return handler(given)
         try:
+            if given.get("format") == 1:
+                raise ValueError(
+                    "is of format 1, which versions of parrotflow before 0.1.0 read, such as its own commit "
+                    f"{given['git']['commit']}"
+                )
             definition = given["predicate"]["buildDefinition"]
             if definition["buildType"] != BUILD_TYPE:
                 raise ValueError(

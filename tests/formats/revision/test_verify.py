@@ -20,7 +20,7 @@ from stages.formats.revision.provenance import (
 from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files
 from stages.runtime.errors import UserError
-from tests.formats.revision.records import write_index
+from tests.formats.revision.records import GITSTATE, write_index
 
 SHA256 = hashlib.sha256(b"").hexdigest()
 
@@ -89,6 +89,14 @@ def test_a_revision_of_another_format_is_refused(revision: Path, number: object)
     assert fault.startswith(f"{PROVENANCE}: ")
     assert f"is of the format {number}, and this version of parrotflow reads urn:parrotflow:revision:2" in fault
     assert "the version of parrotflow that published it" in fault
+
+
+def test_of_a_revision_of_the_first_format_the_version_that_reads_it_is_named(revision: Path) -> None:
+    index = {"format": 1, "revision": "0" * 16, "files": {}, "git": GITSTATE.model_dump()}
+    (revision / PROVENANCE).write_text(json.dumps(index))
+
+    (fault,) = verify_files(revision)
+    assert "is of format 1, which versions of parrotflow before 0.1.0 read, such as its own commit ddddddd" in fault
 
 
 def test_parameters_other_than_the_recorded_ones_are_a_fault(revision: Path) -> None:

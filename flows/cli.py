@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,7 +60,8 @@ PARENTS = {
 def description(place: str) -> str:
     """The docstring of a command as far as its parameters, from its source: to import all commands takes seconds."""
     module, _, function = place.partition(":")
-    source = Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+    spec = find_spec(module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
     found = re.search(rf'^def {function}\(.*?"""(.*?)(\n\n    Parameters\n|""")', source, re.DOTALL | re.MULTILINE)
     return inspect.cleandoc(found[1]) if found else ""
 

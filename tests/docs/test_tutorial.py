@@ -18,7 +18,7 @@ pytestmark = pytest.mark.acceptance
 
 
 PAGE = (ROOT / "docs/tutorial/first-experiment.md").read_text(encoding="utf-8")
-TINY = {"train.max_steps: 100": "train.max_steps: 6", "evaluate_every_steps: 50": "evaluate_every_steps: 6"}
+TINY = {"train.max_steps: 100": "train.max_steps: 6"}
 
 
 def sessions() -> list[tuple[str, list[str]]]:

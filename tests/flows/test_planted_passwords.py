@@ -84,7 +84,7 @@ def test_no_password_is_in_what_a_run_a_sweep_and_a_publication_write(tmp_path: 
 
     printed = said(folder, "run") + said(folder, "sweep", "shares") + said(folder, "published", "list")
 
-    assert (folder / "published/tiny/main/record/inputs.json").exists()
+    assert (folder / "published/tiny/main/provenance.json").exists()
     assert (folder / "experiments/shares/tables/main.md").exists()
     secret = "pLaNtEd"
     assert written_with(secret, folder) == []

@@ -100,7 +100,7 @@ def run_command_line() -> None:
     """Run the command of the command line in the project's root.
 
     With `--json` the last line of standard output is one object, also for a command that is refused: `ok`, `exit_code`,
-    `error`, `seconds`, and the facts that the command returns. (`why`, `log` and `compare` print only JSON.)
+    `error`, `seconds`, and the facts that the command returns.
     """
     as_json, began = "--json" in sys.argv, time.perf_counter()
     answer: dict[str, Any] = {"exit_code": 1, "error": ""}

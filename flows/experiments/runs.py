@@ -102,8 +102,9 @@ def tidy(name: str, experiment: Experiment, cells: Sequence["Cell"], runs: Itera
     Raises UserError if finished runs differ in a parameter that no cell sets: one table would mix two experiments.
     """
     by_cell = {run.cell: run for run in runs}
-    finished = [run for cell in cells if (run := by_cell.get(cell.id)) and run.state == "finished"]
-    require_same_params(finished, {key for cell in cells for key in cell.overrides})
+    ended = [(run, cell) for cell in cells if (run := by_cell.get(cell.id)) and run.state == "finished"]
+    require_same_params([(run, cell.overrides) for run, cell in ended])
+    finished = [run for run, _ in ended]
     rows = [_row(experiment, cell, by_cell.get(cell.id)) for cell in cells]
     curves = {
         run.cell: {
@@ -116,15 +117,17 @@ def tidy(name: str, experiment: Experiment, cells: Sequence["Cell"], runs: Itera
     return Tidy(name, experiment, _typed(experiment, pd.DataFrame(rows)), curves, notes)
 
 
-def require_same_params(runs: Sequence[Run], set_by_cells: Collection[str]) -> None:
-    """Raise UserError that names the parameters in which runs differ although no cell sets them."""
-    flat = [flatten(run.params) for run in runs]
-    within = tuple(f"{key}." for key in set_by_cells)
-    keys = {key for values in flat for key in values if not f"{key}.".startswith(within)}
-    mixed = sorted(key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat))
-    if mixed:
+def require_same_params(runs: Sequence[tuple[Run, Collection[str]]]) -> None:
+    """Raise UserError that names the parameters in which runs differ although their cells do not set them."""
+    by_key: dict[str, set[str]] = {}
+    flat = [flatten(run.params) for run, _ in runs]
+    for key in {key for values in flat for key in values}:
+        for values, (_, set_by_cell) in zip(flat, runs, strict=True):
+            if not f"{key}.".startswith(tuple(f"{one}." for one in set_by_cell)):
+                by_key.setdefault(key, set()).add(repr(values.get(key)))
+    if mixed := sorted(key for key, values in by_key.items() if len(values) > 1):
         raise UserError(
-            f"the runs differ in {', '.join(mixed[:5])}, which no cell sets, because {PARAMS_FILE} changed "
+            f"the runs differ in {', '.join(mixed[:5])}, which their cells do not set, because {PARAMS_FILE} changed "
             "between them; `parrotflow sweep` runs the older ones again"
         )
 

@@ -1,14 +1,14 @@
 """From tidy data to tables: means over seeds, and paired differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from flows.experiments.runs import LEVELS, Tidy, at_levels, mixed_axes, paired_by_seed
-from flows.experiments.statistics import SIGNIFICANT, Estimate, estimate, holm, paired_difference
+from flows.experiments.statistics import SIGNIFICANT, Estimate, PairedDifference, estimate, holm, paired_difference
 from stages.runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -138,10 +138,12 @@ def differences_table(data: Tidy, name: str) -> Table:
     metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
     base = {axis: baseline}
     found = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
-    corrected = holm([p for _, p in found])
+    corrected = holm([difference.p for _, difference in found])
     # Missing runs are counted in the entry of the difference, not in that of p.
     flat = [
-        entry for (own, _), p in zip(found, corrected, strict=True) for entry in (own, Entry(_p_text(p), own.n, own.n))
+        entry
+        for (own, difference), p in zip(found, corrected, strict=True)
+        for entry in (replace(own, number=replace(difference, p=p)), Entry(_p_text(p), own.n, own.n))
     ]
     corrected_for = f", Holm-corrected for {len(corrected)} differences" if corrected[1:] else ""
     width = 2 * len(metrics)
@@ -163,8 +165,8 @@ def differences_table(data: Tidy, name: str) -> Table:
     )
 
 
-def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[Entry, float | None]:
-    """The entry of the difference between two combinations of levels, paired by seed, and its p value."""
+def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[Entry, PairedDifference]:
+    """The difference between two combinations of levels, paired by seed, with its uncorrected p value."""
     own, against = (at_levels(data.frame, levels) for levels in (line, base))
     values, reference = paired_by_seed(own, against, metric)
     found, mean = paired_difference(values, reference), estimate(reference).mean
@@ -173,7 +175,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
-    return Entry(text if found.n else "", found.n, expected, found), found.p
+    return Entry(text if found.n else "", found.n, expected), found
 
 
 def _p_text(p: float | None) -> str:

@@ -12,7 +12,7 @@ import difflib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,9 +92,12 @@ class Plan:
         """How long the stages that may run took the last time, together; unknown times count as 0."""
         return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
 
-    def to_dict(self) -> list[dict[str, Any]]:
-        """The plan as plain values, for JSON."""
-        return [asdict(stage) | {"policy": stage.policy.model_dump(mode="json")} for stage in self.stages]
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What would run and why, for `--json`."""
+        names = ("name", "state", "why", "upstream", "seconds")
+        stages = [{name: getattr(stage, name) for name in names} for stage in self.stages]
+        return {"to_run": len(self.to_do), "stages": stages}
 
 
 def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:

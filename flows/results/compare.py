@@ -3,16 +3,14 @@
 Nothing is computed again: the losses of the held-out documents are outputs of the stage `evaluate`.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from cyclopts import Parameter
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +18,7 @@ from rich.markup import escape
 from flows.results.pages import curve_pictures, write_page
 from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
 from flows.results.sides import open_side
+from flows.run.outcome import AsJson
 from flows.run.terminal import columns
 from stages.formats.curves import Panel, curves_in
 from stages.formats.evaluation.generation import SAMPLES
@@ -138,9 +137,7 @@ def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
     }
 
 
-def show_comparison(
-    a: str, b: str = WORKSPACE, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False
-) -> None:
+def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -> dict[str, Any]:
     """Show what differs between two runs, and the better one; compare.html adds curves and samples.
 
     Parameters
@@ -149,14 +146,9 @@ def show_comparison(
         The number of a run in `parrotflow log`, a published revision, a commit, a cell, or a folder.
     b
         The other; what this workspace's last run made when none is named.
-    as_json
-        Print JSON, for other programs.
     """
     sides = open_side(a), open_side(b)
     found = comparison(*sides)
-    if as_json:
-        print(json.dumps(found, indent=1))
-        return
     write_page(COMPARE_PAGE, **found, pictures=curve_pictures(panels_of(*sides)))
     console, names = Console(highlight=False), (found["a"], found["b"])
     changed, figures = columns("what differs", *names), columns("size and speed", *names)
@@ -177,3 +169,4 @@ def show_comparison(
         for name, body in zip(names, (one["a"], one["b"]), strict=True):
             console.print(f"[blue]{escape(name)} │[/]{escape(body)}")
     console.print(f"\nWith curves and all samples: {COMPARE_PAGE}")
+    return found

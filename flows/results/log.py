@@ -4,14 +4,12 @@ A run adds its line to `.parrotflow/runs.jsonl` when it begins, and once more wi
 first. With the end are the entries of dvc.lock, by which `parrotflow compare` finds what the run made.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from pydantic import ConfigDict, Field
 from rich.console import Console
 from rich.markup import escape
@@ -22,7 +20,7 @@ from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.record import RUNS_FILE, append_run, recorded_lines, recorded_runs
 from flows.results.recorded import Recorded, figures_in
 from flows.run.locks import lock_holder
-from flows.run.outcome import RunResult
+from flows.run.outcome import AsJson, RunResult
 from flows.run.terminal import columns
 from stages.formats.revision.provenance import RECEIPT
 from stages.runtime.errors import STATE_DIR
@@ -161,22 +159,14 @@ def cells_here() -> Iterator[LoggedRun]:
                 )
 
 
-def show_log(*, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
-    """List the runs of this folder, the newest first: what changed, and what came out.
-
-    Parameters
-    ----------
-    as_json
-        Print a JSON list, with everything that is recorded, for other programs.
-    """
+def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
+    """List the runs of this folder, the newest first: what changed, and what came out."""
     runs = sorted([*runs_here(), *cells_here()], key=lambda run: run.began, reverse=True)
-    if as_json:
-        print(json.dumps([run.model_dump(mode="json", exclude={"stages"}) for run in runs], indent=1))
-        return
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No run here yet: `parrotflow run`")
+    return {"runs": [run.model_dump(mode="json", exclude={"stages"}) for run in runs]}
 
 
 def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:

@@ -52,6 +52,9 @@ def test_a_run_says_what_ran_and_why_and_the_metrics_with_their_intervals(tmp_pa
     assert done["metrics"] == failed["metrics"] == {"loss": {"value": 2.5, "interval_95": [2.4, 2.6]}}
     assert (folder / done["record"]).is_file()
     assert answer(folder, "run")["metrics"] == done["metrics"], "also if nothing is to do"
+    planned = answer(folder, "why")
+    assert [(one["name"], one["state"]) for one in planned["stages"]] == [("train", "clean"), ("after", "clean")]
+    assert [one["state"] for one in answer(folder, "log")["runs"]] == ["finished", "failed"]
 
 
 def test_a_sweep_and_its_table_give_the_numbers_and_the_claims(tmp_path: Path) -> None:
@@ -81,6 +84,8 @@ def test_a_sweep_and_its_table_give_the_numbers_and_the_claims(tmp_path: Path) -
         ("run nowhere", "nowhere", 2),
         ("table nothing", "nothing", 2),
         ("sweep nothing --dry", "nothing", 2),
+        ("why nowhere", "nowhere", 2),
+        ("compare 7", "7", 2),
         ("published list", "publish", 2),
         ("run --colour", "--colour", 2),
     ],

@@ -71,7 +71,9 @@ def full_name(folder: Path, given: str) -> str:
 
 
 def list_revisions(
-    *, folder: Path | None = None, as_json: Annotated[bool, Parameter(name="--json")] = False
+    *,
+    folder: Path | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", help="End with one line of JSON, for other programs.")] = False,
 ) -> dict[str, Any]:
     """Print a line for each revision, the best first; `*` marks the revision that main points to.
 
@@ -79,8 +81,6 @@ def list_revisions(
     ----------
     folder
         A folder with revisions/, e.g. published/NAME.
-    as_json
-        End with one line of JSON, for other programs.
     """
     folder, listed = folder_of_revisions(folder), []
     table, main = Table(box=box.SIMPLE_HEAD), main_of(folder)

@@ -97,7 +97,18 @@ def test_runs_that_differ_in_a_parameter_which_no_cell_sets_are_refused_by_its_n
     tidy(NAME, experiment, cells, runs)
     runs[3].params["other"]["rate"] = 0.1
 
-    with pytest.raises(UserError, match=r"the runs differ in other\.rate, which no cell sets"):
+    with pytest.raises(UserError, match=r"the runs differ in other\.rate, which their cells do not set"):
+        tidy(NAME, experiment, cells, runs)
+
+
+def test_a_parameter_that_another_level_sets_is_compared_among_the_cells_that_do_not(tmp_path: Path) -> None:
+    idea = {"small": {"model.width": 1}, "large": {"model.width": 4}, "other rate": {"other.rate": 0.7}}
+    experiment, cells = small_experiment(tmp_path, axes={"size": idea, "recipe": {"a": {"model.name": "a"}}}, claims=[])
+    runs = [finished(cell) for cell in cells]
+    tidy(NAME, experiment, cells, runs)
+    runs[0].params["other"]["rate"] = 0.7  # adopted since, so this baseline is new and the other levels are not
+
+    with pytest.raises(UserError, match=r"the runs differ in other\.rate, which their cells do not set"):
         tidy(NAME, experiment, cells, runs)
 
 

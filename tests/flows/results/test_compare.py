@@ -109,20 +109,24 @@ def test_two_commits_and_a_run_of_the_log_are_compared_without_computing_and_the
     dvc(folder, "repro", "evaluate", "generate")
     commit(folder)
 
-    def compared(*arguments: str) -> str:
+    def said_of(*arguments: str) -> str:
         done = run_module(PARROTFLOW, ["compare", *arguments], folder, environment(folder))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    found = json.loads(compared("HEAD~1", "HEAD", "--json"))
+    def compared(*arguments: str) -> dict[str, Any]:
+        facts: dict[str, Any] = json.loads(said_of(*arguments, "--json").splitlines()[-1])
+        return facts
+
+    found = compared("HEAD~1", "HEAD")
     assert found["changed"] == [{"what": "train.max_steps", "a": "6", "b": "4"}]
     assert found["held_out"][0]["documents"] > 10
     assert {"what": "steps", "a": 6, "b": 4} in found["figures"]
-    assert json.loads(compared("HEAD~1", "--json"))["held_out"] == found["held_out"], "the workspace is as HEAD"
+    assert compared("HEAD~1")["held_out"] == found["held_out"], "the workspace is as HEAD"
     revision = next((folder / "published/tiny/revisions").iterdir()).name
-    assert json.loads(compared(revision[:8], "--json"))["held_out"] == found["held_out"]
+    assert compared(revision[:8])["held_out"] == found["held_out"]
 
-    said = compared("HEAD~1")
+    said = said_of("HEAD~1")
     page = (folder / COMPARE_PAGE).read_text(encoding="utf-8")
     assert "train.max_steps" in said
     assert page.count("<svg ") == 2

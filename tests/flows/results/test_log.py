@@ -23,7 +23,7 @@ WORKING = "stages:\n  work: {cmd: sh work.sh, params: [rate], outs: [out.txt]}\n
 def logged(folder: Path) -> list[dict[str, Any]]:
     done = run_module(PARROTFLOW, ["log", "--json"], folder, environment(folder.parent / "home"))
     assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])["runs"]
     return found
 
 

@@ -48,8 +48,10 @@ class HeadRows:
         order = random.permutation(len(self.probabilities))
         ends = np.cumsum(self.probabilities[order])
         ids = order[np.searchsorted(ends[:-1], np.arange(round(ends[-1])) + random.random(), side="right")]
-        logs = torch.from_numpy(np.log(self.probabilities[ids])).float()
-        return DrawnRows(torch.from_numpy(ids).to(device), logs.to(device))
+        drawn = torch.from_numpy(ids), torch.from_numpy(np.log(self.probabilities[ids])).float()
+        if device.type == "cuda":  # from other memory the copy would wait for all that the GPU has queued
+            drawn = drawn[0].pin_memory(), drawn[1].pin_memory()
+        return DrawnRows(*(tensor.to(device, non_blocking=True) for tensor in drawn))
 
 
 def head_rows(params: ComputingParams, store: TokenStore, vocabulary: int) -> HeadRows | None:

@@ -93,7 +93,7 @@ def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> N
 
 def test_later_words_win_whether_they_are_presets_or_values(tmp_path: Path) -> None:
     assert composed(tmp_path, "recipe=longer", "train.max_steps=70")["train"]["max_steps"] == 70
-    assert composed(tmp_path, "train.max_steps=70", "recipe=longer")["train"]["max_steps"] == 1790
+    assert composed(tmp_path, "train.max_steps=70", "recipe=longer")["train"]["max_steps"] == 3014
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_dvc_sets_single_keys_and_keeps_their_comments(tmp_path: Path) -> None:
     apply_overrides(path, ["train.max_steps=70"])  # what `dvc exp run -S` calls
 
     assert re.search(r"max_steps: 70 +# optimizer steps", path.read_text())
-    before = (ROOT / "params.yaml").read_text().replace("max_steps: 1296", "max_steps: 70").splitlines()
+    before = (ROOT / "params.yaml").read_text().replace("max_steps: 2250", "max_steps: 70").splitlines()
     after = path.read_text().splitlines()  # DVC writes nothing for null; other lines have the form that it keeps
     changed = [old for old, new in zip(before, after, strict=True) if old.split() != new.split()]
     assert all(": null" in line for line in changed)
@@ -217,7 +217,7 @@ def test_the_difference_and_the_law_are_shown_and_the_recipe_is_written(project:
     said = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
 
     assert said.returncode == 0, said.stderr
-    for part in ("-  max_steps: 1296", "dial: 1,000 TFLOP: width", "rows of 128 tokens", "extrapolated", "1 PFLOPs"):
+    for part in ("-  max_steps: 2250", "dial: 1,000 TFLOP: width", "rows of 128 tokens", "extrapolated", "1 PFLOPs"):
         assert part in said.stdout
     written = (project / "params.yaml").read_text(encoding="utf-8")
     train, default = yaml.safe_load(written)["train"], yaml.safe_load(before)["train"]

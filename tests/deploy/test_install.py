@@ -7,10 +7,13 @@ import subprocess
 import sysconfig
 import venv
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from stages.runtime.stage_code import normalised, pinned
 from tests.small_project import ROOT
 
 INSTALL = runpy.run_path(str(ROOT / "deploy/install.py"))
@@ -88,3 +91,24 @@ def test_a_file_is_installed_if_the_lock_lists_its_hash_and_refused_by_name_if_n
 
     installed = install(wheels, how, [other, listed])
     assert (installed.returncode, list(wheels.glob("venv/lib/*/site-packages/toy.py")) != []) == (0, True), installed
+
+
+@pytest.mark.parametrize("python", ["3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0"])
+@pytest.mark.parametrize(("platform", "machine"), [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")])
+def test_all_that_a_locked_library_requires_is_locked_for_every_python(
+    python: str, platform: str, machine: str
+) -> None:
+    """A lock is installed without its libraries' own requirements, and `pip check` then ends the set-up."""
+    locks = [pinned(ROOT / name) for name in ("requirements.lock", "requirements-dev.lock", "requirements-gpu.lock")]
+    locked = {name for lock in locks for name in lock}
+    here = {"python_version": python.rpartition(".")[0], "python_full_version": python, "extra": ""}
+    here |= {"sys_platform": platform, "platform_system": platform.title(), "platform_machine": machine}
+    required = {
+        normalised(required.name)
+        for distribution in distributions()
+        if normalised(distribution.metadata["Name"]) in locked
+        for required in map(Requirement, distribution.requires or [])
+        if required.marker is None or required.marker.evaluate(here)
+    }
+
+    assert required - locked == set()

@@ -146,7 +146,9 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
     except TypeError as error:  # a date, which YAML knows and JSON does not
         raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; write it in quotes") from None
     except ValidationError as error:
-        lines = ({**line, "loc": _keys(line["loc"], values)} for line in error.errors())
+        # A misspelt key is unknown, and the right one is missing: the former tells more.
+        found = sorted(error.errors(), key=lambda line: line["type"] == "missing")
+        lines = ({**line, "loc": _keys(line["loc"], values)} for line in found)
         raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None
 
 

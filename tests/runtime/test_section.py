@@ -101,6 +101,13 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
+def test_a_misspelt_key_is_named_before_the_one_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        read_section("toy", Toy, write(tmp_path, GOOD.replace("steps: 3", "stps: 3")))
+
+    assert [line.split(": ")[2].split(" ")[0] for line in str(refused.value).splitlines()] == ["unknown", "missing;"]
+
+
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_bytes("toy: Köln".encode("latin-1"))
 

@@ -49,10 +49,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_on_a_disk_of(size: str, module: str, reference: Path, folder: Path) -> tuple[list[str], list[str]]:
-    """What a run says on a disk of this size, then what it says where there is room."""
+def train_on_a_disk_of(kilobytes: int, module: str, reference: Path, folder: Path) -> tuple[list[str], list[str]]:
+    """What a run says on a disk of this size besides the lock, then what it says where there is room."""
     project, disk = copy_of(reference, folder / "project"), folder / "disk"
     disk.mkdir()
+    size = f"{kilobytes + (project / 'requirements.lock').stat().st_size // 1024}k"
     paths = {"disk": disk, "project": project, "python": sys.executable}
     script = SCRIPT.format(size=size, module=module, **{name: shlex.quote(str(path)) for name, path in paths.items()})
     command = [*NAMESPACE, "sh", "-c", f"exec 2>&1\n{script}"]
@@ -68,7 +69,7 @@ def train_on_a_disk_of(size: str, module: str, reference: Path, folder: Path) ->
 def test_a_checkpoint_that_finds_no_room_is_left_out_and_the_one_before_it_is_kept(
     reference: Path, tmp_path: Path
 ) -> None:
-    full, after = train_on_a_disk_of("620k", "stages.train.worker", reference, tmp_path)
+    full, after = train_on_a_disk_of(616, "stages.train.worker", reference, tmp_path)
     warnings = [line for line in full if line.startswith("warning: a checkpoint could not be written (")]
     assert len(warnings) == 3
     assert all(line.endswith(" MB are free on its disk); the run continues") for line in warnings)
@@ -80,7 +81,7 @@ def test_a_checkpoint_that_finds_no_room_is_left_out_and_the_one_before_it_is_ke
 def test_a_model_that_finds_no_room_ends_the_run_with_one_message_and_the_checkpoints_are_kept(
     reference: Path, tmp_path: Path
 ) -> None:
-    full, after = train_on_a_disk_of("900k", "stages.train", reference, tmp_path)
+    full, after = train_on_a_disk_of(896, "stages.train", reference, tmp_path)
     [error] = [line for line in full if line.startswith("error: ")]  # a last checkpoint may warn after it
     assert re.fullmatch(
         r"error: \.model\.\d+\.partial: No space left on device: free some space, and run the same command again", error

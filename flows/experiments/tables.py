@@ -145,7 +145,8 @@ def differences_table(data: Tidy, name: str) -> Table:
         for (own, difference), p in zip(found, corrected, strict=True)
         for entry in (replace(own, number=replace(difference, p=p)), Entry(_p_text(p), own.n, own.n))
     ]
-    corrected_for = f", Holm-corrected for {len(corrected)} differences" if corrected[1:] else ""
+    count = sum(p is not None for p in corrected)
+    corrected_for = f", Holm-corrected for {count} differences" if count > 1 else ""
     width = 2 * len(metrics)
     entries = [flat[start : start + width] for start in range(0, len(flat), width)]
     return Table(

@@ -11,9 +11,11 @@ from flows.run.outcome import AsJson, RunOptions
 from flows.run.report import run_facts
 from flows.run.server import start_server
 
+DEFAULTS = RunOptions()
+
 
 def run(
-    options: Annotated[RunOptions, Parameter(name="*", show_default=False)] = RunOptions(),  # noqa: B008
+    options: Annotated[RunOptions, Parameter(name="*", show_default=False)] = DEFAULTS,
     *,
     as_json: AsJson = False,
 ) -> dict[str, Any]:

@@ -80,7 +80,7 @@ IP_ADDRESS = re.compile(
 )
 
 RESERVED = re.compile(r"[@.](?:example(?:\.(?:com|org|net))?|test|invalid)$", re.IGNORECASE)
-"""The end of an address in a domain for documentation (RFC 2606): of nobody."""
+"""The end of an address that belongs to nobody: its domain is reserved for documentation (RFC 2606)."""
 
 PLACEHOLDERS = {"emails": "<EMAIL>", "ip_addresses": "<IP_ADDRESS>", "keys": "<KEY>"}
 

@@ -68,6 +68,17 @@ def test_what_is_not_as_it_was_released_is_refused_with_the_command_that_repairs
             list(read_package("toy-package", tests=False))
 
 
+def test_an_empty_file_that_is_gone_is_refused_although_nothing_has_its_hash(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FILES, "toy/latest.py", "")
+    install(site)
+    (site / "toy/latest.py").unlink()
+
+    with pytest.raises(UserError, match=r"toy/latest\.py is not what its wheel installed"):
+        list(read_package("toy-package", tests=False))
+
+
 def test_a_package_that_is_not_installed_or_built_for_one_platform_is_refused(site: Path) -> None:
     with pytest.raises(UserError, match="`toy-package` is not installed; correct its name or install it"):
         list(read_package("toy-package", tests=False))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -45,11 +46,12 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
     (tmp_path / "file").write_text("no folder")
     folder = operated_toy(tmp_path / "toy", STAGE, str(tmp_path / "file" / "store"))
 
+    began = datetime.now(UTC).isoformat()  # the test below has a failed push on this server too
     said, _ = scheduled(shared_server, folder, retry_delays_seconds=[0.0, 0.0]).communicate()
 
     assert "END NotPushed" in said
-    failed = {"name": {"any_": ["push"]}, "state": {"type": {"any_": ["FAILED"]}}}  # also of the test below
-    assert 3 in [task["run_count"] for task in shared_server.post("task_runs/filter", task_runs=failed)]
+    failed = {"name": {"any_": ["push"]}, "state": {"type": {"any_": ["FAILED"]}}, "start_time": {"after_": began}}
+    assert [task["run_count"] for task in shared_server.post("task_runs/filter", task_runs=failed)] == [3]
     assert "slow.txt" in git(folder, "show", "results:dvc.lock")
 
     git(folder, "checkout", "-q", "results")

@@ -104,9 +104,9 @@ def _released_content(package: Distribution, name: str, file: PurePosixPath, has
     algorithm, _, expected = hash.partition("=")
     if not expected:
         raise UserError(f"collect.sources: package `{name}` lists no hash for {file}; install it from a wheel")
-    content = path.read_bytes() if path.is_file() else b""
-    digest = hashlib.new(algorithm, content).digest()
-    if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != expected:
+    content = path.read_bytes() if path.is_file() else None
+    digest = hashlib.new(algorithm, content or b"").digest()
+    if content is None or base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != expected:
         raise UserError(
             f"collect.sources: package `{name}`: {file} is not what its wheel installed (RECORD lists another hash); "
             f"`pip install --force-reinstall --no-deps {name}=={package.version}`"

@@ -50,8 +50,9 @@ def test_a_remote_that_is_down_is_tried_again_and_reported_and_the_run_succeeds(
     said, _ = scheduled(shared_server, folder, retry_delays_seconds=[0.0, 0.0]).communicate()
 
     assert "END NotPushed" in said
-    failed = {"name": {"any_": ["push"]}, "state": {"type": {"any_": ["FAILED"]}}, "start_time": {"after_": began}}
-    assert [task["run_count"] for task in shared_server.post("task_runs/filter", task_runs=failed)] == [3]
+    failed = {"name": {"any_": ["push"]}, "state": {"type": {"any_": ["FAILED"]}}}
+    tasks = shared_server.post("task_runs/filter", task_runs=failed)
+    assert [task["run_count"] for task in tasks if task["start_time"] >= began] == [3]
     assert "slow.txt" in git(folder, "show", "results:dvc.lock")
 
     git(folder, "checkout", "-q", "results")

@@ -18,6 +18,10 @@ from stages.runtime.errors import UserError
 COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages"}
 """Folders with other packages' source: those have their own name and licence."""
 
+ANY_PYTHON = {"py2-none-any", "py3-none-any"}
+"""Tags of wheels that are installed on every platform and Python 3. A tag such as `py311-none-any` means that the
+release has another wheel, with other files, for another Python."""
+
 CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
     "BSD License": "LicenseRef-BSD",
@@ -36,7 +40,7 @@ class Packages(SourceKind):
 
     kind: Literal["packages"]
     names: Names
-    """Distributions. Only pure-Python wheels are the same bytes on every platform; others are refused."""
+    """Distributions. Only wheels for every platform and Python are the same bytes everywhere; others are refused."""
     tests: bool
     """Whether files in a folder or module named `test...` are taken too."""
     max_bytes_each: Bytes | None
@@ -67,16 +71,18 @@ def read_package(name: str, tests: bool) -> Iterator[SourceItem]:
 
 
 def pure_package(name: str) -> Distribution:
-    """An installed package that is the same on every platform. Raises UserError otherwise."""
+    """An installed package whose wheel is the same for every platform and Python. Raises UserError otherwise."""
     try:
         package = distribution(name)
     except PackageNotFoundError:
         raise UserError(f"collect.sources: package `{name}` is not installed; correct its name or install it") from None
-    tags = [line for line in (package.read_text("WHEEL") or "").splitlines() if line.startswith("Tag:")]
-    if not tags or not all(tag.endswith("-none-any") for tag in tags) or not package.read_text("RECORD"):
+    lines = (package.read_text("WHEEL") or "").splitlines()
+    tags = {line.removeprefix("Tag:").strip() for line in lines if line.startswith("Tag:")}
+    if not tags or not tags <= ANY_PYTHON or not package.read_text("RECORD"):
         raise UserError(
-            f"collect.sources: package `{name}` is not a pure-Python wheel, so its files differ between platforms; "
-            "take its folder as a source of kind `files` instead"
+            f"collect.sources: package `{name}` is not from a wheel for every platform and Python "
+            f"({', '.join(sorted(tags)) or 'no tag'}), so its files may differ elsewhere; "
+            "leave it out, or take its folder as a source of kind `files`"
         )
     return package
 

@@ -148,7 +148,7 @@ def environment() -> str:
 
 def exit_codes() -> str:
     """Every exit code, from the constants in the code and what they say of themselves."""
-    rows = {0: "All is well.", 1: "Another failure; of `table --check` and `reproduce`: a difference."}
+    rows = {0: "All is well.", 1: "Another failure; of `reproduce`: a difference."}
     tree = ast.parse((ROOT / "stages/runtime/errors.py").read_text(encoding="utf-8"))
     for line, after in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]).startswith("EXIT_"):

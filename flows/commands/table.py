@@ -12,22 +12,15 @@ from flows.run.outcome import AsJson
 from stages.runtime.errors import UserError
 
 
-def table(name: ExperimentName, /, *, check: bool = False, as_json: AsJson = False) -> dict[str, Any]:
+def table(name: ExperimentName, /, *, as_json: AsJson = False) -> dict[str, Any]:
     """Make an experiment's tables and figures from its recorded runs, and check its claims.
 
     Parameters
     ----------
     name
         A file in experiments/ without its suffix, or a path.
-    check
-        Write nothing: compare each number of the runs with the last commit's. Exits with 1 if one differs by more than
-        the interval committed with it.
     """
     results = made.compute(name)
-    if check:
-        lines, same = made.check(name, results)
-        print("\n".join(lines))
-        return {"exit_code": int(not same), "differences": lines[:-1]}
     if {*results.data.frame["state"]} == {"not run"}:
         raise UserError(f"{name}: no run is on record yet; `parrotflow sweep {name}` runs them")
     written, console = made.write_experiment_results(name, results), Console(highlight=False)

@@ -9,8 +9,6 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from io import StringIO
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +18,7 @@ from flows.experiments.cells import cells_of, read_experiment
 from flows.experiments.experiment import Condition, bare_name, experiment_path, results_folder
 from flows.experiments.forms import write_figure, write_forms
 from flows.experiments.record import RUNS_FILE, Run, last_runs
-from flows.experiments.runs import SIDES, Tidy, headings, labels, lacking, mixed_axes, paired_by_seed, rows_csv, tidy
+from flows.experiments.runs import Tidy, labels, lacking, mixed_axes, paired_by_seed, rows_csv, tidy
 from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table
 from stages.formats.reports import write_json
@@ -132,41 +130,6 @@ def table_facts(name: str, results: Results) -> dict[str, Any]:
     claims, states = [asdict(claim) for claim in results.claims], Counter(results.data.frame["state"])
     record = (results_folder(name) / RUNS_FILE).as_posix()
     return {"cells": states, "metrics": metrics, "claims": claims, "record": record}
-
-
-def check(name: str, results: Results) -> tuple[list[str], bool]:
-    """Compare the runs of the last commit's runs.csv with those now, number by number.
-
-    Returns a line for each number that is not equal, and whether every one is within the interval committed with its
-    own run. Raises UserError if the last commit has no runs.
-    """
-    from flows.dvc_repo import git  # here: it imports DVC
-
-    path, data, lines, all_within = results_folder(name) / RUNS, results.data, list[str](), True
-    committed = git(Path(), "show", f"HEAD:./{path}", check=False)
-    if not committed:
-        raise UserError(f"{path}: not in the last commit, with which --check compares; commit it first")
-    before, after = (_by_cell(text) for text in (committed, rows_csv(data)))
-    cells = after.index.union(before.index, sort=False)
-    before, after = (rows.reindex(index=cells, columns=after.columns, fill_value="") for rows in (before, after))
-    shown = dict(zip(data.frame["cell"], labels(data.frame), strict=True))
-    metrics = {heading: name for name, heading in headings(data.experiment).items() if name in data.experiment.metrics}
-    for cell, column in product(cells, ["state", *metrics]):
-        old, new = before.loc[cell, column], after.loc[cell, column]
-        if old == new:
-            continue
-        bounds = [before.loc[cell].get(f"{metrics.get(column)} {side}") for side in SIDES]
-        within = all([old, new, *bounds]) and float(bounds[0]) <= float(new) <= float(bounds[1])
-        all_within &= within
-        told = [f"{float(text):.6g}" if column in metrics and text else text or "none" for text in (old, new)]
-        verdict = "within its interval" if within else "different"
-        lines.append(f"{shown.get(cell, cell)}, {column}: {verdict}: {', now '.join(told)}")
-    same = "every number is equal" if not lines else f"{len(lines)} not equal"
-    return [*lines, f"{len(cells)} runs, {len(cells) * len(metrics)} numbers: {same}"], all_within
-
-
-def _by_cell(text: str) -> pd.DataFrame:
-    return pd.read_csv(StringIO(text), dtype=str, keep_default_na=False).set_index("cell")
 
 
 class MissingError(Exception):

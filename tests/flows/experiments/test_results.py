@@ -14,10 +14,8 @@ from flows.experiments.record import append_run
 from flows.experiments.results import check_claims
 from flows.experiments.runs import Tidy
 from stages.runtime.errors import UserError
-from tests.flows.experiments.small_experiment import EXPERIMENT, small_experiment
+from tests.flows.experiments.small_experiment import small_experiment
 from tests.flows.experiments.some_runs import SMALLEST, WIDTHS, finished, some_data
-from tests.flows.toy import commit
-from tests.small_project import make_repository
 
 RECORD = Path("experiments/toy/runs.jsonl")
 
@@ -58,39 +56,6 @@ def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(
 
     assert parrotflow("table", "toy") == 0
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-
-
-def test_check_compares_the_runs_with_the_last_commits_number_by_number_and_writes_nothing(
-    cells: list[Cell], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_repository(tmp_path)
-    with pytest.raises(UserError, match=r"runs\.csv: not in the last commit, with which --check compares; commit it"):
-        parrotflow("table", "toy", "--check")
-    parrotflow("table", "toy")
-    commit(tmp_path)
-    (RECORD.parent / "runs.csv").write_text("as a sweep after that commit writes it")
-    before = {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD}
-    capsys.readouterr()
-
-    assert parrotflow("table", "toy", "--check") == 0
-    assert capsys.readouterr().out == "12 runs, 36 numbers: every number is equal\n"
-
-    loss = finished(cells[0]).reports["scores.json"]["loss"]
-    append_run(RECORD, finished(cells[0], loss=loss + 0.4))  # its own interval is 0.5 to each side
-    assert parrotflow("table", "toy", "--check") == 0
-    assert "small, a, seed 0, loss (nats): within its interval: 5.01, now 5.41\n" in capsys.readouterr().out
-
-    append_run(RECORD, finished(cells[0], loss=9.0))
-    assert parrotflow("table", "toy", "--check") == 1
-    assert "small, a, seed 0, loss (nats): different: 5.01, now 9\n" in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in RECORD.parent.rglob("*.*") if path != RECORD} == before
-
-    sizes = EXPERIMENT["axes"]["size"] | {"huge": {"model.width": 9}}
-    claim = {"says": "Huge helps.", "holds_if": [{"mean": "loss", "levels": {"size": "huge", "recipe": "a"}}]}
-    claim["holds_if"][0]["value"] = {"below": 1}  # type: ignore[index]
-    small_experiment(tmp_path, axes=EXPERIMENT["axes"] | {"size": sizes}, claims=[claim])
-    assert parrotflow("table", "toy", "--check") == 1
-    assert "huge, a, seed 0, state: different: none, now not run\n" in capsys.readouterr().out
 
 
 def test_a_table_or_figure_that_the_file_no_longer_has_is_removed(cells: list[Cell], tmp_path: Path) -> None:

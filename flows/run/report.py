@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.formats.curves import Panel, Points, draw_curves, read_curves
+from stages.formats.curves import EVERY_COLUMN, Panel, Points, draw_curves, read_curves
 from stages.formats.pages import code_block, in_digits, markdown_table
 from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import value_at
@@ -127,6 +127,6 @@ def panel_of(figure: "CurveFigure", live: Path | None = None) -> Panel:
     curves: dict[str, Points] = {}
     for label, location in figure.series.items():
         file, _, column = location.partition(":")
-        if points := read_curves(live / Path(file).name if live else Path(file)).get(column):
-            curves[label] = points
+        found = read_curves(live / Path(file).name if live else Path(file))
+        curves |= found if column == EVERY_COLUMN else {label: found[column]} if column in found else {}
     return Panel(figure.title, figure.y, curves)

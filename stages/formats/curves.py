@@ -1,6 +1,7 @@
 """Curves: tables that stages write while they work (TSV as DVCLive writes them, or CSV), and the picture of them.
 
-The first column of a table is the horizontal axis; each other column is a curve. FILE:COLUMN names a curve.
+The first column of a table is the horizontal axis; each other column is a curve. FILE:COLUMN names a curve, FILE:* all
+of them.
 """
 
 import csv
@@ -15,6 +16,8 @@ from stages.runtime.errors import STATE_DIR
 
 Points: TypeAlias = list[tuple[float, float]]
 """(step, value)."""
+
+EVERY_COLUMN = "*"
 
 PANEL_INCHES, DOTS_PER_INCH = (4.5, 3.4), 110
 
@@ -39,11 +42,12 @@ def curves_in(text: str, file: str) -> dict[str, Points]:
     """Column -> its points, in the text of a table. Rows without both numbers are skipped."""
     found: dict[str, Points] = {}
     with suppress(csv.Error):
-        for row in csv.DictReader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ","):
-            step, *columns = row
-            for column in columns:
-                with suppress(TypeError, ValueError):
-                    found.setdefault(column, []).append((float(row[step]), float(row[column])))
+        rows = csv.reader(io.StringIO(text), delimiter="\t" if file.endswith(".tsv") else ",")
+        _, *columns = next(rows, [""])
+        for row in rows:
+            for column, value in zip(columns, row[1:], strict=False):
+                with suppress(ValueError):
+                    found.setdefault(column, []).append((float(row[0]), float(value)))
     return {column: points for column, points in found.items() if points}
 
 

@@ -22,8 +22,9 @@ from stages.train.checkpoint.manifest import TrainingProgress
 from stages.train.compute.parallel import norm
 from stages.train.compute.processes import count
 from stages.train.compute.step import Trainer
-from stages.train.monitoring.report import Reporter, Validation
+from stages.train.monitoring.report import Reporter
 from stages.train.monitoring.throughput import profiled
+from stages.train.monitoring.validation import Validation
 from stages.train.origins import origins
 
 

@@ -30,9 +30,10 @@ from stages.train.compute.setup import build_trainer
 from stages.train.launcher import LAUNCHED_PARAMS
 from stages.train.loop import StopSignal, TrainingStoppedError, train
 from stages.train.monitoring.params import MonitoringParams
-from stages.train.monitoring.report import TRACKERS, Reporter, Validation, start_trackers
+from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
 from stages.train.monitoring.results import describe_session, write_train_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
+from stages.train.monitoring.validation import Validation
 from stages.train.params import TrainParams
 
 

@@ -78,7 +78,7 @@ class Checkpoints:
         self._lock: IO[str] | None = None
         on_main(accelerator, self._prepare)
         self._check_shared()
-        self.curves = CurveFiles(self.folder / "curves", params.optimizer.peaks)
+        self.curves = CurveFiles(self.folder / "curves")
         self._alone = accelerator.num_processes == 1
         # A group of its own: its messages must not meet those of the training. On GPUs torch asks for one of CPUs also
         # where a launcher (ddp, fsdp2) has started a single process.

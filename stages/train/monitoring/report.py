@@ -1,99 +1,29 @@
-"""Measures and reports a run while it goes: the held-out loss, the curves, the trackers, the progress line.
+"""Reports a run while it goes: the curves, the trackers, the progress line.
 
 wandb, tensorboard, trackio and mlflow are Accelerate's trackers. It ignores one whose package is missing, so that is
 checked here, before anything runs.
 """
 
-import math
 import os
 import sys
 import time
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from stages.formats.tokens import TokenStore
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten
-from stages.train.checkpoint.curves import LEARNING_RATE, VALIDATION_BITS, VALIDATION_LOSS, CurveFiles
-from stages.train.compute.data.rows import ConsecutiveRows, Integers, pack_rows, permutation, read_rows
-from stages.train.compute.model.loss import CausalLoss
+from stages.train.checkpoint.curves import BITS_BY_SOURCE, LEARNING_RATE, VALIDATION_BITS, VALIDATION_LOSS, CurveFiles
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.throughput import Throughput
+from stages.train.monitoring.validation import ValidationResult
 from stages.train.params import TrainParams
 
 LOG_SECONDS = 10.0
 """Between two lines in a log."""
-
-DRAW_KEY = (0, 0)
-"""By which the held-out sequences are drawn."""
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """A measurement on held-out sequences."""
-
-    loss: float
-    """Nats per token."""
-    bits_per_byte: float
-    """The loss by the bytes of the documents that were scored: comparable between tokenizers."""
-
-
-class Validation:
-    """Measures a model on `evaluation_sequences` held-out sequences, the same at every step and for every seed."""
-
-    def __init__(
-        self, params: TrainParams, accelerator: Accelerator, store: TokenStore, model: CausalLoss, rows_at_once: int
-    ) -> None:
-        self.accelerator = accelerator
-        self.store = store
-        self.model = model
-        self.sequence_length = params.sequence_length
-        self.index = pack_rows(store, params.sequence_length)
-        drawn = permutation(DRAW_KEY, self.index.rows)[: params.evaluation_sequences].astype(np.int64)
-        self.bytes = sum(bytes_of_row(store, self.index, row) for row in np.sort(drawn).tolist())
-        self.chunks = [drawn[first : first + rows_at_once] for first in range(0, len(drawn), rows_at_once)]
-
-    @torch.no_grad()
-    def measure(self) -> ValidationResult:
-        """Token-weighted loss over the drawn sequences. Every process calls this and scores every world_size-th chunk.
-
-        The sums of the chunks are added in their order, so the result does not depend on the number of processes.
-        """
-        self.model.eval()
-        processes, last = self.accelerator.num_processes, len(self.chunks) - 1
-        nats = torch.zeros(len(self.chunks), dtype=torch.float64)
-        for first in range(0, len(self.chunks), processes):
-            number = first + self.accelerator.process_index
-            # A sharded model needs all processes in each forward pass: those without a chunk repeat the last.
-            sum_of_chunk = self._sum(self.chunks[min(number, last)])
-            if number <= last:
-                nats[number] = sum_of_chunk
-        self.model.train()
-        tokens = sum(map(len, self.chunks)) * self.sequence_length
-        total = self.accelerator.reduce(nats.to(self.accelerator.device), "sum").cpu()
-        nats_of_all = math.fsum(total.tolist())
-        return ValidationResult(nats_of_all / tokens, nats_of_all / math.log(2) / self.bytes)
-
-    def _sum(self, rows: Integers) -> float:
-        batch = read_rows(self.store, self.index, rows, self.sequence_length)
-        arrays = (batch.inputs, batch.targets, batch.positions)
-        return float(self.model(*(torch.from_numpy(array).to(self.accelerator.device) for array in arrays))[0].item())
-
-
-def bytes_of_row(store: TokenStore, index: ConsecutiveRows, row: int) -> float:
-    """UTF-8 bytes of a row's text; a document that the row cuts counts by its share of the document's tokens."""
-    return sum(
-        float(store.document_info(document)["bytes"]) * (stop - first) / int(store.document_lengths[document])
-        for start, length in index.spans(row)
-        for document, first, stop in store.documents_within(start, start + length)
-    )
 
 
 class Reporter:
@@ -117,7 +47,7 @@ class Reporter:
         self.line.show(done, loss, self.throughput.tokens_per_second, left)
         multiplier = self.params.schedule.multiplier(done - 1, self.params.max_steps)
         rates = {name: peak * multiplier for name, peak in self.params.optimizer.peaks.items()}
-        self.curves.append(LEARNING_RATE, done, *rates.values())
+        self.curves.append(LEARNING_RATE, done, rates)
         values = {"training_loss": loss, "gradient_norm": gradient_norm.item()}
         if aux_loss is not None:
             values["aux_loss"] = aux_loss.item()
@@ -128,12 +58,14 @@ class Reporter:
         """A measurement after `done` steps."""
         if self.accelerator.is_main_process:
             values = {VALIDATION_LOSS: measured.loss, VALIDATION_BITS: measured.bits_per_byte}
-            self._record(done, values, {})
+            if measured.by_source:
+                self.curves.append(BITS_BY_SOURCE, done, measured.by_source)
+            self._record(done, values, {f"{VALIDATION_BITS}/{name}": bits for name, bits in measured.by_source.items()})
 
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
         """Values go to the curves of their names and to the trackers, others to the trackers alone."""
         for name, value in values.items():
-            self.curves.append(name, done, value)
+            self.curves.append(name, done, {name: value})
         self.accelerator.log(values | others, step=done)
 
 

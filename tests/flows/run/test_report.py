@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from flows.plan.graph import Plan, PlannedStage
-from flows.plan.settings import Policy
+from flows.plan.settings import CurveFigure, Policy
 from flows.run.outcome import StageOutcome
 from flows.run.report import filled_in, outcome_page, panel_of, shown_metrics
 
@@ -27,6 +27,13 @@ def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: 
     (picture,) = re.findall(r"!\[Curves of train\]\(data:image/png;base64,(.*)\)", page)
     assert Image.open(io.BytesIO(base64.b64decode(picture))).size[0] > 100
     assert "Curves" not in outcome_page(plan, {"train": StageOutcome("train", "failed")})
+
+
+def test_a_star_stands_for_every_curve_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "by_source.tsv").write_text("step\tdocs\tcode\n0\t3.0\t2.0\n")
+    figure = CurveFigure.model_validate({"title": "by source", "series": {"": f"{tmp_path}/by_source.tsv:*"}})
+
+    assert panel_of(figure).curves == {"docs": [(0.0, 3.0)], "code": [(0.0, 2.0)]}
 
 
 def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(

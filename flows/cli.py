@@ -32,7 +32,7 @@ COMMANDS = {
         "published verify": "stages.publish.commands.published:verify",
         "published promote": "stages.publish.commands.published:promote",
         "reproduce": "flows.reproduce.reproduction:run_reproduction",
-        "table": "flows.commands.table:table",
+        "table": "flows.experiments.results:table",
     },
     "Experiments": {
         "sweep": "flows.commands.sweep:sweep",

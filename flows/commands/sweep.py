@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from flows.commands.table import table
 from flows.experiments.experiment import ExperimentName
 from flows.experiments.record import Run
+from flows.experiments.results import table
 from flows.run.outcome import AsJson
 from flows.run.programs import stage_environment
 from flows.run.server import start_server

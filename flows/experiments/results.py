@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+from rich.console import Console
+from rich.markdown import Markdown
 
 from flows.experiments.cells import cells_of, read_experiment
-from flows.experiments.experiment import Condition, bare_name, experiment_path, results_folder
-from flows.experiments.forms import write_figure, write_forms
+from flows.experiments.experiment import Condition, ExperimentName, bare_name, experiment_path, results_folder
+from flows.experiments.forms import markdown, write_figure, write_forms
 from flows.experiments.record import RUNS_FILE, Run, last_runs
 from flows.experiments.runs import Tidy, labels, lacking, mixed_axes, paired_by_seed, rows_csv, tidy
 from flows.experiments.statistics import Estimate, PowerLaw, estimate, fit_power_law, paired_difference
 from flows.experiments.tables import Table, differences_table, means_table
+from flows.run.outcome import AsJson
 from stages.formats.reports import write_json
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
@@ -54,6 +57,24 @@ class Results:
     unfitted: dict[str, str]
     """Fits for which there are too few runs, and why."""
     claims: list[CheckedClaim]
+
+
+def table(name: ExperimentName, /, *, as_json: AsJson = False) -> dict[str, Any]:
+    """Make an experiment's tables and figures from its recorded runs, and check its claims.
+
+    Parameters
+    ----------
+    name
+        A file in experiments/ without its suffix, or a path.
+    """
+    results, console = compute(name), Console(highlight=False)
+    if {*results.data.frame["state"]} == {"not run"}:
+        raise UserError(f"{name}: no run is on record yet; `parrotflow sweep {name}` runs them")
+    written = write_experiment_results(name, results)
+    for text in map(markdown, results.tables):
+        console.print(Markdown(text) if console.is_terminal else text, markup=False, soft_wrap=not console.is_terminal)
+    print("\n".join([*summary_lines(results), *map(str, written)]))
+    return table_facts(name, results)
 
 
 def compute(name: str, runs: Iterable[Run] | None = None) -> Results:

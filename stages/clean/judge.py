@@ -154,9 +154,9 @@ def check_splits(ledger: pd.DataFrame, split: Split) -> None:
     for name in SPLITS:
         if not (kept["split"] == name).any():
             raise UserError(
-                f"clean: the {name} split is empty: of {len(ledger)} documents {len(kept)} were kept"
-                f"{', most of the others dropped ' * bool(most)}{most}, of {kept['source'].nunique()} sources, "
-                f"split by {split.by}; add documents, loosen {key}, name a source in clean.split.validation_sources, "
-                "or set clean.split: {by: document, validation_share: 0.05} in params.yaml (data/clean/ledger has the "
-                "verdict on each document)"
+                f"clean: the {name} split is empty: {len(kept)} of {len(ledger)} documents were kept"
+                f"{', most of the others were dropped ' * bool(most)}{most}; the kept ones have "
+                f"{kept['source'].nunique()} sources, and are split by {split.by}. Add documents, loosen {key}, name a "
+                "source in clean.split.validation_sources, or set clean.split: {by: document, validation_share: 0.05} "
+                "in params.yaml (data/clean/ledger has the verdict on each document)"
             )

@@ -70,13 +70,13 @@ def measure_shards(shards: Sequence[Path], measures: Mapping[str, Measure]) -> p
     return ledger.assign(shard=names.repeat(list(map(len, tables))).to_numpy())
 
 
-MEASURE_REMEDY = "let `measure` give each document the same columns, and a column values of one type"
+MEASURE_REMEDY = "`measure` must return the same columns for each document, with values of one type in each"
 
 
 def _require_alike(columns: Iterable[Collection[str]]) -> None:
     if len(found := {frozenset(names) for names in columns}) > 1:
         differing = sorted(frozenset.union(*found) - frozenset.intersection(*found))
-        raise UserError(f"clean.filters: `{differing[0]}` is measured of some documents only: {MEASURE_REMEDY}")
+        raise UserError(f"clean.filters: `{differing[0]}` is missing for some documents: {MEASURE_REMEDY}")
 
 
 def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_filter_whose_columns_differ_between_documents_or_are_taken_is_named(
     documents = sorted((document(text, "s", f"{text}.py") for text in shards), key=lambda one: one.sort_key)
     for number, shard in enumerate([documents] if in_one else [[one] for one in documents]):
         write_shard(Path(f"b{number}.parquet"), shard)
-    said = ".*mark.*: let `measure` give each document the"
+    said = ".*mark.*: `measure` must return the same columns for each document"
     if shards == ["later"]:
         said = r"filters\.own\.Own measures `shard`, a column that the ledger"
 

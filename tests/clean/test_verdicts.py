@@ -157,7 +157,8 @@ def test_an_empty_split_is_refused(share: float, split: str) -> None:
     judged = ledger([("a", "1.py", "x = 1"), ("b", "2.py", "y = 1")], split__by="source", split__validation_share=share)
 
     said = (
-        f"clean: the {split} split is empty: of 2 documents 2 were kept, of 2 sources, split by source; add documents,"
+        f"clean: the {split} split is empty: 2 of 2 documents were kept; the kept ones have 2 sources, "
+        "and are split by source. Add documents,"
     )
     with pytest.raises(UserError, match=said):
         check_splits(judged, CleanParams.model_validate(sections(clean__split__by="source")["clean"]).split)

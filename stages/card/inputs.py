@@ -106,7 +106,7 @@ def require_these_weights(inputs: CardInputs) -> None:
     for report, measured in weights.items():
         if measured != inputs.training.weights_sha256:
             raise UserError(
-                f"{report.path}: measures other weights than those that training made, a damaged copy of {MODEL}/: "
+                f"{report.path}: was measured on weights that training did not write, on a damaged copy of {MODEL}/: "
                 f"`dvc repro --force --single-item {report.stage}` measures again"
             )
 
@@ -116,8 +116,8 @@ def require_declared(inputs: CardInputs) -> None:
     for path, found in inputs.measurements.items():
         if found.weights_sha256 != inputs.training.weights_sha256:
             raise UserError(
-                f"{path}: measures other weights than those in {MODEL}/: list {MODEL} among the deps of its stage in "
-                f"{DVC_FILE} and run `dvc repro`"
+                f"{path}: was measured on other weights than those in {MODEL}/: list {MODEL} among the deps of its "
+                f"stage in {DVC_FILE} and run `dvc repro`"
             )
         stage = inputs_of("stages.card")
         if stage and not lies_in(path, stage.deps):
@@ -127,8 +127,7 @@ def require_declared(inputs: CardInputs) -> None:
             )
         if found.data_set in built_in_data_sets(inputs):
             raise UserError(
-                f"{path}: data_set: an evaluation of the pipeline has results of {found.data_set} "
-                "already, which these could be taken for: give it another name"
+                f"{path}: data_set: a built-in evaluation already has results of {found.data_set}; choose another name"
             )
 
 

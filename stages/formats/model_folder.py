@@ -27,9 +27,7 @@ TOKENIZER_JSON = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER_JSON, TOKENIZER_CONFIG)
 
-MODEL_REMEDY = (
-    "; `dvc repro train` trains one, `dvc checkout model` brings back the last one after a training that did not end"
-)
+MODEL_REMEDY = "; `dvc repro train` trains one; `dvc checkout model` restores the last one if a training did not finish"
 """DVC removes a stage's outputs before it runs."""
 
 

@@ -77,7 +77,9 @@ def test_what_no_record_would_hold_is_refused(project: Path) -> None:
 def test_a_measurement_of_another_model_is_refused(project: Path) -> None:
     write_riddles(weights_sha256="0" * 64)
 
-    with pytest.raises(UserError, match=r"^reports/riddles\.json: measures other weights .* list model among the deps"):
+    with pytest.raises(
+        UserError, match=r"^reports/riddles\.json: was measured on other weights .* list model among the deps"
+    ):
         read_inputs()
 
 
@@ -86,7 +88,7 @@ def test_an_evaluation_of_a_damaged_copy_of_the_model_is_refused(project: Path) 
     report["receipts"]["weights_sha256"] = "0" * 64
     write_json(Generation.path, report)
 
-    with pytest.raises(UserError, match=r"^reports/generate\.json: measures other weights .*`dvc repro --force"):
+    with pytest.raises(UserError, match=r"^reports/generate\.json: was measured on weights .*`dvc repro --force"):
         read_inputs()
 
 
@@ -106,5 +108,5 @@ def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, title:
     forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
     write_riddles(data_set="held-out", title=title, metrics=forged)
 
-    with pytest.raises(UserError, match=r"riddles\.json: data_set: .* results of held-out already"):
+    with pytest.raises(UserError, match=r"riddles\.json: data_set: .* built-in evaluation already has results of held-out"):
         read_inputs()

@@ -90,7 +90,7 @@ def test_documents_of_a_set_that_were_trained_on_are_counted(project: Path, caps
     ("changes", "message"),
     [
         ({"evaluate__context_length": 33}, "evaluate.context_length = 33: the model reads at most 32 tokens"),
-        ({"evaluate__stride": 33}, "evaluate.stride = 33: more than the context of 32 tokens would skip text"),
+        ({"evaluate__stride": 33}, "evaluate.stride = 33: a stride above the context of 32 tokens skips text"),
         ({"evaluate__stride": 0}, "evaluate.stride = 0: Input should be greater than or equal to 1"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_model_that_is_missing_or_damaged_is_named(project: Path) -> None:
         main()
 
     shutil.rmtree(project / "model")
-    with pytest.raises(UserError, match=r"^model: holds no model .* `dvc checkout model` brings back the last one"):
+    with pytest.raises(UserError, match=r"^model: holds no model .* `dvc checkout model` restores the last one"):
         main()
 
 

@@ -110,7 +110,7 @@ def require_rows(model: PreTrainedModel, length: int) -> None:
     """Raise UserError for a model whose own logits `BatchedRows` of `length` positions do not reproduce."""
     if not (length <= attention_window(model) and _can_be_batched(model)):
         raise UserError(
-            f"{type(model).__name__}: texts cannot be written in batches by this architecture; to do without them, set "
+            f"{type(model).__name__}: this architecture cannot generate texts in batches here; to generate none, set "
             "generate.headers.count to 0 and generate.problems.sets to []"
         )
 

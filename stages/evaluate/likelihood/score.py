@@ -60,7 +60,7 @@ class ScoredModel:
         first_id = tokenizer.eos_token_id if own_first_id is None else own_first_id
         tokens = encoded(held_out.texts, tokenizer, first_id, held_out.prompts)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
-            raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model knows {self.vocabulary}")
+            raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model has {self.vocabulary} ids")
         return tokens
 
 
@@ -73,13 +73,13 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
         raise UserError(
-            f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens, by its positions "
-            "and, if they are learned, by train.sequence_length; lower it, or set null"
+            f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens (its positions, "
+            "or train.sequence_length if positions are learned); lower it, or set null"
         )
     note_untrained_positions(context_length, "a shorter evaluate.context_length leaves them out")
     stride = params.stride or default_stride(context_length)
     if stride > context_length:
-        raise UserError(f"evaluate.stride = {stride}: more than the context of {context_length} tokens would skip text")
+        raise UserError(f"evaluate.stride = {stride}: a stride above the context of {context_length} tokens skips text")
     return ScoredModel(str(MODEL), MODEL, WindowSizes(context_length, stride), config.vocab_size)
 
 

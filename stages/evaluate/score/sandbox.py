@@ -222,8 +222,8 @@ def require_private(paths: Iterable[Path]) -> None:
         for folder in (Path.cwd(), Path(os.environ.get("HOME") or "/").resolve()):
             if folder.is_relative_to(path.resolve()):
                 raise UserError(
-                    f"score.run_generated_code = true, but generated code can read {path}, where Python's libraries "
-                    f"are, and {folder} is there too: move the project, or set it to false"
+                    f"score.run_generated_code = true, but generated code can read {path} (Python's libraries), "
+                    f"and {folder} is inside it: move the project, or set it to false"
                 )
 
 

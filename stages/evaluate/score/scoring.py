@@ -48,7 +48,7 @@ def judged(
     known = {problem.task_id: problem for problem in problems}
     for completion in completions:
         if completion.task_id not in known:
-            raise UserError(f"{completion.task_id}: a completion of a problem that is not among the problems")
+            raise UserError(f"{completion.task_id}: has a completion, but is not among the problems")
     programs = [program(known[completion.task_id], completion.completion) for completion in completions]
     if not programs:
         return [], 0

@@ -26,7 +26,7 @@ def test_a_model_that_cannot_be_continued_in_batches_is_refused_unless_nothing_i
     monkeypatch.chdir(tmp_path)
     windows = {"model_type": "mistral", "num_key_value_heads": 1, "sliding_window": 2, **SMALL}
     for model in (BLOOM, windows):
-        with pytest.raises(UserError, match="texts cannot be written in batches by this architecture; to do without"):
+        with pytest.raises(UserError, match="cannot generate texts in batches here; to generate none"):
             check(tmp_path, model)
 
     check(tmp_path, BLOOM, headers__count=0, problems__sets=[])

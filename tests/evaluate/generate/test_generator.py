@@ -142,7 +142,7 @@ def test_rows_in_a_batch_are_continued_as_the_model_continues_each_alone(
 def test_a_model_that_cannot_be_continued_in_batches_is_refused_with_what_to_do(
     other: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    with pytest.raises(UserError, match=r"texts cannot be written in batches .* set generate\.headers\.count to 0"):
+    with pytest.raises(UserError, match=r"cannot generate texts in batches .* set generate\.headers\.count to 0"):
         list(generate(other.eval(), tokenizer, requests(3), width=4))
 
 

@@ -136,7 +136,7 @@ def test_a_folder_that_lacks_a_weight_is_refused_before_the_run(project: Path) -
 
 
 def test_a_model_that_does_not_know_an_id_of_its_tokenizer_is_refused(project: Path) -> None:
-    with pytest.raises(UserError, match=r"^model: its tokenizer gives the id \d+, the model knows 5$"):
+    with pytest.raises(UserError, match=r"^model: its tokenizer gives the id \d+, the model has 5 ids$"):
         ScoredModel("model", Path("model"), WindowSizes(8, 6), 5).tokens(validation_split(CLEAN / VALIDATION))
 
 

@@ -181,5 +181,5 @@ def test_pass_at_k_of_more_samples_than_there_are_is_refused(project: Path) -> N
 def test_a_completion_of_an_unknown_problem_is_refused(project: Path) -> None:
     write_problems(PROBLEMS[:2])
 
-    with pytest.raises(UserError, match="parrotflow/2: a completion of a problem that is not among the problems"):
+    with pytest.raises(UserError, match="parrotflow/2: has a completion, but is not among the problems"):
         main()

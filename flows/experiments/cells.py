@@ -147,11 +147,11 @@ def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:
     for cell in cells:
         where = f"{path}: cell {cell.label}"
         if cell.id in names:
-            raise UserError(f"{where}: the same run as {names[cell.id]}; let their levels or seeds differ")
+            raise UserError(f"{where}: is the same run as {names[cell.id]}; change its levels or its seed")
         names[cell.id] = f"cell {cell.label}"
         if labels.setdefault(cell.label, cell.id) != cell.id:
-            raise UserError(f"{where}: another cell's levels read the same; rename a level that contains a comma")
+            raise UserError(f"{where}: another cell has the same label; rename a level that contains a comma")
         keys = list(cell.overrides)
         for place, key in enumerate(keys):
             if replaced := [earlier for earlier in keys[:place] if earlier.startswith(f"{key}.")]:
-                raise UserError(f"{where}: {key} replaces {', '.join(replaced)}, set before it; set {key} first")
+                raise UserError(f"{where}: {key} overwrites {', '.join(replaced)}; list {key} first")

@@ -83,7 +83,7 @@ def recorded_lines(path: Path, kind: type[Model]) -> list[Model]:
     runs = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.is_file() else (), start=1):
         if line.startswith((b"<<<<<<<", b"=======", b">>>>>>>")):
-            raise UserError(f"{path}: line {number}: a conflict of git; keep the lines of both sides, remove its marks")
+            raise UserError(f"{path}: line {number}: a merge conflict; keep both sides' lines, and remove the markers")
         if not line.endswith(b"\n"):
             break
         try:

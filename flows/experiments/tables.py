@@ -53,8 +53,8 @@ def means_table(data: Tidy, name: str) -> Table:
     for key, rows in groups.items():
         if mixed := mixed_axes(rows, data.axes):
             raise UserError(
-                f"tables.{name}: the row {', '.join(key)} holds several levels of {', '.join(mixed)}; "
-                "name that axis under rows"
+                f"tables.{name}: the row {', '.join(key)} mixes several levels of {', '.join(mixed)}; "
+                "add that axis to `rows`"
             )
     entries = [[_mean(data, rows, metric) for metric in table.metrics] for rows in groups.values()]
     return Table(

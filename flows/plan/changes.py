@@ -163,8 +163,8 @@ def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:
     for path, stage in readers.items():
         if not Path(path).exists() and own_outs.isdisjoint((path, *map(str, Path(path).parents))):
             raise UserError(
-                f"{os.path.relpath(path, repo.root_dir)}: not found, and {stage.addressing} reads it: put it back (if "
-                "git has it, `git checkout` it), or correct its path in dvc.yaml"
+                f"{os.path.relpath(path, repo.root_dir)}: not found, but {stage.addressing} reads it: restore it "
+                "(`git checkout` if git tracks it), or correct its path in dvc.yaml"
             )
     deps = readers.keys()
     found = [line for path in sorted(deps - own_outs) for line in _unhashable(repo, path)]

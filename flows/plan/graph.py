@@ -129,16 +129,17 @@ def refuse_foreign(stage: Stage) -> None:
     parents = {parent for out in stage.outs for parent in Path(out.fs_path).parents if parent.is_symlink()}
     if links := sorted(link for link in parents if stage.repo.root_dir in map(str, link.parents)):
         raise UserError(
-            f"{links[0].relative_to(stage.repo.root_dir)}: a link, and DVC keeps no output behind one; make it "
-            "a folder. For another disk: `dvc cache dir --local FOLDER`, `dvc config --local cache.type symlink`"
+            f"{links[0].relative_to(stage.repo.root_dir)}: is a link, and DVC caches no output below a link; make "
+            "it a folder. To use another disk: `dvc cache dir --local FOLDER`, `dvc config --local cache.type symlink`"
         )
     if stage.frozen:
         raise UserError(
-            f"{stage.addressing} is frozen, so its result may not follow: `dvc unfreeze {stage.addressing}`"
+            f"{stage.addressing} is frozen, so its result may be out of date: run `dvc unfreeze {stage.addressing}`"
         )
     if stage.path_in_repo != str(DVC_FILE):
         raise UserError(
-            f"{stage.addressing}: parrotflow runs the stages of {DVC_FILE} in the project's root; move it there, or "
+            f"{stage.addressing}: parrotflow runs only the stages of {DVC_FILE} in the project's root; move it there, "
+            "or "
             f"run `dvc repro {stage.addressing}`"
         )
 

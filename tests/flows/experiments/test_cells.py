@@ -71,14 +71,14 @@ def test_a_parameter_with_its_values_is_short_for_levels_which_may_be_called_by_
                     "recipe": {"z": {"model.name": "z"}, "y, z": {"model.name": "y"}},
                 }
             },
-            "cell x, y, z, seed 0: another cell's levels read the same",
+            "cell x, y, z, seed 0: another cell has the same label",
         ),
         (
             {
                 "base": {"model.shape": {"width": 3}, "model.shape.width": 4},
                 "axes": {"size": {"s": {}}, "recipe": {"a": {"model.shape": {"width": 2}}}},
             },
-            "model.shape replaces model.shape.width, set before it; set model.shape first",
+            "model.shape overwrites model.shape.width; list model.shape first",
         ),
         ({"base": {"mood": "good"}}, "mood=good: no such group"),
     ],

@@ -60,7 +60,7 @@ def test_a_kill_in_the_middle_of_a_line_costs_that_line_and_no_other(tmp_path: P
     [
         ("{}", r"runs\.jsonl: line 1 is not a run"),
         ('{"cell": "a', r"runs\.jsonl: line 1 is not a run"),
-        ("<<<<<<< HEAD", r"runs\.jsonl: line 1: a conflict of git"),
+        ("<<<<<<< HEAD", r"runs\.jsonl: line 1: a merge conflict"),
     ],
 )
 def test_a_line_that_is_not_a_run_is_refused_with_its_number(tmp_path: Path, line: str, message: str) -> None:

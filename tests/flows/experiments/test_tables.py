@@ -115,7 +115,7 @@ def test_a_table_that_would_average_different_cells_is_refused(tmp_path: Path) -
     data = some_data(tmp_path)
     data.experiment.tables["main"] = data.experiment.tables["main"].model_copy(update={"rows": ["size"]})
 
-    with pytest.raises(UserError, match=r"tables\.main: the row w1 holds several levels of recipe"):
+    with pytest.raises(UserError, match=r"tables\.main: the row w1 mixes several levels of recipe"):
         means_table(data, "main")
 
 

@@ -144,7 +144,7 @@ def test_what_dvc_cannot_hash_is_named_with_what_to_do_and_never_waited_for(
 def test_a_file_that_no_stage_makes_and_that_is_gone_is_refused_before_anything_runs() -> None:
     shutil.rmtree("corpus")
 
-    with pytest.raises(UserError, match=r"^corpus: not found, and \w+ reads it: put it back \(if git has it, "):
+    with pytest.raises(UserError, match=r"^corpus: not found, but \w+ reads it: restore it \(`git checkout` "):
         make_plan()
 
 
@@ -152,7 +152,7 @@ def test_outputs_behind_a_link_to_another_disk_are_refused_with_what_works(proje
     (project / "data").rename(tmp_path / "disk")
     (project / "data").symlink_to(tmp_path / "disk")
 
-    with pytest.raises(UserError, match=r"^data: a link, and DVC keeps no output behind one; .*`dvc cache dir --local"):
+    with pytest.raises(UserError, match=r"^data: is a link, and DVC caches no output .*`dvc cache dir --local"):
         make_plan()
 
 

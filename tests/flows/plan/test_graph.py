@@ -166,7 +166,7 @@ def test_without_targets_it_plans_what_plain_dvc_repro_runs(tmp_path: Path, monk
 
     assert not (folder / "more" / "alone.txt").exists()
     assert set(yaml.safe_load((folder / "dvc.lock").read_text())["stages"]) == planned
-    with pytest.raises(UserError, match=r"more/dvc\.yaml:alone: parrotflow runs the stages of dvc\.yaml"):
+    with pytest.raises(UserError, match=r"more/dvc\.yaml:alone: parrotflow runs only the stages of dvc\.yaml"):
         make_plan(["more/dvc.yaml"])
 
 

@@ -23,14 +23,8 @@ from stages.runtime.errors import first_line
 from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.stage_code import FOLDER
 
-ROUNDING_TOLERANCE = 1e-4
-"""The relative difference that arithmetic alone may make in a number that was computed from the same weights."""
-
-NEXT_TO_ZERO = 1e-6
-"""The absolute difference that it may make in a number near 0, such as a difference of two others."""
-
-NOT_JUDGED = re.compile(r"(^|\.)(versions|python)\b")
-"""Keys of the libraries that computed: they say nothing about the weights."""
+VERSIONS = re.compile(r"(^|\.)(versions|python)\b")
+"""Keys of a report that say with which libraries it was computed, not what came out."""
 
 UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
 """Exceptions raised for a damaged file."""
@@ -46,9 +40,8 @@ class FileDifference:
     found: str
     extent: str = ""
     """How much else differs, in words."""
-    weight: Literal["rounding", "content", "hash"] = "content"
-    """`rounding`: only numbers differ, by no more than that, and keys that are not judged. `hash`: the revision does
-    not hold the file, so only its hash is known."""
+    only_versions: bool = False
+    """Whether nothing but versions of libraries and of Python differs."""
     file: str = ""
     """The output, in the project; within a folder the file in it, if the revision holds that file."""
 
@@ -70,15 +63,6 @@ class ComparedStage:
     made."""
     differences: list[FileDifference]
     """The differences between its outputs."""
-    same_inputs: bool = True
-    """Whether all that it read is as recorded, also what other stages made."""
-
-    def contradicts(self, difference: FileDifference) -> bool:
-        """Whether the same weights cannot explain a difference.
-
-        A text or a picture is judged only if its stage read what is recorded: it may show a number that was rounded.
-        """
-        return difference.weight == "content" and (self.same_inputs or Path(difference.file).suffix in COMPARISONS)
 
 
 def first_difference(recorded: Path, found: Path, sha256: str) -> FileDifference | None:
@@ -99,10 +83,10 @@ def value_difference(recorded: Path, found: Path) -> FileDifference | None:
     pairs = list(keys(values_in(recorded), values_in(found)))
     if not pairs:
         return None
-    rounded = all(NOT_JUDGED.search(key) or is_rounding(left, right) for key, left, right in pairs)
+    only_versions = all(VERSIONS.search(key) for key, _, _ in pairs)
     key, left, right = pairs[0]
     extent = f"{len(pairs)} values differ" if len(pairs) > 1 else ""
-    return FileDifference(key, str(left), str(right), extent, weight="rounding" if rounded else "content")
+    return FileDifference(key, str(left), str(right), extent, only_versions)
 
 
 def values_in(file: Path) -> Any:
@@ -111,22 +95,7 @@ def values_in(file: Path) -> Any:
         return json.loads(file.read_bytes())
     delimiter = "\t" if file.suffix == ".tsv" else ","
     head, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)
-    return {f"{head[0]} {row[0]}": dict(zip_longest(head, map(number, row))) for row in rows}
-
-
-def is_rounding(left: object, right: object) -> bool:
-    """Whether two values are numbers that arithmetic alone can set apart; counts are not."""
-    if not isinstance(left, float) or not isinstance(right, float):
-        return False
-    return math.isclose(left, right, rel_tol=ROUNDING_TOLERANCE, abs_tol=NEXT_TO_ZERO)
-
-
-def number(cell: object) -> object:
-    """A cell of a table as a number, if it is one."""
-    try:
-        return float(str(cell))
-    except ValueError:
-        return cell
+    return {f"{head[0]} {row[0]}": dict(zip_longest(head, row)) for row in rows}
 
 
 def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -206,13 +175,11 @@ def compare_stage(
     for out in recorded.get("outs", []):
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
-            differences.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", weight="hash", file=path))
+            differences.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
-    hashes = {dep["path"]: hash_of(dep) for dep in found.get("deps", [])}
-    same_inputs = not inputs and all(hash_of(dep) == hashes.get(dep["path"]) for dep in recorded.get("deps", []))
     # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
-    return ComparedStage(stage, "different" if differences else state, inputs, differences, same_inputs)
+    return ComparedStage(stage, "different" if differences else state, inputs, differences)
 
 
 def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:

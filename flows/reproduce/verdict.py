@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.compare import ROUNDING_TOLERANCE, ComparedStage, FileDifference, compare_stages
+from flows.reproduce.compare import ComparedStage, FileDifference, compare_stages
 from flows.reproduce.revision import RecordedRevision
-from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Interval, Intervals
+from stages.formats.evaluation.report import EVALUATE_REPORT, Evaluation, HeldOutMetrics, Interval
 from stages.formats.model_folder import MODEL, weight_files
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution, differing_facts
 from stages.formats.revision.provenance import EVALUATION
@@ -29,24 +29,17 @@ class ComparedSet:
     """Why it is equal, or not."""
 
 
-def compare_evaluations(revision: RecordedRevision, checkout: Path, *, same_weights: bool) -> list[ComparedSet]:
+def compare_evaluations(revision: RecordedRevision, checkout: Path) -> list[ComparedSet]:
     """Each set of the published evaluation; empty if one of the two evaluations is missing or damaged."""
     try:
         published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
     except (OSError, UserError):
         return []
-    documents = [
+    ours, theirs = (
         {name: one.documents_sha256 for name, one in report.receipt.sets.items()} for report in (published, found)
-    ]
+    )
     return [
-        compare_set(
-            name,
-            ours,
-            theirs,
-            same_weights=same_weights,
-            same_documents=documents[0].get(name) == documents[1].get(name),
-        )
-        for name, ours, theirs in pairs(published, found)
+        compare_set(*each, same_documents=ours.get(each[0]) == theirs.get(each[0])) for each in pairs(published, found)
     ]
 
 
@@ -57,49 +50,23 @@ def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMe
 
 
 def compare_set(
-    name: str,
-    published: HeldOutMetrics | None,
-    found: HeldOutMetrics | None,
-    *,
-    same_weights: bool,
-    same_documents: bool,
+    name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None, *, same_documents: bool
 ) -> ComparedSet:
-    """One set. The same weights must give the same value but for rounding: an interval would hide a wrong number."""
+    """Compare one set: each value has to be within the other's 95 % interval."""
     ours, theirs = (one.bits_per_byte if one else math.nan for one in (published, found))
     our_ends, their_ends = (one.interval_95.bits_per_byte if one else None for one in (published, found))
     if published is None or found is None:
         equal, reason = False, "not published" if published is None else "not measured here"
     elif not same_documents:
         equal, reason = False, "measured on other documents"
-    elif same_weights:
-        equal = abs(ours - theirs) <= ROUNDING_TOLERANCE * abs(ours)
-        apart = "equal but for rounding" if equal else "more apart than rounding explains"
-        reason = f"the same weights, {'equal' if ours == theirs else apart}"
+    elif ours == theirs:
+        equal, reason = True, "equal"
     elif our_ends is None or their_ends is None:
-        equal, reason = False, "other weights, and fewer than ten documents have no interval to be within"
+        equal, reason = False, "fewer than ten documents have no interval to be within"
     else:
-        far = [
-            one
-            for one in COMPARED_METRICS
-            if not (is_within_interval(published, found, one) and is_within_interval(found, published, one))
-        ]
-        equal = not far
-        reason = f"{', '.join(far)} not within each other's intervals" if far else "each within the other's interval"
+        equal = our_ends[0] <= theirs <= our_ends[1] and their_ends[0] <= ours <= their_ends[1]
+        reason = "each within the other's interval" if equal else "not within each other's intervals"
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
-
-
-COMPARED_METRICS = [
-    name
-    for name, field in HeldOutMetrics.model_fields.items()
-    if field.annotation is float and name in Intervals.model_fields
-]
-"""The metrics of a set as a whole that have an interval."""
-
-
-def is_within_interval(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
-    """Whether a metric of one evaluation is within its 95 % interval in the other."""
-    ends = getattr(other.interval_95, metric)
-    return bool(ends is not None and ends[0] <= getattr(one, metric) <= ends[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +92,7 @@ class ReproductionVerdict:
                 computed = ", ".join(stage.name for stage in self.stages if stage.state != "restored")
                 return f"every output of {computed or 'no stage'} was computed and has the bytes of the recorded one"
             case "equal within intervals":
-                return (
-                    "the bytes differ, and bits per byte, loss and perplexity agree with the published ones within 95 "
-                    "% intervals (of the same weights but for rounding); benchmarks of other weights are listed and "
-                    "not judged"
-                )
+                return "the bytes differ, and bits per byte agree with the published ones within 95 % intervals"
             case "not reproduced":
                 return "the result is not the published one"
 
@@ -153,14 +116,14 @@ def verdict_of(
     stages = compare_stages(revision, checkout, restored)
     weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
     same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
-    sets = compare_evaluations(revision, checkout, same_weights=same)
+    sets = compare_evaluations(revision, checkout)
     different = [stage for stage in stages if stage.state in ("different", "not run")]
     if not different and stages and same:
         return ReproductionVerdict("bit-identical", stages, sets)
     equal = bool(different and sets) and all(one.equal for one in sets)
     equal = equal and all(stage.state != "not run" for stage in stages)
     if same:  # then no interval applies, to no number of any report
-        equal = equal and not any(stage.contradicts(one) for stage in stages for one in stage.differences)
+        equal = equal and all(one.only_versions for stage in stages for one in stage.differences)
     facts = list(different_facts(revision, checkout, libraries))
     return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts)
 

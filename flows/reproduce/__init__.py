@@ -20,8 +20,6 @@ class ReproduceOptions:
     """Where to work; .parrotflow/reproduce/REVISION when none is named."""
     from_scratch: bool = False
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
-    this_environment: bool = False
-    """Compute with this interpreter although its versions are not the locked ones."""
     token: list[str] = field(default_factory=list)
     """A variable of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; no other with a secret reaches
     them. May be given several times."""

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from stages.formats.revision.execution import Session, recorded_settings
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STAGES_TO_DO, STATE_DIR, UserError, first_line
-from stages.runtime.stage_code import REQUIREMENTS_LOCK, normalised, pinned
+from stages.runtime.stage_code import normalised, pinned
 
 RECORDED_LAUNCH_FILE = "launch.yaml"
 
@@ -43,11 +43,6 @@ VENV, READY, REQUIREMENTS = "venv", "ready", "requirements.txt"
 PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 
 INSTALL = Path(__file__).parents[2] / "deploy/install.py"
-
-NOT_INSTALLED = "not installed"
-
-SHOWN = 4
-"""Differing versions that a message names."""
 
 
 class Machine(BaseModel):
@@ -72,30 +67,18 @@ class Interpreter:
 
     python: Path
     machine: Machine
-    different: dict[str, tuple[str, str]]
-    """Libraries whose versions differ: name -> (locked version, version here)."""
     how: str
     """How the environment was made, in words."""
 
 
-def choose_interpreter(revision: RecordedRevision, checkout: Path, *, this_environment: bool) -> Interpreter:
-    """The running interpreter if it has the locked versions or `this_environment` is set; else the interpreter of a
-    virtual environment that is made with them."""
+def choose_interpreter(revision: RecordedRevision, checkout: Path) -> Interpreter:
+    """The running interpreter if it has the locked versions; else that of a virtual environment made with them."""
     locked, machine = needed_versions(revision, checkout), probe_interpreter(Path(sys.executable))
-    different = differing(locked, machine.versions)
-    if not different:
+    if locked.items() <= machine.versions.items():
         how = f"the running interpreter has all {len(locked)} locked versions"
-        return Interpreter(Path(sys.executable), machine, {}, how)
-    if this_environment:
-        require_present_versions(checkout, different)
-        shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in list(different.items())[:SHOWN])
-        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        how = f"the running interpreter, as asked, although it differs: {shown}{more}"
-        return Interpreter(Path(sys.executable), machine, different, how)
+        return Interpreter(Path(sys.executable), machine, how)
     made = make_environment(revision, machine.python)
-    machine = probe_interpreter(made)
-    how = f"{revision.work / VENV}, made from the lock"
-    return Interpreter(made, machine, differing(locked, machine.versions), how)
+    return Interpreter(made, probe_interpreter(made), f"{revision.work / VENV}, made from the lock")
 
 
 def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str]:
@@ -125,12 +108,6 @@ def probe_interpreter(python: Path) -> Machine:
         raise UserError(f"{python}: not a Python interpreter ({first_line(error)})") from None
 
 
-def differing(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Libraries whose versions differ: name -> (locked, installed)."""
-    found = {name: (version, installed.get(name, NOT_INSTALLED)) for name, version in locked.items()}
-    return {name: (wanted, here) for name, (wanted, here) in found.items() if wanted != here}
-
-
 def make_environment(revision: RecordedRevision, python_here: str) -> Path:
     """Make a virtual environment with the locked versions and nothing else; complete one that was left half made.
 
@@ -143,30 +120,20 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
     if base is None:
         raise UserError(
             f"{revision.asked}: was made with Python {revision.python}; this is {python_here}, and PATH has no "
-            f"python{minor}: install it; --this-environment uses the libraries that are here"
+            f"python{minor}: install it"
         )
     folder, requirements = revision.work / VENV, revision.work / REQUIREMENTS
     python = folder / "bin" / "python"
     if not (folder / READY).exists():
         print("      installing the recorded requirements.lock into its own environment (minutes, once)", flush=True)
         output([base, "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
-        write_pins(requirements, pinned(revision.folder / RECORDED_REQUIREMENTS, here=True, hashes=True).values())
+        pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True, hashes=True).values()
+        # Nothing that an installer could take for an address.
+        atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
         install = [str(python), str(INSTALL), str(requirements)]
         output(install, revision.work, without_secrets(also="PIP_"), lines=SHOWN_LINES)
         (folder / READY).touch()
     return python
-
-
-def require_present_versions(checkout: Path, different: Mapping[str, tuple[str, str]]) -> None:
-    """Let the checkout's lock pin the versions that are here: the stages refuse to run with others."""
-    lock = checkout / REQUIREMENTS_LOCK
-    here = {name: version for name, (_, version) in different.items() if version != NOT_INSTALLED}
-    write_pins(lock, [(spelt, here.get(name, version)) for name, (spelt, version) in pinned(lock).items()])
-
-
-def write_pins(lock: Path, pins: Iterable[tuple[str, str]]) -> None:
-    """Write a lock of these versions, with nothing that an installer could take for an address."""
-    atomic_write(lock, "".join(f"{name}=={version}\n" for name, version in pins))
 
 
 def environment_of(

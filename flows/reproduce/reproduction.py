@@ -22,7 +22,7 @@ from flows.dvc_repo import repair_after_kill
 from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out_revision
 from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent
-from flows.reproduce.environment import Interpreter, choose_interpreter, environment_of
+from flows.reproduce.environment import choose_interpreter, environment_of
 from flows.reproduce.revision import RecordedRevision, check_signature, open_revision, work_folder
 from flows.reproduce.verdict import ReproductionVerdict, verdict_of
 from flows.run.dvc_process import run_in_group, run_repro, run_to_end
@@ -46,13 +46,9 @@ class Prepared(BaseModel):
     index: str
     """sha256 of the revision's index."""
     from_scratch: bool
-    python: str
-    """Its version."""
-    different: dict[str, tuple[str, str]]
-    """Libraries whose versions differ: name -> (locked version, version here)."""
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
-    computed: list[str] = []
+    computed: list[str]
     """The stages whose inputs were brought: for a segment only the training."""
 
 
@@ -80,14 +76,16 @@ def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) 
         signature = check_signature(request.revision, revision.folder, request.key)
         print_step("signature", signature)
         checkout = check_out_revision(revision)
-        interpreter, restored = prepare_reproduction(request, revision, checkout, signature)
+        restored = prepare_reproduction(request, revision, checkout, signature)
+        interpreter = choose_interpreter(revision, checkout)
+        print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
         environment, notes = environment_of(revision, interpreter, checkout, request.token)
         print_step("execution", "; ".join(notes) or "as recorded")
         if steps is not None:
             rerun_stages(revision.data_stages, checkout, environment)
             return check_segment(steps, revision, interpreter.python, checkout, environment)
         rerun_stages(list(revision.stages), checkout, environment)
-        verdict = verdict_of(revision, checkout, restored, interpreter.different)
+        verdict = verdict_of(revision, checkout, restored)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == "not reproduced")
 
@@ -121,46 +119,33 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
 
 def prepare_reproduction(
     request: ReproduceOptions, revision: RecordedRevision, checkout: Path, signature: str
-) -> tuple[Interpreter, list[str]]:
-    """Check the code, ask whether it may run, bring data and an interpreter; that and the restored stages.
+) -> list[str]:
+    """Ask whether the code may run, and bring the data; return the restored stages.
 
-    What the first start has checked and asked is not checked and asked again. Raises UserError if that had other
-    options: its results would be taken for those of this one.
+    A later start asks for nothing again. Raises UserError if it has other options: the results of the first would be
+    taken for its own.
     """
-    earlier = revision.work / PREPARED
-    before = Prepared.model_validate_json(earlier.read_bytes()) if earlier.exists() else None
+    prepared, index = revision.work / PREPARED, file_sha256(revision.folder / PROVENANCE)
+    before = Prepared.model_validate_json(prepared.read_bytes()) if prepared.exists() else None
+    if before and (before.index, before.from_scratch) != (index, request.from_scratch):
+        raise UserError(
+            f"{revision.work}: the reproduction there was begun with another revision or without the same "
+            "--from-scratch: repeat that, or choose another folder with --folder"
+        )
     print_step("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
     else:
         print_step("", f"an earlier start in {revision.work} was allowed to run it")
     computed = [stage for stage in revision.stages if request.steps is None or stage == revision.training]
-    restored = (
-        before.restored
-        if before
-        else bring_data(revision, checkout, computed, request.token, from_scratch=request.from_scratch)
-    )
-    interpreter = choose_interpreter(revision, checkout, this_environment=request.this_environment)
-    print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
-    now = Prepared(
-        index=file_sha256(revision.folder / PROVENANCE),
-        from_scratch=request.from_scratch,
-        python=interpreter.machine.python,
-        different=interpreter.different,
-        restored=restored,
-        computed=before.computed if before else computed,
-    )
-    if before is not None and before != now:
-        raise UserError(
-            f"{revision.work}: the reproduction there was begun with another revision or other options "
-            "(--from-scratch, the interpreter or its libraries): repeat those, or choose another folder with --folder"
-        )
-    if not {*computed} <= {*now.computed}:  # an earlier segment needed less; data that was computed stays computed
-        restored = bring_data(revision, checkout, computed, request.token, from_scratch=not restored)
-        now = now.model_copy(update={"restored": restored, "computed": computed})
-    atomic_write(earlier, now.model_dump_json(indent=2) + "\n")
+    restored = before.restored if before else []
+    if before is None or not {*computed} <= {*before.computed}:  # an earlier segment needed less
+        from_scratch = not restored if before else request.from_scratch  # data that was computed stays computed
+        restored = bring_data(revision, checkout, computed, request.token, from_scratch=from_scratch)
+        now = Prepared(index=index, from_scratch=request.from_scratch, restored=restored, computed=computed)
+        atomic_write(prepared, now.model_dump_json(indent=2) + "\n")
     print_step("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
-    return interpreter, restored
+    return restored
 
 
 def print_lines(lines: list[str]) -> None:

@@ -1,7 +1,7 @@
 """The verdict, and the recorded facts that differ here. No cause is guessed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -77,7 +77,7 @@ class ReproductionVerdict:
     stages: list[ComparedStage]
     sets: list[ComparedSet]
     facts: list[str] = field(default_factory=list)
-    """The recorded facts of libraries and execution that differ here; empty for `bit-identical`."""
+    """The recorded facts of the execution that differ here; empty for `bit-identical`."""
 
     @property
     def restored(self) -> list[str]:
@@ -103,16 +103,8 @@ class ReproductionVerdict:
         return None if stage is None else (stage, next(iter(stage.differences), None))
 
 
-def verdict_of(
-    revision: RecordedRevision,
-    checkout: Path,
-    restored: list[str],
-    libraries: Mapping[str, tuple[str, str]],
-) -> ReproductionVerdict:
-    """Compare everything.
-
-    `libraries`: name -> (locked version, version here), of those that differ.
-    """
+def verdict_of(revision: RecordedRevision, checkout: Path, restored: list[str]) -> ReproductionVerdict:
+    """Compare everything."""
     stages = compare_stages(revision, checkout, restored)
     weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
     same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
@@ -124,15 +116,12 @@ def verdict_of(
     equal = equal and all(stage.state != "not run" for stage in stages)
     if same:  # then no interval applies, to no number of any report
         equal = equal and all(one.only_versions for stage in stages for one in stage.differences)
-    facts = list(different_facts(revision, checkout, libraries))
+    facts = list(different_facts(revision, checkout))
     return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts)
 
 
-def different_facts(
-    revision: RecordedRevision, checkout: Path, libraries: Mapping[str, tuple[str, str]]
-) -> Iterator[str]:
-    """Libraries of other versions than locked, then the facts in which the two trainings' executions differ."""
-    yield from (f"library {name}: locked {locked}, here {here}" for name, (locked, here) in sorted(libraries.items()))
+def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]:
+    """The facts in which the executions of the two trainings differ."""
     recorded, found = revision.execution, Execution.find(checkout / TRAIN_EXECUTION)
     if recorded is None or found is None or not recorded.sessions or not found.sessions:
         whose = "recorded" if recorded is None or not recorded.sessions else "present"

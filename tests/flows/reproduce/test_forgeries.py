@@ -136,7 +136,7 @@ def test_what_only_a_reproduction_can_find_is_named_by_it(
     assert verify_files(tmp_path / "work/revision") == []
     revision = read_revision("main", tmp_path / "work/revision", tmp_path / "work")
 
-    verdict = verdict_of(revision, rebuilt, [], {})
+    verdict = verdict_of(revision, rebuilt, [])
 
     assert verdict.result == "not reproduced"
     assert named in {difference.file for stage in verdict.stages for difference in stage.differences}
@@ -151,7 +151,7 @@ def test_another_patch_of_python_in_a_report_is_listed_and_no_failure(
     shutil.move(forger.folder, tmp_path / "work/revision")
     revision, here = read_revision("main", tmp_path / "work/revision", tmp_path / "work"), platform.python_version()
 
-    verdict = verdict_of(revision, rebuilt, [], {})
+    verdict = verdict_of(revision, rebuilt, [])
 
     assert verdict.result == "equal within intervals"
     assert verdict.facts == [f"versions.python: recorded 3.11.0, here {here}"]

@@ -205,8 +205,8 @@ def test_an_environment_is_made_from_the_lock(revision: Path, tmp_path: Path, mo
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
-    chosen = choose_interpreter(read_revision("main", revision, tmp_path), tmp_path, this_environment=False)
+    chosen = choose_interpreter(read_revision("main", revision, tmp_path), tmp_path)
 
     assert chosen.how == f"{tmp_path / 'venv'}, made from the lock"
-    assert (chosen.python, chosen.different) == (tmp_path / "venv/bin/python", {})
+    assert chosen.python == tmp_path / "venv/bin/python"
     assert chosen.machine.versions["tiny"] == "1.0"

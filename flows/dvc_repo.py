@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import tempfile
@@ -40,7 +39,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from stages.runtime.atomic import file_md5
 from stages.runtime.errors import UnavailableError, UserError, first_line, is_access_denied
-from stages.runtime.preflight import LOCK_FILE, LOCK_REMEDY, recorded_stages
+from stages.runtime.preflight import LOCK_FILE, LOCK_REMEDY
 
 DVC_TMP = Path(".dvc/tmp")
 
@@ -286,31 +285,18 @@ def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
     return False
 
 
-def require_writable_cache() -> Path:
-    """DVC's cache folder. Raises UserError where nothing can be written there: DVC would say so after hours."""
+def require_writable_cache() -> None:
+    """Raise UserError if nothing can be written to DVC's cache: DVC would say so after hours."""
     folder = Path(project_cache())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            return
     except OSError as error:
         raise UserError(
             f"DVC's cache cannot be written ({first_line(error)}): no result could be stored; nothing was started. "
             "`dvc cache dir --local FOLDER` names another one"
         ) from None
-
-
-def low_space(stages: Iterable[str]) -> list[str]:
-    """A warning where DVC's cache has less room than the outputs of these stages took the last time."""
-    folder = require_writable_cache()
-    recorded = recorded_stages()
-    outs = [out for stage in stages for out in recorded.get(stage, {}).get("outs", [])]
-    needed, free = sum(out.get("size", 0) for out in outs), shutil.disk_usage(folder).free
-    if free >= needed:
-        return []
-    return [
-        f"warning: {folder} has {free / 1e6:,.0f} MB left; what may run stored {needed / 1e6:,.0f} MB the last time"
-    ]
 
 
 def drop_damaged() -> list[Path]:

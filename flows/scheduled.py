@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, State, StateType
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, State
 from prefect.deployments.runner import RunnerDeployment
 from prefect.exceptions import CancelledRun, FailedRun
 from prefect.runtime import flow_run
@@ -150,14 +142,6 @@ def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
             raise UserError(f"{file}: {entry['name']}: `parrotflow serve` cannot take this: {said}") from None
         found.append(RunnerDeployment.from_entrypoint(**given))
     return found
-
-
-def running_runs() -> list[str]:
-    """The names of the unattended runs that the server takes for running; a killed one is among them for a while."""
-    ours = FlowFilter(name=FlowFilterName(any_=[scheduled.name]))
-    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
-    with get_client(sync_client=True) as client:
-        return [run.name for run in client.read_flow_runs(flow_filter=ours, flow_run_filter=running)]
 
 
 def schedule_of(written: Mapping[str, Any]) -> DeploymentScheduleCreate:

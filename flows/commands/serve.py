@@ -20,12 +20,8 @@ def serve() -> None:
     # Prefect reads the server's address when it is imported.
     import prefect
 
-    from flows.scheduled import running_runs, served
+    from flows.scheduled import served
 
-    for name in running_runs():
-        print(
-            f"{name} is recorded as running; if it was killed, the next run starts some five minutes later", flush=True
-        )
     with suppress(KeyboardInterrupt):
         prefect.serve(*served())
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from flows.run.dvc_child import GRACE_SECONDS, Did, repro, run_in_child
 from flows.run.outcome import KILLED, StageOutcome
-from flows.run.programs import group_lives, last_error, left_behind, signal_group, stopping_on_signals
+from flows.run.programs import group_lives, last_error, signal_group, stopping_on_signals
 from stages.runtime.errors import END_FILE, EXIT_REFUSED, UserError, private_state_dir
 from stages.runtime.supervision import describe_kill, memory_kills, seconds_since_saving
 
@@ -112,8 +112,6 @@ async def run_in_group(
     follower = _Follower(output, LineSplitter(take), report, on_stage)
     with follower:
         stopped = await _to_the_end(process, folder)
-    if stopped and (left := list(left_behind(END_FILE, str(stage_end)))):
-        on_lines(left)
     code, stage_code, message = follower.ended or (-signal.SIGKILL, None, "")
     if code and stage_code is not None:
         message = last_error(lines) or message

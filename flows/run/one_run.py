@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from flows.dvc_repo import low_space, repair_after_kill
+from flows.dvc_repo import repair_after_kill, require_writable_cache
 from flows.plan.changes import MISSING_REASON
 from flows.plan.graph import Plan, make_plan
 from flows.run.dvc_process import start_fork_server
@@ -53,8 +53,9 @@ def planned_run(options: RunOptions) -> PlannedRun:
         run.terminal.summary(plan, {})
         return run
     start_fork_server()
+    require_writable_cache()
     run.forecast.extend(checks(plan, redactor(), before_run=True))
-    for line in [*low_space(to_do), *run.forecast]:
+    for line in run.forecast:
         run.terminal.say(line)
     run.terminal.console.print(plan_table(plan), "", sep="\n")
     return run

@@ -86,14 +86,6 @@ def group_lives(group: int) -> bool:
     return False
 
 
-def left_behind(variable: str, value: str) -> Iterator[str]:
-    """A line for each process that has this variable in its environment: a stage started it outside of its group."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(variable) == value and process.status() != psutil.STATUS_ZOMBIE:
-                yield f"warning: the process {process.pid} (`{process.name()}`), which it started, still runs"
-
-
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
     """While within, Ctrl-C, SIGTERM and a closed terminal call `stop`. `nohup` ignores SIGHUP on purpose."""

@@ -22,7 +22,6 @@ from flows.dvc_repo import (
     drop_damaged,
     fetch_result,
     fetch_run_cache,
-    low_space,
     open_repo,
     push_results,
     repair_after_kill,
@@ -343,13 +342,3 @@ def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stag
     assert "DVC's cache cannot be written" in done.stderr
     assert "nothing was started" in done.stderr
     assert "started" not in done.stdout
-
-
-def test_too_little_room_in_the_cache_is_a_warning_with_both_sizes(ran_twice: Path) -> None:
-    lock_file = ran_twice / "dvc.lock"
-    lock_file.write_text(lock_file.read_text().replace("size: 4\n", "size: 4000000000000000\n"))
-
-    (warning,) = low_space(["first"])
-
-    assert warning.endswith("what may run stored 4,000,000,000 MB the last time")
-    assert low_space(["left"]) == []

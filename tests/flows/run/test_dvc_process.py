@@ -148,25 +148,6 @@ def test_a_cancelled_stage_is_ended_with_everything_that_it_has_started(
     wait_until_ended(started)
 
 
-def test_a_process_that_a_stopped_stage_leaves_outside_of_its_group_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = "setsid sleep 600 & echo $!; sleep 600"
-    monkeypatch.chdir(make_toy(tmp_path / "toy", f"stages:\n  one: {{cmd: '{command}', outs: [out.txt]}}\n"))
-    lines: list[str] = []
-
-    async def cancelled() -> StageOutcome:
-        running = asyncio.create_task(run_repro("one", ["one"], Path(), os.environ, lines.extend))
-        while not lines:
-            await asyncio.sleep(0.02)
-        running.cancel()
-        return await running
-
-    assert asyncio.run(cancelled()).result == "stopped"
-    os.kill(left := int(lines[0]), signal.SIGKILL)  # fails unless it still runs
-    assert f"warning: the process {left} (`sleep`), which it started, still runs" in lines
-
-
 def test_another_program_runs_in_a_group_too_and_its_lines_and_exit_code_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,8 +48,6 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
         check_before_run(values=read_yaml(after))
     except UserError as error:
         console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
-    if compose.changes_training(before, after):
-        console.print(f"\n{compose.answer(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml is left as it was; --yes writes without asking")
     if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):

@@ -35,9 +35,6 @@ from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_
 
 CONF = Path("conf")
 
-FORECAST = "stages.train.commands.forecast"
-"""The program that builds a model without weights and says what its training costs."""
-
 DIAL = "stages.train.commands.dial"
 """The program that chooses values for an amount of compute."""
 
@@ -83,7 +80,7 @@ def composed_with_dial(
     for word in words:
         key, _, given = word.partition("=")
         if key == COMPUTE_WORD:
-            chosen = json.loads(answer(DIAL, checked_text(yaml_text(values), params_file), *asked))
+            chosen = answer_of_dial(checked_text(yaml_text(values), params_file), asked)
             apply(values, chosen["values"])
             lines = [str(line) for line in chosen["lines"]]
         elif key in known:
@@ -169,29 +166,17 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
 
 
-def changes_training(before: str, after: str) -> bool:
-    """Whether two texts of params.yaml differ in a section that describes a model."""
-    old, new = read_yaml(before), read_yaml(after)
-    return any(
-        isinstance(section, dict) and isinstance(section.get("model"), dict) and old.get(name) != section
-        for name, section in new.items()
-    )
-
-
-def answer(module: str, text: str, *arguments: str) -> str:
-    """Return what a program of a stage prints about a text of params.yaml, given further arguments.
-
-    Raises UserError with its message if it refuses the text, for example because a model cannot be built.
-    """
+def answer_of_dial(text: str, arguments: Sequence[str]) -> Any:
+    """Return the values and the lines of the dial for a text of params.yaml. Raises UserError if it refuses."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        line = [sys.executable, "-m", module, file.name, *arguments]
+        line = [sys.executable, "-m", DIAL, file.name, *arguments]
         done = subprocess.run(line, check=False, capture_output=True, text=True)
     if done.returncode:
-        message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"
+        message = done.stderr.strip().rpartition("error: ")[2] or f"{DIAL} exited with {done.returncode}"
         raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
-    return done.stdout
+    return json.loads(done.stdout)
 
 
 def option(word: str) -> list[str]:

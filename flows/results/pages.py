@@ -1,6 +1,6 @@
-"""The pages about runs, which need no other file and no network: `report.html` and `compare.html`.
+"""`report.html`, the page of the last run of this folder, which needs no other file and no network.
 
-`report.html` is about the last run of this folder. It is written when the run begins, after each stage and, while a
+It is written when the run begins, after each stage and, while a
 model trains, after each held-out evaluation.
 """
 
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.run.report import outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
 from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
@@ -39,12 +39,6 @@ def curve_pictures(panels: Iterable[Panel]) -> list[str]:
     """Each panel as an SVG element, which is as wide as its place on the page."""
     drawn = (draw_curves([panel], as_svg=True).decode() for panel in panels)
     return [re.sub(r"^.*?<svg [^>]*?(?=viewBox)", "<svg ", text, flags=re.DOTALL) for text in drawn]
-
-
-def write_page(page: Path, **values: Any) -> None:
-    """Write a page from the template of its name, which is next to this module."""
-    template = Path(__file__).with_name(f"{page.name}.jinja")
-    atomic_write(page, filled_template(template, {"digits": in_digits}, **values))
 
 
 class RunPage:
@@ -85,8 +79,9 @@ class RunPage:
             panels = [*self._panels(names)]
             if panels != self._drawn[0]:
                 self._drawn = (panels, curve_pictures(panels))
-            write_page(
-                REPORT_PAGE,
+            text = filled_template(
+                Path(__file__).with_name(f"{REPORT_PAGE}.jinja"),
+                {"digits": in_digits},
                 run=self.run,
                 metrics=shown_metrics(good),
                 stages=[(*row, self._expected(row[0])) for row in outcome_rows(self.plan, self.outcomes)],
@@ -96,6 +91,7 @@ class RunPage:
                 shaded=shaded_samples(shaded),
                 pages=pages,
             )
+            atomic_write(REPORT_PAGE, text)
             self._written = time.monotonic()
             self._took = self._written - begin
 

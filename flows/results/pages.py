@@ -1,7 +1,6 @@
 """`report.html`, the page of the last run of this folder, which needs no other file and no network.
 
-It is written when the run begins, after each stage and, while a
-model trains, after each held-out evaluation.
+It is written when the run begins, after each stage and, while a model trains, after each held-out evaluation.
 """
 
 import json
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from flows.run.report import outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
 from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
-from stages.formats.evaluation.generation import SAMPLES_HTML
 from stages.formats.pages import filled_template, in_digits
 from stages.formats.reports import REPORTS
 from stages.runtime.atomic import atomic_write
@@ -30,9 +28,6 @@ HELD_OUT_CURVE = "validation_loss.tsv"
 
 MIN_INTERVAL = 50
 """Times as long as the page takes, until it is written again while a model trains."""
-
-MAX_SHADED, MAX_SHADED_LETTERS = 4, 20_000
-"""Samples on the page, and the letters of HTML of one."""
 
 
 def curve_pictures(panels: Iterable[Panel]) -> list[str]:
@@ -74,8 +69,7 @@ class RunPage:
             begin = time.monotonic()
             good = up_to_date(self.plan, self.outcomes)
             names = {stage.name for stage in good}
-            reports, pages = {name: REPORTS / f"{name}.json" for name in names}, dict(pages_of(good))
-            shaded = SAMPLES_HTML.read_text(encoding="utf-8") if str(SAMPLES_HTML) in pages.values() else ""
+            reports = {name: REPORTS / f"{name}.json" for name in names}
             panels = [*self._panels(names)]
             if panels != self._drawn[0]:
                 self._drawn = (panels, curve_pictures(panels))
@@ -88,8 +82,7 @@ class RunPage:
                 forecast=self.forecast,
                 reports={name: json.loads(path.read_bytes()) for name, path in reports.items() if path.is_file()},
                 pictures=self._drawn[1],
-                shaded=shaded_samples(shaded),
-                pages=pages,
+                pages=dict(pages_of(good)),
             )
             atomic_write(REPORT_PAGE, text)
             self._written = time.monotonic()
@@ -105,11 +98,3 @@ class RunPage:
 
     def _expected(self, name: str) -> float | None:
         return next((stage.seconds for stage in self.plan if stage.name == name), None)
-
-
-def shaded_samples(page: str) -> tuple[str, list[str]]:
-    """The style and the best texts of the page of samples, as HTML: first those that are complete and parse."""
-    style = "\n".join(re.findall(r"^(?:\.s\d|pre|b|i) \{.*\}$", page, re.MULTILINE))
-    found = re.findall(r"<section>.*?</section>", page, re.DOTALL)
-    short = [text for text in found if len(text) < MAX_SHADED_LETTERS]
-    return style, sorted(short, key=lambda text: "complete, parses" not in text)[:MAX_SHADED]

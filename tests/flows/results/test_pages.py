@@ -10,7 +10,7 @@ from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.results.log import LoggedRun
-from flows.results.pages import REPORT_PAGE, RunPage, shaded_samples
+from flows.results.pages import REPORT_PAGE, RunPage
 from flows.run.outcome import StageOutcome
 
 POLICY = Policy.model_validate(
@@ -44,8 +44,7 @@ def write_results(bits: float) -> None:
         Path(folder).mkdir(exist_ok=True)
     report = {"bits_per_byte": bits, "interval_95": {"bits_per_byte": [bits - 0.1, bits + 0.1]}}
     Path("reports/evaluate.json").write_text(json.dumps(report))
-    shaded = "<style>\n.s1 { color: red }\n</style>\n<section>\n<pre>a text</pre></section>\n"
-    Path("data/samples.html").write_text(shaded)
+    Path("data/samples.html").write_text("<pre>a text</pre>")
 
 
 def written(page: RunPage) -> str:
@@ -94,15 +93,4 @@ def test_the_page_of_a_finished_run_begins_with_its_result_and_links_to_its_page
 
     assert "1.25 <small>bits per byte, 95 % interval 1.15 to 1.35" in text
     assert '<a href="data/samples.html">What it writes</a>' in text
-    assert "<pre>a text</pre>" in text
-    assert ".s1 { color: red }" in text
     assert "http-equiv=refresh" not in text
-
-
-def test_the_best_samples_are_those_that_are_complete_and_parse_and_not_too_long() -> None:
-    texts = ["cut off", "complete, parses", "complete, parses" + "x" * 30_000]
-    page = "".join(f"<section>{text}</section>" for text in texts)
-
-    _, found = shaded_samples(page)
-
-    assert found == ["<section>complete, parses</section>", "<section>cut off</section>"]

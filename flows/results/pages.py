@@ -1,6 +1,6 @@
 """`report.html`, the page of the last run of this folder, which needs no other file and no network.
 
-It is written when the run begins, after each stage and, while a model trains, after each held-out evaluation.
+It is written when the run begins, before and after each stage and, while a model trains, once a minute.
 """
 
 import json
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 REPORT_PAGE = Path("report.html")
 
-HELD_OUT_CURVE = "validation_loss.tsv"
-
-MIN_INTERVAL = 50
-"""Times as long as the page takes, until it is written again while a model trains."""
+PAGE_SECONDS = 60.0
+"""Minimum interval between two versions of the page while a model trains, on the same processors that draw it."""
 
 
 def curve_pictures(panels: Iterable[Panel]) -> list[str]:
@@ -42,20 +40,15 @@ class RunPage:
     def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
         self.plan, self.run, self.forecast = plan, run, forecast
         self.outcomes: dict[str, StageOutcome] = {}
-        self.began, self._evaluated = time.time() - 1, 0  # the times of files are a little behind
-        self._writing, self._written, self._took = threading.Lock(), 0.0, 0.0
+        self.began = time.time() - 1  # the times of files are a little behind
+        self._writing, self._written = threading.Lock(), time.monotonic()
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the training has measured the held-out loss since this was true last. What it computes goes first."""
-        live = live_curves(self.began)
-        curve = live / HELD_OUT_CURVE if live else None
-        size = curve.stat().st_size if curve and curve.is_file() else 0
-        is_due = time.monotonic() - self._written > MIN_INTERVAL * self._took
-        outdated = is_due and size not in (0, self._evaluated)
-        self._evaluated = size if outdated else self._evaluated
-        return outdated
+    def is_due(self) -> bool:
+        """Whether the page is to be written again while a stage works; true once for each interval."""
+        due = time.monotonic() - self._written > PAGE_SECONDS
+        self._written = time.monotonic() if due else self._written
+        return due
 
     def sparkline(self, stage: "PlannedStage") -> str:
         """The first curve of a stage that is at work, as a line of text."""
@@ -66,7 +59,6 @@ class RunPage:
     def write(self) -> None:
         """Write the page as it is now. Numbers and pages of stages that are not up to date are left out."""
         with self._writing:
-            begin = time.monotonic()
             good = up_to_date(self.plan, self.outcomes)
             names = {stage.name for stage in good}
             reports = {name: REPORTS / f"{name}.json" for name in names}
@@ -85,8 +77,6 @@ class RunPage:
                 pages=dict(pages_of(good)),
             )
             atomic_write(REPORT_PAGE, text)
-            self._written = time.monotonic()
-            self._took = self._written - begin
 
     def _panels(self, up_to_date_stages: set[str]) -> Iterator[Panel]:
         live = live_curves(self.began)

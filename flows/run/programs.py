@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING
 import psutil
 
 from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES
-from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
     from flows.plan.settings import Program
-
-CHECK_SECONDS = 180.0
-"""A check that takes longer is ended, with a warning."""
 
 MAX_LINE_LETTERS = 10_000
 
@@ -116,8 +113,8 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
     `before_run` includes the checks that make changes. The first stage is checked too: when it reports a fault itself,
     DVC has deleted its outputs.
 
-    A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
-    turn comes. Raises UserError, after all checks, with the messages of those that fail.
+    A check that exits with 69 (`unavailable`) is a warning: a network may be back when the stage's turn comes. Raises
+    UserError, after all checks, with the messages of those that fail.
     """
     to_do, failed = [stage.name for stage in plan.to_do], list[str]()
     for stage in plan.to_do:
@@ -126,14 +123,10 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
             continue
         if program.makes_changes and not before_run:
             continue
-        later = f"{stage.name} may fail when its turn comes"
         try:
             lines, code = checked(program, redact, to_do)
         except OSError as error:
             failed.append(f"dvc.yaml: {stage.name}.meta.flow.check: `{program.command}`: {error}")
-            continue
-        except UnavailableError as error:
-            yield f"warning: {error}; {later}"
             continue
         message = last_error(lines)
         if code:
@@ -142,7 +135,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
             yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
         message = message or f"`{program.command}` exited with {code}"
         if code == EXIT_UNAVAILABLE:
-            yield f"warning: {message}; {later}"
+            yield f"warning: {message}; {stage.name} may fail when its turn comes"
         elif code:
             failed.append(message)
     if failed:
@@ -150,8 +143,8 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
 
 
 def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
-    """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
-    process = subprocess.Popen(
+    """The lines that a check prints, and its exit code. Raises OSError if it does not start."""
+    done = subprocess.run(
         shlex.split(program.command),
         env=stage_environment(to_do),
         stdin=subprocess.DEVNULL,
@@ -159,12 +152,6 @@ def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[st
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,
+        check=False,
     )
-    try:
-        output, _ = process.communicate(timeout=CHECK_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise UnavailableError(f"`{program.command}` took longer than {CHECK_SECONDS:g} s and was ended") from None
-    finally:
-        signal_group(process.pid, signal.SIGKILL)
-    return [redact(line) for line in output.splitlines()], process.returncode
+    return [redact(line) for line in done.stdout.splitlines()], done.returncode

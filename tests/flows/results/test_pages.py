@@ -10,7 +10,7 @@ from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.results.log import LoggedRun
-from flows.results.pages import REPORT_PAGE, RunPage
+from flows.results.pages import PAGE_SECONDS, REPORT_PAGE, RunPage
 from flows.run.outcome import StageOutcome
 
 POLICY = Policy.model_validate(
@@ -71,16 +71,11 @@ def test_a_running_page_shows_live_curves_and_no_result_of_an_earlier_run(page: 
     assert page.sparkline(page.plan.stages[0]) == "█▁"
 
 
-def test_the_page_is_renewed_once_for_each_held_out_evaluation(page: RunPage) -> None:
-    add_point(".parrotflow/checkpoints/f/curves", "training_loss", 1, 4.0)
-    assert not page.is_outdated
-    for step in (10, 20):
-        add_point(".parrotflow/checkpoints/f/curves", "validation_loss", step, 4.0)
-        assert page.is_outdated
-        assert not page.is_outdated
-    page._took = 1e9
-    add_point(".parrotflow/checkpoints/f/curves", "validation_loss", 30, 4.0)
-    assert not page.is_outdated, "the training goes first"
+def test_the_page_is_due_once_in_each_interval(page: RunPage) -> None:
+    assert not page.is_due()
+    page._written -= PAGE_SECONDS
+    assert page.is_due()
+    assert not page.is_due()
 
 
 def test_the_page_of_a_finished_run_begins_with_its_result_and_links_to_its_pages(page: RunPage) -> None:

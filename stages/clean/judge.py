@@ -18,6 +18,7 @@ from stages.clean.near_duplicates import find_near_duplicates
 from stages.clean.params import CleanParams, Filters, Split, filter_classes
 from stages.formats.documents import KEPT, read_shard
 from stages.formats.tokens import SPLITS, TRAIN, VALIDATION
+from stages.runtime.cache import hash_in_workers
 from stages.runtime.errors import UserError
 
 EXACT_DUPLICATE = "exact_duplicate"
@@ -42,6 +43,7 @@ def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgement:
         sources = (read_shard(shard, ["source"]).column("source").unique().to_pylist() for shard in shards)
         require_known_sources(params.split, set(chain.from_iterable(sources)))
     masked = mask_shards(shards, params.masks.kinds)
+    hash_in_workers(masked.paths)
     features = measure_shards(masked.paths, params.filters.measures())
     ledger = apply_filters(features, params.filters, params.seed)
     searched: Counter[str] = Counter()

@@ -24,7 +24,7 @@ import regex
 
 from stages.formats.documents import Document, document_id, documents_of, read_shard, write_shard
 from stages.runtime.atomic import known_sha256
-from stages.runtime.cache import cache_key, map_cached
+from stages.runtime.cache import cache_key, hash_in_workers, map_cached
 
 COUNTS = "counts.json"
 
@@ -108,6 +108,7 @@ def mask_shards(shards: Sequence[Path], kinds: Sequence[str]) -> MaskedShards:
     of its new text and stays in the shard of its original."""
     if not kinds:
         return MaskedShards(list(shards), pd.DataFrame())
+    hash_in_workers(shards)
     names = json.dumps(kinds)
     entries = map_cached(
         "masked", shards, lambda shard: cache_key(names, shard.name, known_sha256(shard)), partial(_mask_shard, kinds)

@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 from stages.runtime.errors import UserError
@@ -19,6 +18,9 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
 LFS_POINTER_LIMIT = 1024
 """Bytes that a pointer has less than, by Git LFS's specification; a larger file is not read to find out."""
+
+FileState = tuple[int, int, int]
+"""What changes with the content of a file, and costs no reading: size, time of change, inode."""
 
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
 NOT_PULLED = "DVC's file without its data (`dvc pull` or `dvc checkout` brings it)"
@@ -80,15 +82,21 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_state(status: os.stat_result) -> FileState:
+    """The size, time of change and inode of a file."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+remembered_sha256: dict[tuple[Path, *FileState], str] = {}
+"""The hashes of files that this process has read, by path and state."""
+
+
 def known_sha256(file: Path) -> str:
     """The sha256 of a file, which this process reads once as long as the file does not change."""
-    state = file.stat()
-    return _sha256_in_state(file.absolute(), state.st_ino, state.st_size, state.st_mtime_ns)
-
-
-@cache
-def _sha256_in_state(file: Path, *_: int) -> str:
-    return file_sha256(file)
+    state = (file.absolute(), *file_state(file.stat()))
+    if state not in remembered_sha256:
+        remembered_sha256[state] = file_sha256(file)
+    return remembered_sha256[state]
 
 
 def file_md5(path: Path) -> str:

@@ -3,8 +3,8 @@
 It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. An entry of
 `cached` and `map_cached` is a folder of files, whole or not there, so an edit of one document costs one shard.
 
-Files are copied out of it, so editing a result cannot change the cache. What is read is compared with its checksum
-first: a damaged entry is computed again.
+Files are copied out of it, so editing a result cannot change the cache. A damaged entry is computed again. A file with
+the size, time of change and inode of its record counts as undamaged; only others are read and compared by checksum.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Any, TypeVar
 
-from stages.runtime.atomic import file_sha256
+from stages.runtime.atomic import atomic_write, file_sha256, file_state, remembered_sha256
 from stages.runtime.errors import UserError
 from stages.runtime.stage_code import computing_sha256
 from stages.runtime.workers import counted, map_shards
@@ -30,7 +30,7 @@ CachedItem = TypeVar("CachedItem")
 CACHE = Path(".parrotflow/cache")
 
 SUMS = "sha256.json"
-"""In each entry: file name -> sha256 of its other files."""
+"""In each entry: name of each other file -> [sha256, size, time of change, inode]."""
 
 LIMIT_VARIABLE = "PARROTFLOW_SHARD_CACHE_GB"
 
@@ -71,7 +71,8 @@ def map_cached(
     Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
     """
     entries = [_entry(kind, compute, key_of(item)) for item in items]
-    missing = {entry: item for entry, item in zip(entries, items, strict=True) if not _is_known(entry)}
+    is_known = map_shards(_is_known, entries)
+    missing = {entry: item for entry, item, known in zip(entries, items, is_known, strict=True) if not known}
     filled = map_shards(partial(_fill, compute), list(missing.items()), threads_each)
     for _ in counted(filled, kind, "shards", len(missing)):
         pass
@@ -88,7 +89,7 @@ def _fill(compute: Callable[..., None], entry_and_item: tuple[Any, ...]) -> None
     own = Path(mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
     try:
         compute(*item, own)
-        (own / SUMS).write_text(json.dumps(_sums(own)), encoding="utf-8")
+        (own / SUMS).write_text(json.dumps(_sums(own, {})), encoding="utf-8")
         own.rename(entry)
     except OSError:
         if not _is_known(entry):  # else the other one was faster
@@ -131,7 +132,11 @@ def _is_known(entry: Path) -> bool:
     if not entry.is_dir():
         return False
     try:
-        if json.loads((entry / SUMS).read_bytes()) == _sums(entry):
+        recorded = json.loads((entry / SUMS).read_bytes())
+        found = _sums(entry, recorded)
+        if [(name, sums[0]) for name, sums in found.items()] == [(name, sums[0]) for name, sums in recorded.items()]:
+            if found != recorded:  # a copy of the cache, for example
+                atomic_write(entry / SUMS, json.dumps(found))
             return True
     except (OSError, ValueError):
         pass
@@ -140,9 +145,20 @@ def _is_known(entry: Path) -> bool:
     return False
 
 
-def _sums(entry: Path) -> dict[str, str]:
-    files = sorted(file for file in entry.rglob("*") if file.is_file() and file != entry / SUMS)
-    return {file.relative_to(entry).as_posix(): file_sha256(file) for file in files}
+def _sums(entry: Path, recorded: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The content of `SUMS` for the files as they are now. Only files that differ from their record are read."""
+    found = {}
+    for file in sorted(file for file in entry.rglob("*") if file.is_file() and file != entry / SUMS):
+        name, state = file.relative_to(entry).as_posix(), [*file_state(file.stat())]
+        sha256, *known = recorded.get(name, [""])
+        found[name] = [sha256 if known == state else file_sha256(file), *state]
+    return found
+
+
+def hash_in_workers(files: Sequence[Path]) -> None:
+    """Hash files by the workers of `map_shards` if that is faster, for `known_sha256` to remember."""
+    states = [(file.absolute(), *file_state(file.stat())) for file in files]
+    remembered_sha256.update(zip(states, map_shards(file_sha256, files), strict=True))
 
 
 def drop_unused() -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ruamel.yaml.error import YAMLError
 
+from stages.runtime.atomic import FileState, file_state
 from stages.runtime.code import installed
 from stages.runtime.errors import (
     END_FILE,
@@ -52,10 +53,6 @@ REMEDIES = (
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct permissions and owner (`ls -ld`)")
 )
 """The remedy for a file that the system refuses to read or write, by errno."""
-
-FileState = tuple[int, int, int]
-"""Size, time and inode: comparing them costs no reading. Code that was edited and put back counts as changed, since a
-worker may have loaded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +202,9 @@ def _states(path: Path) -> Iterator[tuple[str, FileState]]:
             for name in names:
                 file = os.path.join(folder, name)  # noqa: PTH118 - many files
                 with suppress(OSError):  # gone by now
-                    yield file, _state(os.lstat(file))
+                    yield file, file_state(os.lstat(file))
     elif path.is_file():
-        yield str(path), _state(path.stat())
-
-
-def _state(status: os.stat_result) -> FileState:
-    return (status.st_size, status.st_mtime_ns, status.st_ino)
+        yield str(path), file_state(path.stat())
 
 
 def _changed_files(before: dict[str, FileState], now: dict[str, FileState]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json
 from stages.formats.tokens import STORE_MANIFEST, Dtype, Manifest, Positions, ShardEntry
 from stages.runtime.atomic import file_sha256, known_sha256
-from stages.runtime.cache import cache_key, map_cached
+from stages.runtime.cache import cache_key, hash_in_workers, map_cached
 from stages.runtime.errors import UserError
 
 FlatIds = npt.NDArray[np.uint32]
@@ -149,6 +149,7 @@ def require_parity(vocabulary: Vocabulary, texts: Sequence[str]) -> None:
 def write_store(shards: Sequence[Path], vocabulary: Vocabulary, engine: str, folder: Path) -> Manifest:
     """Write the token store of a split into an existing folder, a shard for a shard; `engine` is the name of one."""
     entries = []
+    hash_in_workers(shards)
     facts = (vocabulary.sha256, str(vocabulary.eos_id), engine)
 
     def key_of(shard: Path) -> str:

@@ -1,3 +1,4 @@
+import hashlib
 import os
 import signal
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.cache import CACHE, SUMS, cache_key, cached, drop_unused, map_cached
+from stages.runtime.atomic import file_sha256, known_sha256
+from stages.runtime.cache import CACHE, SUMS, cache_key, cached, drop_unused, hash_in_workers, map_cached
 from stages.runtime.errors import UserError
 
 
@@ -35,10 +37,44 @@ def test_a_damaged_entry_is_computed_again(damage: str, capsys: pytest.CaptureFi
         (result.parents[1] / SUMS).write_text("{")
     else:
         result.write_text({"flipped": "rjght", "cut": "ri"}[damage])
+        os.utime(result, (0, 0))  # a write within one tick of the clock can keep the time
 
     assert (cached("toy", cache_key("a"), compute) / "deep/result").read_text() == "right"
     map_cached("toy", ["a"], cache_key, lambda item, folder: compute(folder))
     assert capsys.readouterr().out.count("damaged") == 1
+
+
+def test_only_files_that_changed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noting(file: Path) -> str:
+        read.append(file.name)
+        return file_sha256(file)
+
+    def compute(item: str, folder: Path) -> None:
+        write(item, folder)
+        (folder / "other").write_text(item)
+
+    first, _ = map_cached("toy", ["a", "b"], cache_key, compute)
+    monkeypatch.setattr("stages.runtime.cache.file_sha256", noting)
+    map_cached("toy", ["a", "b"], cache_key, compute)
+    assert read == []
+
+    os.utime(first / "result", (0, 0))
+    for _ in range(2):
+        map_cached("toy", ["a", "b"], cache_key, compute)
+    assert read == ["result"]
+
+
+def test_a_file_that_workers_have_hashed_is_not_read_again_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [Path(name) for name in ("a", "b")]
+    for file in files:
+        file.write_text(file.name)
+    hash_in_workers(files)
+    monkeypatch.setattr("stages.runtime.atomic.file_sha256", lambda file: f"{file.name} is read")
+    os.utime("b", (0, 0))
+
+    assert [known_sha256(file) for file in files] == [hashlib.sha256(b"a").hexdigest(), "b is read"]
 
 
 def test_a_failure_leaves_no_entry() -> None:

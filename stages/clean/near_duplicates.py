@@ -18,7 +18,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from stages.clean.params import NearDuplicates
-from stages.clean.words import EMPTY_SLOT, PASSAGE_WORDS, PERMUTATIONS, WordHashes, cached_words, read_words
+from stages.clean.words import (
+    EMPTY_SLOT,
+    PASSAGE_WORDS,
+    PERMUTATIONS,
+    WordHashes,
+    cached_words,
+    distinct_words,
+    read_band,
+    read_words,
+)
 
 FOUND_AT_THRESHOLD = 0.999
 """A pair exactly as similar as the threshold becomes a candidate with at least this probability; others more often."""
@@ -41,21 +50,18 @@ class Corpus:
 
     def __init__(self, shards: list[Path], rows: RowNumbers) -> None:
         """`shards` are folders of `cached_words`, `rows` positions in the sequence of all shards' documents."""
-        counts = np.array([len(read_words(shard).signatures) for shard in shards], dtype=np.int64)
-        first_row = np.cumulative_sum(counts, include_initial=True)
+        sizes = [distinct_words(shard) for shard in shards]
+        first_row = np.cumulative_sum(np.array(list(map(len, sizes))), include_initial=True)
         self.shards = shards
         self.rows = rows
         self.shard_of = np.searchsorted(first_row, rows, side="right") - 1
         self.row_in_shard = rows - first_row[self.shard_of]
+        self.sizes: RowNumbers = np.concatenate(sizes)[rows]
+        """Distinct words of each document."""
 
     def words(self, document: int) -> WordHashes:
         """Hashes of the distinct words of one document."""
         return read_words(self.shards[self.shard_of[document]]).of(int(self.row_in_shard[document]))
-
-    def sizes(self) -> RowNumbers:
-        """Distinct words of each document."""
-        sizes: RowNumbers = np.concatenate([np.diff(read_words(shard).offsets) for shard in self.shards])
-        return sizes[self.rows]
 
     def similarities(self, document: int, others: Sequence[int]) -> npt.NDArray[np.float64]:
         """The exact Jaccard similarity of the words of one document with those of each of others; all have words."""
@@ -96,11 +102,10 @@ class Corpus:
         A column of two signatures is equal with a probability of their Jaccard similarity s, a band of r columns with
         s**r, and at least one of b bands with 1 - (1 - s**r)**b: rarely for unlike, almost always for alike documents.
         """
-        documents = np.flatnonzero(self.sizes() >= params.minimum_words)
+        documents = np.flatnonzero(self.sizes >= params.minimum_words)
         rows = rows_per_band(params.similarity)
         for start in range(0, PERMUTATIONS - rows + 1, rows):
-            shards = map(read_words, self.shards)
-            keys = np.concatenate([_mixed(shard.signatures[:, start : start + rows]) for shard in shards])
+            keys = np.concatenate([_mixed(read_band(shard, start, rows)) for shard in self.shards])
             keys = keys[self.rows[documents]]
             order = np.argsort(keys, kind="stable")
             # Where the sorted keys change, one bucket ends and the next begins.
@@ -110,11 +115,11 @@ class Corpus:
                 yield documents[order[bounds[bucket] : bounds[bucket + 1]]]
 
 
-def _mixed(columns: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of each row (FNV-1a over its numbers)."""
-    keys = np.full(len(columns), 0xCBF29CE484222325, dtype=np.uint64)
-    for column in np.asarray(columns).T:
-        keys = (keys ^ column) * np.uint64(0x100000001B3)
+def _mixed(rows: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of each column (FNV-1a over its numbers)."""
+    keys = np.full(rows.shape[1], 0xCBF29CE484222325, dtype=np.uint64)
+    for row in rows:
+        keys = (keys ^ row) * np.uint64(0x100000001B3)
     return keys
 
 

@@ -29,6 +29,9 @@ from stages.runtime.cache import map_cached
 PERMUTATIONS = 256
 """Length of the MinHash signatures that propose pairs. More: fewer comparisons, more time and disk."""
 
+SIGNATURES = "signatures"
+"""In an entry of the cache: row after row of a matrix with a column for each document."""
+
 SEED = 0
 """Seed of the permutations. Another seed proposes other candidates; after the exact check the clusters are almost the
 same."""
@@ -146,8 +149,6 @@ class ShardWords(NamedTuple):
     """64-bit hashes of each document's distinct words, sorted, one document after the other."""
     offsets: npt.NDArray[np.int64]
     """Document i has words[offsets[i]:offsets[i + 1]]."""
-    signatures: npt.NDArray[np.uint32]
-    """MinHash (Broder 1997); shape (documents, PERMUTATIONS)."""
     passages: npt.NDArray[np.uint32]
     """A sketch of each document's passages; shape (documents, SIGNATURE)."""
 
@@ -161,10 +162,23 @@ def cached_words(shards: Sequence[Path]) -> list[Path]:
     return map_cached("words", shards, known_sha256, _compute)
 
 
-@lru_cache(40)  # each takes four file descriptors, and shells limit those of a process to 1,024 (macOS: 256)
+@lru_cache(40)  # each takes three file descriptors, and shells limit those of a process to 1,024 (macOS: 256)
 def read_words(folder: Path) -> ShardWords:
     """The words of a shard."""
     return ShardWords(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
+
+
+def distinct_words(folder: Path) -> WordPositions:
+    """How many distinct words each document of a shard has."""
+    counts: WordPositions = np.diff(np.load(folder / "offsets.npy"))
+    return counts
+
+
+def read_band(folder: Path, start: int, rows: int) -> npt.NDArray[np.uint32]:
+    """These rows of a shard's MinHash signatures (Broder 1997), without the others; shape (rows, documents)."""
+    file = folder / SIGNATURES
+    documents = file.stat().st_size // (4 * PERMUTATIONS)
+    return np.fromfile(file, np.uint32, rows * documents, offset=4 * start * documents).reshape(rows, documents)
 
 
 def _compute(shard: Path, folder: Path) -> None:
@@ -178,7 +192,7 @@ def _compute(shard: Path, folder: Path) -> None:
     np.save(folder / "words.npy", words)
     np.save(folder / "offsets.npy", offsets)
     np.save(folder / "passages.npy", np.array(signed, dtype=np.uint32).reshape(len(signed), SIGNATURE_SIZE))
-    np.save(folder / "signatures.npy", np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), PERMUTATIONS))
+    np.array(digests.to_rows(), dtype=np.uint32).reshape(len(hashed), PERMUTATIONS).T.tofile(folder / SIGNATURES)
 
 
 def byte_spans(data: bytes) -> Spans:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -6,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.clean import words as words_module
-from stages.clean.words import WordHashes, distinct, hashed, word_hashes, word_list
+from stages.clean.words import (
+    PERMUTATIONS,
+    SIGNATURES,
+    WordHashes,
+    cached_words,
+    distinct,
+    hashed,
+    read_band,
+    word_hashes,
+    word_list,
+)
+from stages.formats.documents import write_shard
+from tests.small_project import document
 
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442"
 HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"
@@ -84,3 +97,20 @@ def hashes_of(words: list[bytes]) -> WordHashes:
     """Of words one after the other."""
     ends = np.cumsum(np.array(list(map(len, words)), dtype=np.int64))
     return hashed(b"".join(words), ends - np.array(list(map(len, words)), dtype=np.int64), ends)
+
+
+def test_a_band_is_a_part_of_the_signatures_and_nothing_else_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_shard(Path("b.parquet"), [document(text) for text in ("one two three", "four five", "one two three")])
+    (folder,) = cached_words([Path("b.parquet")])
+    whole = np.fromfile(folder / SIGNATURES, np.uint32).reshape(PERMUTATIONS, 3)
+    assert (whole[:, 0] == whole[:, 2]).all()
+    assert (whole[:, 0] != whole[:, 1]).any()
+
+    (folder / SIGNATURES).rename("signatures")
+    for file in folder.iterdir():
+        file.unlink()
+    Path("signatures").rename(folder / SIGNATURES)
+    assert (read_band(folder, 16, 8) == whole[16:24]).all()

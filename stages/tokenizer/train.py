@@ -2,10 +2,12 @@
 2.2), one of characters, or an existing one.
 
 Every text can be encoded, none is unknown. What is trained depends on the set of documents, not on their order. A
-trained tokenizer is kept by the hash of its sample: an edit of a document outside of the sample trains nothing.
+trained tokenizer is kept by the hash of its sample: an edit of a document outside of the sample trains nothing. An
+existing one is kept by the hashes of its files: transformers is imported once for them.
 """
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,13 +20,19 @@ from stages.formats.documents import read_shard
 from stages.formats.model_folder import TOKENIZER_CONFIG, TOKENIZER_JSON
 from stages.formats.reports import read_json, write_json
 from stages.runtime.atomic import known_sha256, require_here
-from stages.runtime.cache import cache_key, cached, drop_unused
+from stages.runtime.cache import SUMS, cache_key, cached, drop_unused
 from stages.runtime.errors import UserError, first_line
 
 END_OF_TEXT = "<|endoftext|>"
 
 TRAINED = "trained_tokenizers"
 """The cache of tokenizers by the documents that they were trained on."""
+
+TAKEN = "existing_tokenizers"
+"""The cache of tokenizers by the files that they were taken from."""
+
+OTHER_SUFFIXES = (".safetensors", ".bin")
+"""Files of a model next to its tokenizer, which are large and not needed here."""
 
 GPT4_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -141,6 +149,17 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     if not existing.is_dir():
         raise UserError(f"tokenizer.folder: {existing} is not a folder; give one that `save_pretrained` wrote")
     require_here(existing / TOKENIZER_JSON, *existing.glob("*.model"))
+    files = sorted(file for file in existing.rglob("*") if file.is_file() and file.suffix not in OTHER_SUFFIXES)
+    key = cache_key(*(fact for file in files for fact in (str(file.relative_to(existing)), known_sha256(file))))
+    entry = cached(TAKEN, key, partial(_save_as_transformers, existing))
+    for file in (file for file in entry.rglob("*") if file.is_file() and file.name != SUMS):
+        place = folder / file.relative_to(entry)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+
+
+def _save_as_transformers(existing: Path, folder: Path) -> None:
     # Hundreds of modules: only if they are needed.
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
@@ -161,7 +180,6 @@ def take_over(existing: Path, folder: Path) -> Tokenizer:
     config = read_json(folder / TOKENIZER_CONFIG)
     config.pop("name_or_path", None)
     write_json(folder / TOKENIZER_CONFIG, config)
-    return Tokenizer.from_file(str(folder / TOKENIZER_JSON))
 
 
 def _require_same_parts(existing: Path, saved: Path, class_name: str) -> None:

@@ -190,6 +190,20 @@ def test_an_existing_tokenizer_is_taken_over_the_same_bytes_from_any_place(tmp_p
     assert results[0] == results[1]
 
 
+def test_an_existing_tokenizer_is_loaded_once_until_one_of_its_files_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    shutil.copytree(TOKENIZER, "own")
+    first = take_over(Path("own"), Path("first"))
+    Path("own/model.safetensors").write_bytes(b"weights")
+    monkeypatch.setitem(sys.modules, "transformers", None)  # an import fails
+
+    assert take_over(Path("own"), Path("second")).to_str() == first.to_str()
+    assert folder_bytes(Path("second")) == folder_bytes(Path("first"))
+    Path("own/chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ImportError):
+        take_over(Path("own"), Path("third"))
+
+
 def test_an_existing_tokenizer_that_loses_text_is_warned_of_before_anything_is_trained(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

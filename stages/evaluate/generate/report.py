@@ -14,11 +14,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.languages import LANGUAGES
+from stages.evaluate.generate.memorization import longest_shared
 from stages.evaluate.generate.params import GenerateParams, Sampling
 from stages.evaluate.generate.texts import Problems, Text
 from stages.formats.evaluation.generation import (
@@ -72,11 +71,6 @@ SAMPLES_TEMPLATE = Path(__file__).with_name("samples.html.jinja")
 NGRAM = 4
 """Tokens of the passages whose repetition is counted."""
 
-TokenCounts = npt.NDArray[np.int64]
-
-BATCH_TOKENS = 2**22
-"""Tokens of the store held in memory; at most 32 bytes each."""
-
 
 @dataclass(frozen=True, slots=True)
 class TextStatistics:
@@ -113,58 +107,6 @@ def repeated_share(ids: Sequence[int]) -> float:
     """The share of a text's 4-grams of tokens that occurred in it before; 0 if it has none."""
     ngrams = [tuple(ids[start : start + NGRAM]) for start in range(len(ids) - NGRAM + 1)]
     return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
-
-
-def longest_shared(store: TokenStore, texts: Sequence[Sequence[int]]) -> list[int]:
-    """The length in tokens of each text's longest passage that occurs verbatim in the store; 0 if none does.
-
-    Exact, no hashing: n-grams get numbers (Karp, Miller and Rosenberg 1972). A pass over the store finds where the
-    texts' 1-grams occur; of these positions, those where the next token continues some text's 2-gram, and so on. With
-    the texts `a b c` and `b d` and the store `x a b d`:
-
-        n = 1   a=0 b=1 c=2 d=3    store: a at 1, b at 2, d at 3
-        n = 2   ab=0 bc=1 bd=2     store: ab at 1, bd at 2
-        n = 3   abc=0              store: nothing is left; the longest are ab (2) and bd (2)
-
-    Each n reads only the positions that n - 1 left, which are soon few.
-    """
-    longest = np.zeros(len(texts), dtype=np.int64)
-    ids = np.array([token for text in texts for token in text], dtype=np.int64)
-    text_of = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
-    most = max(map(len, texts), default=0)
-    for start in range(0, store.manifest.tokens if most else 0, BATCH_TOKENS):
-        # A passage that begins in this part may end after it.
-        stored = store.read(start, min(start + BATCH_TOKENS + most - 1, store.manifest.tokens)).astype(np.int64)
-        _scan(stored, ids, text_of, store.manifest.vocab_size, longest)
-    lengths: list[int] = longest.tolist()
-    return lengths
-
-
-def _scan(stored: TokenCounts, ids: TokenCounts, text_of: TokenCounts, vocabulary: int, longest: TokenCounts) -> None:
-    """Raise `longest` of each text to its longest passage in these tokens of the store."""
-    texts_at, stored_at = np.arange(len(ids)), np.arange(len(stored))  # where n-grams begin that both have
-    texts_names, stored_names = np.zeros_like(texts_at), np.zeros_like(stored_at)  # the numbers of these n-grams
-    n = 0
-    while len(stored_at):
-        inside = stored_at + n < len(stored)
-        stored_at, stored_names = stored_at[inside], stored_names[inside]
-        inside = text_of[np.minimum(texts_at + n, len(ids) - 1)] == text_of[texts_at]
-        inside &= texts_at + n < len(ids)
-        texts_at, texts_names = texts_at[inside], texts_names[inside]
-        if not len(texts_at):
-            return
-        # An n-gram is the number of its first n - 1 tokens, and its last token.
-        keys, texts_names = np.unique(texts_names * vocabulary + ids[texts_at + n], return_inverse=True)
-        wanted = stored_names * vocabulary + stored[stored_at + n]
-        stored_names = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        found = keys[stored_names] == wanted
-        stored_at, stored_names = stored_at[found], stored_names[found]
-        shared = np.zeros(len(keys), dtype=bool)
-        shared[stored_names] = True
-        texts_at, texts_names = texts_at[shared[texts_names]], texts_names[shared[texts_names]]
-        n += 1
-        owners = text_of[texts_at]
-        longest[owners] = np.maximum(longest[owners], n)
 
 
 def summed_up(statistics: Sequence[TextStatistics]) -> StatisticsSummary:

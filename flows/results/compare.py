@@ -15,22 +15,33 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 
+from flows.results.pages import curve_pictures, write_page
 from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
 from flows.results.sides import open_side
 from flows.run.outcome import AsJson
 from flows.run.terminal import columns
+from stages.formats.curves import Panel, curves_in
 from stages.formats.evaluation.generation import SAMPLES
 from stages.formats.evaluation.intervals import mean_difference
 from stages.formats.evaluation.report import DOCUMENT_LOSSES, EVALUATE_REPORT
 from stages.formats.model_folder import MODEL
 from stages.formats.pages import in_digits
+from stages.formats.reports import CURVES_FOLDER
 from stages.formats.revision.provenance import ancestors, hash_of
 from stages.runtime.errors import UserError
 from stages.runtime.section import PARAMS_FILE, as_yaml, differences
 from stages.runtime.stage_code import FOLDER, StageCode
 
+COMPARE_PAGE = Path("compare.html")
+
+CURVES = {
+    "loss (nats per token)": {"training": "training_loss", "held out": "validation_loss"},
+    "gradient norm": {"": "gradient_norm"},
+}
+"""Title of a picture -> label -> the curve."""
+
 MAX_SAMPLES, MAX_PROMPT_LINES = 2, 3
-"""In the terminal: prompts, and the lines of one from its end; `--json` has all."""
+"""In the terminal: prompts, and the lines of one from its end; the page has all."""
 
 
 def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]:
@@ -103,8 +114,18 @@ def same_prompts(a: Recorded, b: Recorded) -> Iterator[dict[str, str]]:
         yield {"from": f"{key[0]} {key[1]}", "prompt": key[2], "a": of_a[key], "b": of_b[key]}
 
 
+def panels_of(a: Recorded, b: Recorded) -> Iterator[Panel]:
+    """The curves of both in the same pictures."""
+    for title, names in CURVES.items():
+        pairs = [(label, side) for label in names for side in (a, b)]
+        files = {(label, side.name): side.read(f"{CURVES_FOLDER}/{names[label]}.tsv") for label, side in pairs}
+        found = {key: [*curves_in((content or b"").decode(), ".tsv").values()] for key, content in files.items()}
+        if curves := {f"{name} {label}".strip(): points[0] for (label, name), points in found.items() if points}:
+            yield Panel(title, "", curves)
+
+
 def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
-    """All that is shown, as plain values."""
+    """All but the curves as plain values."""
     values = [(name, a.figures.get(name), b.figures.get(name)) for name in FIGURES if name != BITS_PER_BYTE]
     return {
         "a": a.name,
@@ -117,7 +138,7 @@ def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
 
 
 def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -> dict[str, Any]:
-    """Show what differs between two runs, and the better one.
+    """Show what differs between two runs, and the better one; compare.html adds curves and samples.
 
     Parameters
     ----------
@@ -126,7 +147,9 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
     b
         The other; what this workspace's last run made when none is named.
     """
-    found = comparison(open_side(a), open_side(b))
+    sides = open_side(a), open_side(b)
+    found = comparison(*sides)
+    write_page(COMPARE_PAGE, **found, pictures=curve_pictures(panels_of(*sides)))
     console, names = Console(highlight=False), (found["a"], found["b"])
     changed, figures = columns("what differs", *names), columns("size and speed", *names)
     for one in found["changed"]:
@@ -145,4 +168,5 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
         console.print(f"\n[bold]{escape(one['from'])}[/]\n[dim]{escape(end)}[/]")
         for name, body in zip(names, (one["a"], one["b"]), strict=True):
             console.print(f"[blue]{escape(name)} │[/]{escape(body)}")
+    console.print(f"\nWith curves and all samples: {COMPARE_PAGE}")
     return found

@@ -1,11 +1,11 @@
-"""`parrotflow log`: a line for each run of this folder.
+"""`parrotflow log`: a line for each run of this folder and for each cell of its experiments.
 
 A run adds its line to `.parrotflow/runs.jsonl` when it begins, and once more with its end. What was killed has only the
 first. With the end are the entries of dvc.lock, by which `parrotflow compare` finds what the run made.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.dvc_repo import git
-from flows.experiments.record import RUNS_FILE, append_run, recorded_lines
-from flows.results.recorded import Recorded
+from flows.dvc_repo import git, has_commit
+from flows.experiments.experiment import EXPERIMENTS
+from flows.experiments.record import RUNS_FILE, append_run, recorded_lines, recorded_runs
+from flows.results.recorded import Recorded, figures_in
 from flows.run.locks import lock_holder
 from flows.run.outcome import AsJson, RunResult
 from flows.run.terminal import columns
 from stages.formats.revision.provenance import RECEIPT
 from stages.runtime.errors import STATE_DIR
-from stages.runtime.section import Section
+from stages.runtime.section import Section, as_yaml, differences
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -51,11 +52,11 @@ class LoggedRun(Section):
     model_config = ConfigDict(extra="ignore")
 
     name: str
-    """Its number here, counted from 1."""
+    """Its number here, counted from 1; of a cell, the name of its DVC experiment or its id."""
     began: str
-    """ISO 8601."""
+    """ISO 8601; of a cell, when it ended."""
     changes: list[str]
-    """What had changed since its stages ran last."""
+    """What had changed since its stages ran last; of a cell, since the cell before it."""
     commit: str
     """HEAD when it began."""
     note: str = ""
@@ -136,9 +137,32 @@ def runs_here() -> list[LoggedRun]:
     return [run.model_copy(update={"state": state(run)}) for run in runs.values()]
 
 
+def cells_here() -> Iterator[LoggedRun]:
+    """The runs of cells that are on record, by experiment; those of other clones, whose commits git lacks, are not."""
+    commits = {*git(Path(), "for-each-ref", "--format=%(objectname)", "refs/exps", check=False).split()}
+    for path in sorted(EXPERIMENTS.glob(f"*/{RUNS_FILE}")):
+        before: dict[str, Any] = {}
+        for run in recorded_runs(path):
+            differing = differences("", before, run.params) if before else ()
+            changed = [f"{key} {as_yaml(old)} → {as_yaml(new)}" for key, old, new in differing]
+            before = run.params
+            if run.commit in commits or (not run.commit and has_commit(run.baseline)):
+                yield LoggedRun(
+                    name=run.experiment or run.cell,
+                    began=run.ended,
+                    changes=changed,
+                    commit=run.commit[:COMMIT_DIGITS],
+                    note=f"cell of {path.parent.name}",
+                    state=run.state,
+                    message=run.message,
+                    figures=figures_in(run.reports),
+                )
+
+
 def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
     """List the runs of this folder, the newest first: what changed, and what came out."""
-    runs, console = runs_here()[::-1], Console(highlight=False)
+    runs = sorted([*runs_here(), *cells_here()], key=lambda run: run.began, reverse=True)
+    console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No run here yet: `parrotflow run`")
@@ -160,7 +184,7 @@ def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
         interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
         took = "" if run.seconds is None else f"{run.seconds:,.0f} s"
         table.add_row(
-            escape(run.name),
+            escape(run.name if run.name.isdecimal() else run.name[-8:]),
             f"{when:%d %b %H:%M}",
             escape(title_of(run.changes, run.note, "\n")),
             escape(f"{bits:.3f}{interval}" if bits else ""),

@@ -1,6 +1,7 @@
-"""`report.html`, the page of the last run of this folder, which needs no other file and no network.
+"""The pages about runs, which need no other file and no network: `report.html` and `compare.html`.
 
-It is written when the run begins, before and after each stage and, while a model trains, once a minute.
+`report.html` is about the last run of this folder. It is written when the run begins, after each stage and, while a
+model trains, after each held-out evaluation.
 """
 
 import json
@@ -9,10 +10,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.run.report import outcome_rows, pages_of, panel_of, shown_metrics, up_to_date
 from stages.formats.curves import Panel, draw_curves, live_curves, sparkline
+from stages.formats.evaluation.generation import SAMPLES_HTML
 from stages.formats.pages import filled_template, in_digits
 from stages.formats.reports import REPORTS
 from stages.runtime.atomic import atomic_write
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
 
 REPORT_PAGE = Path("report.html")
 
-PAGE_SECONDS = 60.0
-"""Minimum interval between two versions of the page while a model trains, on the same processors that draw it."""
+HELD_OUT_CURVE = "validation_loss.tsv"
+
+MIN_INTERVAL = 50
+"""Times as long as the page takes, until it is written again while a model trains."""
+
+MAX_SHADED, MAX_SHADED_LETTERS = 4, 20_000
+"""Samples on the page, and the letters of HTML of one."""
 
 
 def curve_pictures(panels: Iterable[Panel]) -> list[str]:
@@ -34,21 +41,32 @@ def curve_pictures(panels: Iterable[Panel]) -> list[str]:
     return [re.sub(r"^.*?<svg [^>]*?(?=viewBox)", "<svg ", text, flags=re.DOTALL) for text in drawn]
 
 
+def write_page(page: Path, **values: Any) -> None:
+    """Write a page from the template of its name, which is next to this module."""
+    template = Path(__file__).with_name(f"{page.name}.jinja")
+    atomic_write(page, filled_template(template, {"digits": in_digits}, **values))
+
+
 class RunPage:
     """`report.html` of one run."""
 
     def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
         self.plan, self.run, self.forecast = plan, run, forecast
         self.outcomes: dict[str, StageOutcome] = {}
-        self.began = time.time() - 1  # the times of files are a little behind
-        self._writing, self._written = threading.Lock(), time.monotonic()
+        self.began, self._evaluated = time.time() - 1, 0  # the times of files are a little behind
+        self._writing, self._written, self._took = threading.Lock(), 0.0, 0.0
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 
-    def is_due(self) -> bool:
-        """Whether the page is to be written again while a stage works; true once for each interval."""
-        due = time.monotonic() - self._written > PAGE_SECONDS
-        self._written = time.monotonic() if due else self._written
-        return due
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the training has measured the held-out loss since this was true last. What it computes goes first."""
+        live = live_curves(self.began)
+        curve = live / HELD_OUT_CURVE if live else None
+        size = curve.stat().st_size if curve and curve.is_file() else 0
+        is_due = time.monotonic() - self._written > MIN_INTERVAL * self._took
+        outdated = is_due and size not in (0, self._evaluated)
+        self._evaluated = size if outdated else self._evaluated
+        return outdated
 
     def sparkline(self, stage: "PlannedStage") -> str:
         """The first curve of a stage that is at work, as a line of text."""
@@ -59,24 +77,27 @@ class RunPage:
     def write(self) -> None:
         """Write the page as it is now. Numbers and pages of stages that are not up to date are left out."""
         with self._writing:
+            begin = time.monotonic()
             good = up_to_date(self.plan, self.outcomes)
             names = {stage.name for stage in good}
-            reports = {name: REPORTS / f"{name}.json" for name in names}
+            reports, pages = {name: REPORTS / f"{name}.json" for name in names}, dict(pages_of(good))
+            shaded = SAMPLES_HTML.read_text(encoding="utf-8") if str(SAMPLES_HTML) in pages.values() else ""
             panels = [*self._panels(names)]
             if panels != self._drawn[0]:
                 self._drawn = (panels, curve_pictures(panels))
-            text = filled_template(
-                Path(__file__).with_name(f"{REPORT_PAGE}.jinja"),
-                {"digits": in_digits},
+            write_page(
+                REPORT_PAGE,
                 run=self.run,
                 metrics=shown_metrics(good),
                 stages=[(*row, self._expected(row[0])) for row in outcome_rows(self.plan, self.outcomes)],
                 forecast=self.forecast,
                 reports={name: json.loads(path.read_bytes()) for name, path in reports.items() if path.is_file()},
                 pictures=self._drawn[1],
-                pages=dict(pages_of(good)),
+                shaded=shaded_samples(shaded),
+                pages=pages,
             )
-            atomic_write(REPORT_PAGE, text)
+            self._written = time.monotonic()
+            self._took = self._written - begin
 
     def _panels(self, up_to_date_stages: set[str]) -> Iterator[Panel]:
         live = live_curves(self.began)
@@ -88,3 +109,11 @@ class RunPage:
 
     def _expected(self, name: str) -> float | None:
         return next((stage.seconds for stage in self.plan if stage.name == name), None)
+
+
+def shaded_samples(page: str) -> tuple[str, list[str]]:
+    """The style and the best texts of the page of samples, as HTML: first those that are complete and parse."""
+    style = "\n".join(re.findall(r"^(?:\.s\d|pre|b|i) \{.*\}$", page, re.MULTILINE))
+    found = re.findall(r"<section>.*?</section>", page, re.DOTALL)
+    short = [text for text in found if len(text) < MAX_SHADED_LETTERS]
+    return style, sorted(short, key=lambda text: "complete, parses" not in text)[:MAX_SHADED]

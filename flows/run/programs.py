@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING
 import psutil
 
 from stages.runtime.credentials import HUB_TOKEN, SECRET_NAMES
-from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UserError
+from stages.runtime.errors import EXIT_UNAVAILABLE, STAGES_TO_DO, UnavailableError, UserError
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
     from flows.plan.settings import Program
+
+CHECK_SECONDS = 180.0
+"""A check that takes longer is ended, with a warning."""
 
 MAX_LINE_LETTERS = 10_000
 
@@ -113,8 +116,8 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
     `before_run` includes the checks that make changes. The first stage is checked too: when it reports a fault itself,
     DVC has deleted its outputs.
 
-    A check that exits with 69 (`unavailable`) is a warning: a network may be back when the stage's turn comes. Raises
-    UserError, after all checks, with the messages of those that fail.
+    A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
+    turn comes. Raises UserError, after all checks, with the messages of those that fail.
     """
     to_do, failed = [stage.name for stage in plan.to_do], list[str]()
     for stage in plan.to_do:
@@ -123,10 +126,14 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
             continue
         if program.makes_changes and not before_run:
             continue
+        later = f"{stage.name} may fail when its turn comes"
         try:
             lines, code = checked(program, redact, to_do)
         except OSError as error:
             failed.append(f"dvc.yaml: {stage.name}.meta.flow.check: `{program.command}`: {error}")
+            continue
+        except UnavailableError as error:
+            yield f"warning: {error}; {later}"
             continue
         message = last_error(lines)
         if code:
@@ -135,7 +142,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
             yield from [f"{stage.name}:", *(f"  {line}" for line in lines)]
         message = message or f"`{program.command}` exited with {code}"
         if code == EXIT_UNAVAILABLE:
-            yield f"warning: {message}; {stage.name} may fail when its turn comes"
+            yield f"warning: {message}; {later}"
         elif code:
             failed.append(message)
     if failed:
@@ -143,8 +150,8 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
 
 
 def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
-    """The lines that a check prints, and its exit code. Raises OSError if it does not start."""
-    done = subprocess.run(
+    """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
+    process = subprocess.Popen(
         shlex.split(program.command),
         env=stage_environment(to_do),
         stdin=subprocess.DEVNULL,
@@ -152,6 +159,12 @@ def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[st
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        check=False,
+        start_new_session=True,
     )
-    return [redact(line) for line in done.stdout.splitlines()], done.returncode
+    try:
+        output, _ = process.communicate(timeout=CHECK_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"`{program.command}` took longer than {CHECK_SECONDS:g} s and was ended") from None
+    finally:
+        signal_group(process.pid, signal.SIGKILL)
+    return [redact(line) for line in output.splitlines()], process.returncode

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.results.compare import differing_inputs, held_out_differences, same_prompts
+from flows.results.compare import COMPARE_PAGE, differing_inputs, held_out_differences, panels_of, same_prompts
 from flows.results.recorded import Recorded
 from flows.results.sides import open_side
 from stages.formats.evaluation.intervals import mean_difference
@@ -34,6 +35,8 @@ def side(name: str, nats: list[float], rate: float = 1.0, corpus: str = "aa", fi
     table = io.BytesIO()
     frame.to_parquet(table)
     files = {str(DOCUMENT_LOSSES): table.getvalue()}
+    for curve in ("training_loss", "validation_loss"):
+        files[f"reports/curves/{curve}.tsv"] = f"step\t{curve}\n1\t3.0\n2\t{rate}\n".encode()
     sample = {"source": "s", "path": "p.py", "prompt": "def f(", "body": f"x{rate}):"}
     files["data/samples.json"] = json.dumps([sample]).encode()
     entry: dict[str, Any] = {
@@ -81,9 +84,12 @@ def test_parameters_and_data_that_differ_are_named_with_both_values() -> None:
     assert [*differing_inputs(one, side("B", [1.0]))] == []
 
 
-def test_prompts_that_both_completed_are_side_by_side() -> None:
+def test_curves_of_both_are_in_the_same_picture_and_prompts_that_both_completed_side_by_side() -> None:
     one, other = side("A", [1.0]), side("B", [1.0], rate=2.0)
 
+    (loss,) = panels_of(one, other)
+    assert loss.curves["A training"] == [(1.0, 3.0), (2.0, 1.0)]
+    assert sorted(loss.curves) == ["A held out", "A training", "B held out", "B training"]
     (sample,) = same_prompts(one, other)
     assert sample == {"from": "s p.py", "prompt": "def f(", "a": "x1.0):", "b": "x2.0):"}
 
@@ -93,7 +99,9 @@ def test_what_is_neither_a_run_nor_a_revision_is_refused() -> None:
         open_side("nonesuch")
 
 
-def test_two_commits_and_a_run_of_the_log_are_compared_without_computing(up_to_date: Path, tmp_path: Path) -> None:
+def test_two_commits_and_a_run_of_the_log_are_compared_without_computing_and_the_page_needs_no_network(
+    up_to_date: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "project"
     shutil.copytree(up_to_date, folder, symlinks=True)
     commit(folder)
@@ -118,4 +126,9 @@ def test_two_commits_and_a_run_of_the_log_are_compared_without_computing(up_to_d
     revision = next((folder / "published/tiny/revisions").iterdir()).name
     assert compared(revision[:8])["held_out"] == found["held_out"]
 
-    assert "train.max_steps" in said_of("HEAD~1")
+    said = said_of("HEAD~1")
+    page = (folder / COMPARE_PAGE).read_text(encoding="utf-8")
+    assert "train.max_steps" in said
+    assert page.count("<svg ") == 2
+    assert len(page) < 1_000_000
+    assert re.findall(r"<(?:script|link|img|iframe)|(?:src|href)=\"(?!#)|url\((?!#)", page) == []

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.record import append_run
+from flows.experiments.record import Run, append_run
 from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
-from flows.results.log import RUN_LOG, LoggedRun, first_causes, log_table, runs_here, short_key, title_of
+from flows.results.log import RUN_LOG, LoggedRun, cells_here, first_causes, log_table, runs_here, short_key, title_of
 from flows.results.recorded import figures_in
 from tests.flows.test_pipeline import COMMAND, environment, run, toy
+from tests.flows.toy import commit, git, make_toy
 from tests.small_project import PARROTFLOW, run_module
 from tests.waiting import wait_until
 
@@ -86,14 +87,35 @@ def test_a_speed_is_of_these_weights_or_none() -> None:
     assert figures_in(same) == found | {"tokens per second": 7.0}
 
 
-def test_a_line_has_the_figures_that_there_are() -> None:
-    known, unknown = (
-        LoggedRun(name=name, began="2026-01-02T03:04:05+00:00", changes=[], commit="", figures=figures_in(reports))
-        for name, reports in (("1", REPORTS), ("2", {}))
-    )
+def test_cells_are_listed_with_what_differs_from_the_cell_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_toy(tmp_path))
+    (tmp_path / "params.yaml").write_text("{}\n")
+    commit(tmp_path)
+    head = git(tmp_path, "rev-parse", "HEAD")
+    git(tmp_path, "update-ref", "refs/exps/aa/bb/dial-seed1", head)
+    for seed, reports in ((0, REPORTS), (1, {})):
+        append_run(
+            Path("experiments/dial/runs.jsonl"),
+            Run(
+                cell=f"c{seed}",
+                state="finished",
+                experiment=f"dial-seed{seed}",
+                commit=head,
+                baseline="",
+                params={"train": {"seed": seed}},
+                reports=reports,
+                curves={},
+                ended="2026-01-02T03:04:05+00:00",
+            ),
+        )
 
-    table = log_table([known, unknown], wide=True)
+    first, second = cells_here()
 
+    assert (first.name, first.figures["bits per byte"], first.changes) == ("dial-seed0", 1.5, [])
+    assert (second.title, second.figures["bits per byte"]) == ('train.seed 0 → 1; "cell of dial"', None)
+    table = log_table([first, second], wide=True)
     assert [*table.columns[3].cells] == ["1.500 [1.40, 1.60]", ""]
     assert [*table.columns[5].cells] == ["100 (0.50)", ""]
 

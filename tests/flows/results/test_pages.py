@@ -10,7 +10,7 @@ from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
 from flows.plan.settings import Policy
 from flows.results.log import LoggedRun
-from flows.results.pages import PAGE_SECONDS, REPORT_PAGE, RunPage
+from flows.results.pages import REPORT_PAGE, RunPage, shaded_samples
 from flows.run.outcome import StageOutcome
 
 POLICY = Policy.model_validate(
@@ -44,7 +44,8 @@ def write_results(bits: float) -> None:
         Path(folder).mkdir(exist_ok=True)
     report = {"bits_per_byte": bits, "interval_95": {"bits_per_byte": [bits - 0.1, bits + 0.1]}}
     Path("reports/evaluate.json").write_text(json.dumps(report))
-    Path("data/samples.html").write_text("<pre>a text</pre>")
+    shaded = "<style>\n.s1 { color: red }\n</style>\n<section>\n<pre>a text</pre></section>\n"
+    Path("data/samples.html").write_text(shaded)
 
 
 def written(page: RunPage) -> str:
@@ -71,11 +72,16 @@ def test_a_running_page_shows_live_curves_and_no_result_of_an_earlier_run(page: 
     assert page.sparkline(page.plan.stages[0]) == "█▁"
 
 
-def test_the_page_is_due_once_in_each_interval(page: RunPage) -> None:
-    assert not page.is_due()
-    page._written -= PAGE_SECONDS
-    assert page.is_due()
-    assert not page.is_due()
+def test_the_page_is_renewed_once_for_each_held_out_evaluation(page: RunPage) -> None:
+    add_point(".parrotflow/checkpoints/f/curves", "training_loss", 1, 4.0)
+    assert not page.is_outdated
+    for step in (10, 20):
+        add_point(".parrotflow/checkpoints/f/curves", "validation_loss", step, 4.0)
+        assert page.is_outdated
+        assert not page.is_outdated
+    page._took = 1e9
+    add_point(".parrotflow/checkpoints/f/curves", "validation_loss", 30, 4.0)
+    assert not page.is_outdated, "the training goes first"
 
 
 def test_the_page_of_a_finished_run_begins_with_its_result_and_links_to_its_pages(page: RunPage) -> None:
@@ -88,4 +94,15 @@ def test_the_page_of_a_finished_run_begins_with_its_result_and_links_to_its_page
 
     assert "1.25 <small>bits per byte, 95 % interval 1.15 to 1.35" in text
     assert '<a href="data/samples.html">What it writes</a>' in text
+    assert "<pre>a text</pre>" in text
+    assert ".s1 { color: red }" in text
     assert "http-equiv=refresh" not in text
+
+
+def test_the_best_samples_are_those_that_are_complete_and_parse_and_not_too_long() -> None:
+    texts = ["cut off", "complete, parses", "complete, parses" + "x" * 30_000]
+    page = "".join(f"<section>{text}</section>" for text in texts)
+
+    _, found = shaded_samples(page)
+
+    assert found == ["<section>complete, parses</section>", "<section>cut off</section>"]

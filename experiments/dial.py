@@ -2,10 +2,10 @@
 
     log y = k0 + k1 log x + k2 log z + k3 (log z)^2 + k4 log x log z + k5 (log x)^2
 
-x is compute, z the parameters, y bits per byte. At each compute log y is a parabola in log z, whose bottom moves with
-compute: the "IsoFLOP profiles" of Hoffmann et al. 2022, section 3.2, all in one least squares. The bottom is at
-z = exp(-k2 / 2 k3) x^b with b = -k4 / 2 k3. The intervals are those of a linear regression: they cover the seeds and
-how far runs are from the law, not whether it holds beyond them. stages/train/dial.py has the coefficients.
+x is compute in TFLOP, z compute per token in MFLOP, y bits per byte. At each compute log y is a parabola in log z whose
+bottom moves with compute: the "IsoFLOP profiles" of Hoffmann et al. 2022, section 3.2, all in one least squares. The
+bottom is at z = exp(-k2 / 2 k3) x^b with b = -k4 / 2 k3. The intervals are those of a linear regression: they cover the
+seeds and how far runs are from the law, not whether it holds beyond them. stages/train/dial.py has the coefficients.
 """
 
 import json
@@ -19,11 +19,8 @@ from scipy import stats
 
 FOLDER = Path(__file__).parent / "dial"
 
-TO_PREDICT = "53 TFLOP, width 128"
-"""The level that the law predicts from the others."""
-
-SIZES = {"18.9 TFLOP, width 128": (18.9, 1.804), TO_PREDICT: (53.0, 1.804)}
-"""TFLOP and million parameters whose bits per byte are predicted, each with the 95 % interval of one run."""
+SIZES = {"8 TFLOP, width 64": (8.0, 1.736), "20 TFLOP, width 128": (20.0, 6.693)}
+"""TFLOP and MFLOP per token whose bits per byte are predicted, each with the 95 % interval of one run."""
 
 Values = npt.NDArray[np.float64]
 
@@ -60,8 +57,8 @@ def fit(runs: pd.DataFrame) -> dict[str, Any]:
 def main() -> None:
     """Fit the law to the finished runs and write it."""
     runs = pd.read_csv(FOLDER / "runs.csv").dropna(subset=["bits_per_byte"])
-    runs = runs.rename(columns={"compute (TFLOP)": "x", "parameters (M)": "z", "bits_per_byte": "y"})
-    found = fit(runs[runs["run"] != TO_PREDICT])
+    runs = runs.rename(columns={"compute (TFLOP)": "x", "bits_per_byte": "y"})
+    found = fit(runs.assign(z=runs["x"] / runs["tokens (M)"]))
     (FOLDER / "valley.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     print(f"best size: x^{found['b']:.3f} {found['b_interval_95']}; {found['runs']} runs; {found['predict']}")
 

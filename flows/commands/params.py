@@ -20,13 +20,13 @@ def words_of_params(_: object) -> list[str]:
 
 
 def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bool = False) -> None:
-    """Compose presets of conf/ and values into params.yaml, showing the difference first.
+    """Set values and presets of conf/ in params.yaml. Shows the difference and asks before it writes.
 
     Parameters
     ----------
     words
         GROUP=CHOICE, e.g. model=gpt2, a dotted key and its value, e.g. train.max_steps=1000, or compute=20 (TFLOP) or
-        compute=10min (on this machine): the best size, batch, steps and rates for so much training.
+        compute=10min (on this machine): the best size, batch, steps and rates for that much training.
     yes
         Write without asking.
     """
@@ -42,16 +42,18 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
     if of_dial:
         console.print("\n".join(["", *of_dial]), markup=False)
     if not lines:
-        console.print("params.yaml says so already.")
+        console.print("params.yaml already has these values.")
         return
     try:
         check_before_run(values=read_yaml(after))
     except UserError as error:
         console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
+    if compose.changes_training(before, after):
+        console.print(f"\n{compose.answer(compose.FORECAST, after)}", markup=False, end="")
     if not yes and not sys.stdin.isatty():
-        raise UserError("params.yaml is left as it was; --yes writes without asking")
+        raise UserError("params.yaml was not changed; pass --yes to write without asking")
     if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):
-        console.print("params.yaml is left as it was.")
+        console.print("params.yaml was not changed.")
         return
     line_end = "\r\n" if b"\r\n" in PARAMS_FILE.read_bytes() else "\n"
     atomic_write(PARAMS_FILE, after.replace("\n", line_end))

@@ -35,6 +35,9 @@ from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_
 
 CONF = Path("conf")
 
+FORECAST = "stages.train.commands.forecast"
+"""The program that builds a model without weights and says what its training costs."""
+
 DIAL = "stages.train.commands.dial"
 """The program that chooses values for an amount of compute."""
 
@@ -46,7 +49,7 @@ SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600}
 def preset_groups(conf: Path = CONF) -> dict[str, list[str]]:
     """Return the groups and their choices. Raises UserError if there are none."""
     if not conf.is_dir():
-        raise UserError(f"{conf}/: not found, which has the presets; run this from the project's root")
+        raise UserError(f"{conf}/: the folder of presets was not found; run this from the project's root")
     folders = sorted(path for path in conf.iterdir() if path.is_dir())
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
@@ -80,7 +83,7 @@ def composed_with_dial(
     for word in words:
         key, _, given = word.partition("=")
         if key == COMPUTE_WORD:
-            chosen = answer_of_dial(checked_text(yaml_text(values), params_file), asked)
+            chosen = json.loads(answer(DIAL, checked_text(yaml_text(values), params_file), *asked))
             apply(values, chosen["values"])
             lines = [str(line) for line in chosen["lines"]]
         elif key in known:
@@ -132,7 +135,7 @@ def value_of(word: str) -> Any:
     try:
         value = read_yaml(given)
     except YAMLError as error:
-        raise UserError(f"{word}: {yaml_fault(error)}; write a text as {key}='\"...\"'") from None
+        raise UserError(f"{word}: {yaml_fault(error)}; write text as {key}='\"...\"'") from None
     return given if isinstance(value, str) and given[0] not in "'\"|>!" else value
 
 
@@ -166,17 +169,29 @@ def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[st
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
 
 
-def answer_of_dial(text: str, arguments: Sequence[str]) -> Any:
-    """Return the values and the lines of the dial for a text of params.yaml. Raises UserError if it refuses."""
+def changes_training(before: str, after: str) -> bool:
+    """Whether two texts of params.yaml differ in a section that describes a model."""
+    old, new = read_yaml(before), read_yaml(after)
+    return any(
+        isinstance(section, dict) and isinstance(section.get("model"), dict) and old.get(name) != section
+        for name, section in new.items()
+    )
+
+
+def answer(module: str, text: str, *arguments: str) -> str:
+    """Return what a program of a stage prints about a text of params.yaml, given further arguments.
+
+    Raises UserError with its message if it refuses the text, for example because a model cannot be built.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        line = [sys.executable, "-m", DIAL, file.name, *arguments]
+        line = [sys.executable, "-m", module, file.name, *arguments]
         done = subprocess.run(line, check=False, capture_output=True, text=True)
     if done.returncode:
-        message = done.stderr.strip().rpartition("error: ")[2] or f"{DIAL} exited with {done.returncode}"
-        raise UserError(f"{message}; {PARAMS_FILE} is left as it was")
-    return json.loads(done.stdout)
+        message = done.stderr.strip().rpartition("error: ")[2] or f"{module} exited with {done.returncode}"
+        raise UserError(f"{message}; {PARAMS_FILE} was not changed")
+    return done.stdout
 
 
 def option(word: str) -> list[str]:

@@ -1,9 +1,10 @@
 """The dial, `parrotflow params compute=`: for some compute the size with the fewest bits per byte, and its recipe.
 
-How many bits per byte a model of some size reaches with some compute is said by a law. Its figures are the fit `valley`
-of the experiment `experiments/dial.yaml`, which `parrotflow sweep dial` makes anew; a test compares the two. The recipe
-of a size, its shape, batch, steps, warm-up and rates, follows by fixed rules. What was measured and what was not:
-docs/how-to/training.md.
+A law says how many bits per byte a model of some size reaches with some compute. Size means operations per token: those
+of the layers, attention and the rows of the output matrix that are used, whatever the vocabulary. The law's figures are
+the fit `valley` of the experiment `experiments/dial.yaml`, which `parrotflow sweep dial` makes anew; a test compares
+the two. The recipe of a size, its shape, batch, steps, warm-up and rates, follows by fixed rules. What was measured and
+what was not: docs/how-to/training.md.
 """
 
 import math
@@ -25,7 +26,7 @@ few hundred steps; far away it would choose models that are much too small."""
 
 @dataclass(frozen=True)
 class Law:
-    """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v + k5 u^2: u is log TFLOP, v log million parameters.
+    """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v + k5 u^2: u is log TFLOP, v log MFLOP per token.
 
     At each compute a parabola over the size, as `experiments/dial.py` fits it. Outside of the compute that
     was measured its bottom continues with the slope that it has at the edge, at a size that grows as compute^`BEYOND`.
@@ -35,19 +36,17 @@ class Law:
     measured_tflop: tuple[float, float]
     """Least and most compute of the runs behind it."""
 
-    def bits_per_byte(
-        self, parameters: float, flops: float, tokens: float, corpus_tokens: float | None = None
-    ) -> float:
-        """Expected of a model after `tokens`, drawn from a corpus of `corpus_tokens`; None: none is repeated.
+    def bits_per_byte(self, flops_per_token: float, flops: float, corpus_tokens: float | None = None) -> float:
+        """Expected of a model trained for `flops` on a corpus of `corpus_tokens`; None: no token is repeated.
 
         A token that is repeated counts for less, and so does the compute that is spent on it: the bottom is that of
         less compute. The best size stays that of all compute, so that a larger model, which repeats less, gains.
         """
-        worth = flops / 1e12 * effective_tokens(tokens, corpus_tokens) / tokens
-        off = math.log(parameters / self.best_parameters(flops))
+        worth = effective_tokens(flops / flops_per_token, corpus_tokens) * flops_per_token / 1e12
+        off = math.log(flops_per_token / self.best_flops_per_token(flops))
         return math.exp(self._bottom(math.log(worth)) + self.coefficients[3] * off**2)
 
-    def best_parameters(self, flops: float) -> float:
+    def best_flops_per_token(self, flops: float) -> float:
         """With the fewest bits per byte, if no token is repeated."""
         _, _, k2, k3, k4, _ = self.coefficients
         u = math.log(flops / 1e12)
@@ -84,10 +83,11 @@ def effective_tokens(tokens: float, corpus_tokens: float | None) -> float:
 
 
 LAW = Law(
-    coefficients=(0.604062177, -0.16774555, 0.161829958, 0.0655840032, -0.0596150951, 0.0116696599),
-    measured_tflop=(0.3, 18.9),
+    coefficients=(0.373619789, -0.0892653276, 0.0334267009, 0.0449480619, -0.031421479, 0.0044087652),
+    measured_tflop=(0.5, 12.0),
 )
-"""Fitted to models of the dial's shapes with a vocabulary of 4,096, in rows of 256 tokens of Python code."""
+"""Fitted to models of the dial's shapes on rows of 256 tokens of Python code, with a vocabulary of 32,768 and 512 drawn
+rows of the output matrix."""
 
 MIN_STEPS = 20
 """Fewer are no training: rates are warmed up and brought down within them."""
@@ -95,17 +95,16 @@ MIN_STEPS = 20
 MAX_WIDTH = 16_384
 
 
-REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 2.048e6, 2048
-MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.0042, 0.012
-"""The reference run, from which batch and rates follow. The rates are near the best in docs/explanation/recipe.md at
-width 64 with 12 rows, and at width 32 with 1 TFLOP, where few others were run."""
+REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 4.608e6, 2048
+MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.006, 0.016
+"""The reference run, from which batch and rates follow: the default recipe (docs/explanation/recipe.md)."""
 
 BATCH_EXPONENT = 0.383
 """The batch grows as tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,
 "Power Lines"."""
 
 WARMUP_SHARE = 0.02
-"""Share of the steps: 20 of the 1,000 of the reference."""
+"""Share of the steps: 45 of the reference's 2,250."""
 
 
 def widths() -> Iterator[int]:
@@ -140,7 +139,6 @@ class Counted:
     """A model as the forecast counts it."""
 
     width: int
-    parameters: int
     flops_per_token: int
 
 
@@ -175,7 +173,6 @@ class Recipe:
             "model": model_of(self.model.width, self.sequence_length),
             "global_batch_size": self.rows,
             "max_steps": self.steps,
-            "head_rows": None,  # as the law was measured
             "optimizer.name": "muon",
             "optimizer.muon_learning_rate": rounded(MUON_LEARNING_RATE * by_batch * by_width),
             "optimizer.adamw_learning_rate": rounded(ADAMW_LEARNING_RATE * by_batch * by_width),
@@ -212,7 +209,7 @@ def best_recipe(
         if recipe.steps < MIN_STEPS:
             break
         model = recipe.model
-        bits = LAW.bits_per_byte(model.parameters, flops, flops / model.flops_per_token, corpus_tokens)
+        bits = LAW.bits_per_byte(model.flops_per_token, flops, corpus_tokens)
         if best is None or bits < best[0]:
             best, risen = (bits, recipe), 0
         else:

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -30,6 +31,7 @@ from stages.train.compute.data.order import open_order
 from stages.train.compute.hardware import CPU_MICRO_BATCH_TOKENS, given_micro_batch_size, resolve_precision
 from stages.train.compute.model.attention import UNMASKED
 from stages.train.compute.model.flops import flops_per_token
+from stages.train.compute.model.head_rows import HeadRows, probabilities
 from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.optim.build import build_optimizers
 from stages.train.dial import LAW, MIN_STEPS, Counted, Recipe, best_recipe, model_of
@@ -37,10 +39,10 @@ from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from stages.train.planned import model_without_weights
 
-HELPFUL_EPOCHS = 2.1
-"""Over a corpus; above, more compute is not shown to lower the loss."""
+HELPFUL_EPOCHS = 4.0
+"""Over a corpus; up to these a repeated token is nearly worth a new one (Muennighoff et al. 2023, section 6)."""
 
-MEASURED_VOCABULARY, MEASURED_LENGTH = 4096, 256
+MEASURED_VOCABULARY, MEASURED_LENGTH = 32_768, 256
 """The vocabulary and the row length of the runs behind the law."""
 
 TIMING_SECONDS = 2.0
@@ -89,8 +91,10 @@ class Dial:
         Raises UserError if the model's size is given.
         """
         if params.start_from:
-            raise UserError("compute: a model that is continued has its size; set train.start_from: null")
-        self.params = params.model_copy(update={"head_rows": None})  # as the law was measured
+            raise UserError(
+                "compute chooses a model's size, but train.start_from has one already; set train.start_from: null"
+            )
+        self.params = params
         self.vocabulary = tokens
         self.corpus_tokens = corpus_tokens
         self.is_python = is_python
@@ -130,13 +134,13 @@ class Dial:
     def _counted(self, width: int) -> Counted:
         params = self.params.model_copy(update={"model": model_of(width, self.params.sequence_length)})
         model = model_without_weights(params, self.vocabulary)
-        return Counted(width, model.num_parameters(), flops_per_token(model, params.sequence_length))
+        return Counted(width, flops_per_token(model, params.sequence_length, params.head_rows))
 
     def _lines(self, recipe: Recipe) -> list[str]:
         model = recipe.values["model"]
         low, high = LAW.measured_tflop
         tflop = f"{recipe.flops / 1e12:,.0f}" if recipe.flops >= 1e14 else f"{recipe.flops / 1e12:.3g}"
-        bits = LAW.bits_per_byte(recipe.model.parameters, recipe.flops, recipe.tokens, self.corpus_tokens)
+        bits = LAW.bits_per_byte(recipe.model.flops_per_token, recipe.flops, self.corpus_tokens)
         where = "within it" if LAW.covers(recipe.flops) else "outside of it, so this is extrapolated"
         lines = [
             f"dial: {tflop} TFLOP: width {recipe.model.width}, {model['num_hidden_layers']} layers; "
@@ -160,10 +164,7 @@ class Dial:
         of = " of the mixture's sources, which it reads unequally often" if self.params.mixture else ""
         lines.append(f"corpus: {read_of_corpus(recipe.tokens, self.corpus_tokens)}{of}")
         if epochs > HELPFUL_EPOCHS:
-            lines.append(
-                "corpus: this repeats the data too often, more text would help: in experiments/presets.yaml 3.5 epochs "
-                "at 200 TFLOP ended no lower than 2.0 at 53"
-            )
+            lines.append("corpus: this repeats the data too often; more text would help")
         return lines
 
 
@@ -174,7 +175,7 @@ def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchCo
     rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
     micro_batch_size = rows or CPU_MICRO_BATCH_TOKENS // params.sequence_length or 1
     seconds = step_seconds(params, vocabulary, micro_batch_size, torch.device(config.device_type))
-    flops = flops_per_token(model_without_weights(params, vocabulary), params.sequence_length)
+    flops = flops_per_token(model_without_weights(params, vocabulary), params.sequence_length, params.head_rows)
     return flops * params.global_batch_size * params.sequence_length / seconds * config.processes
 
 
@@ -188,11 +189,16 @@ def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: in
     shape = (params.global_batch_size, params.sequence_length)
     ids = torch.randint(vocabulary.vocab_size, shape, device=device)
     positions = torch.arange(shape[1], device=device)
+    head = None
+    if params.head_rows is not None:
+        counts = np.zeros(vocabulary.vocab_size, dtype=np.int64)
+        head = HeadRows(0, probabilities(counts, min(params.head_rows, len(counts))))
 
     def step() -> float:
         began = time.perf_counter()
+        drawn = head.draw(0, device) if head else None
         for rows in torch.split(ids, micro_batch_size):
-            torch.autograd.backward(loss(rows, rows, positions.expand_as(rows)).sum() / ids.numel())
+            torch.autograd.backward(loss(rows, rows, positions.expand_as(rows), drawn).sum() / ids.numel())
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), params.max_gradient_norm)
         optimizers.step(1.0)
         for parameter in model.parameters():

@@ -2,8 +2,9 @@
 
 It prints operations, time, and the state that must fit into memory, from a model without weights, before data or a
 device are touched. The time is that of the last run of this model. Activations are not counted: the first steps of a
-run show whether they fit. `--check`, which `parrotflow why` and `parrotflow run` use, also prints the mixture's shares
-and refuses a run that training would refuse for its memory or its mixture.
+run show whether they fit. `parrotflow params` prints the same for the parameters that it composes. `--check`, which
+`parrotflow why` and `parrotflow run` use, also prints the mixture's shares and refuses a run that training would refuse
+for its memory or its mixture.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from stages.train.planned import model_without_weights, without_values
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
 """Sections of params.yaml that decide which tokens there are."""
 
-NOMINAL_VOCABULARY = 4096
+NOMINAL_VOCABULARY = 32_768
 """The size if neither params.yaml nor a token store says it."""
 
 StatePart = Literal["weights", "gradients", "optimizer"]

@@ -17,7 +17,7 @@ from tests.small_project import ROOT
 from tests.train.small_run import params as train_params
 from tests.train.small_run import write_project
 
-VOCABULARY = Manifest("uint32", 4096, 0, "", "", ())
+VOCABULARY = Manifest("uint16", 32768, 0, "", "", ())
 ALONE = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
 
@@ -33,8 +33,8 @@ def test_what_was_measured_and_what_is_extrapolated_is_said() -> None:
     assert "so this is extrapolated" not in within
     assert "outside of it, so this is extrapolated" in beyond
     assert "not tokenized yet, so its repetition is not counted" in within
-    other = Dial(dial().params, Manifest("uint32", 32_000, 0, "", "", ()), None)
-    assert "here they are 32,000 and 256, so this is extrapolated" in "\n".join(other.for_flops(1e12)[1])
+    other = Dial(dial().params, Manifest("uint16", 4096, 0, "", "", ()), None)
+    assert "here they are 4,096 and 256, so this is extrapolated" in "\n".join(other.for_flops(1e12)[1])
 
 
 def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
@@ -43,7 +43,7 @@ def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
     assert f"corpus: {recipe.tokens:,} tokens of a corpus of 50,000 ({recipe.tokens / 50_000:.2f} epochs)" in lines
     assert "more text would help" in lines[-1]
     assert "more text" not in "\n".join(dial(corpus_tokens=recipe.tokens).for_flops(1e12)[1])
-    assert recipe.model.parameters >= dial().for_flops(1e12)[0].model.parameters
+    assert recipe.model.width >= dial().for_flops(1e12)[0].model.width
 
 
 def test_too_little_compute_is_refused() -> None:

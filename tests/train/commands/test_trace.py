@@ -63,7 +63,7 @@ def test_steps_before_the_checkpoint_that_a_run_started_from_are_refused(project
     values = json.loads(recorded.read_text()) | {"start_from": ".parrotflow/checkpoints/0123/step-00000004"}
     recorded.write_text(json.dumps(values))
     trace(step=5)
-    with pytest.raises(UserError, match=r"--step 4: steps 1 to 4 are those of the run in train\.start_from"):
+    with pytest.raises(UserError, match=r"--step 4: steps 1 to 4 belong to the run in train\.start_from"):
         trace(step=4)
 
 

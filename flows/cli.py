@@ -51,7 +51,7 @@ CommandResult: TypeAlias = dict[str, Any] | int | None
 """What a command returns: facts for `--json`, its exit code, or nothing."""
 
 PARENTS = {
-    "published": "Revisions that are published in a folder; `hf` manages those of the Hub.",
+    "published": "List, verify and promote revisions published in a folder; for the Hub use `hf`.",
     "data": "Inspect the training data.",
 }
 """The first words of commands that have two."""

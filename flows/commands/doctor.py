@@ -15,7 +15,7 @@ LEVEL_STYLE = {"ok": "green", "note": "yellow", "fault": "red"}
 
 
 def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) -> dict[str, Any]:
-    """Check whether this machine is ready, and what to do about each fault. Exits with 1 if one stops a run.
+    """Check whether this machine is ready, and say how to repair each fault. Exits with 1 if a fault stops a run.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from stages.runtime.errors import private_state_dir
 def serve() -> None:
     """Serve the deployments `nightly` and `on-demand` on this machine, until Ctrl-C, which pauses the schedule.
 
-    They are recorded and started by the Prefect server of PREFECT_API_URL, else by `parrotflow ui`.
+    Needs a Prefect server: that of PREFECT_API_URL, or `parrotflow ui`.
     """
     os.environ.setdefault("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     Server(os.environ["PREFECT_API_URL"]).wait()
@@ -27,12 +27,12 @@ def serve() -> None:
 
 
 def ui(*, port: int = 4200) -> None:
-    """Open the Prefect UI on this machine, with the runs so far, until Ctrl-C: `prefect server start`.
+    """Serve the Prefect UI with all runs of this folder, until Ctrl-C (`prefect server start`).
 
     Parameters
     ----------
     port
-        Where the UI listens on loopback.
+        The port on this machine.
     """
     private_state_dir()  # in which Prefect keeps its database: it makes no parents
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200

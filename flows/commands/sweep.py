@@ -28,8 +28,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Run the cells of an experiment that have no current result, and make its tables and figures.
 
-    Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill; a level or a seed that is
-    added runs only the new cells.
+    Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill. If you add a level or a seed,
+    only the new cells run.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def sweep(
     at_once
         Run this many cells at a time, each with its share of the GPUs, or of the cores if there is no GPU.
     pool
-        Run the cells on the workers of a Prefect work pool, not here: that of the deployment `sweep-cell`.
+        Run the cells on workers of a Prefect work pool (that of the deployment `sweep-cell`), not on this machine.
     dry
         Only show which cells would run, and why.
     wait

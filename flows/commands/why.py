@@ -22,7 +22,7 @@ def why(
     Parameters
     ----------
     targets
-        Stages of dvc.yaml; all of them when none is named.
+        Stages of dvc.yaml; the default is all of them.
     force
         Plan as for `run --force`.
     """

@@ -121,7 +121,7 @@ def dvc() -> Finding:
 def cache() -> Finding:
     """Every entry of DVC's cache, which takes as long as reading all of it. A damaged one is removed."""
     if not (damaged := drop_damaged()):
-        return Finding("ok", "cache", "every entry has the content that its name says")
+        return Finding("ok", "cache", "every entry matches its hash")
     found = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"
     return Finding("note", "cache", found, "`dvc pull` or the next run restores what is needed")
 

@@ -17,18 +17,18 @@ class ReproduceOptions:
     """A revision's folder, e.g. published/NAME/main, or owner/name@REVISION on the Hub."""
     _: KW_ONLY
     folder: Path | None = None
-    """Where to work; .parrotflow/reproduce/REVISION when none is named."""
+    """The folder to work in; the default is .parrotflow/reproduce/REVISION."""
     from_scratch: bool = False
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
     token: list[str] = field(default_factory=list)
-    """A variable of this shell, e.g. HF_TOKEN, that the revision's code and DVC get; no other with a secret reaches
-    them. May be given several times."""
+    """Pass this environment variable, e.g. HF_TOKEN, to the revision's code and DVC, which get no other secret. May be
+    given several times."""
     yes: bool = False
-    """Run the revision's code without a question; needed if there is no terminal."""
+    """Run the revision's code without asking; needed if there is no terminal."""
     key: Path | None = None
     """A file with the publisher's public key: the revision must be signed by it."""
     segment: str | None = None
-    """Compute only the steps FROM-TO again, e.g. 0-100: from step 0 or a checkpoint of this project to a recorded
+    """Compute only the steps FROM-TO again, e.g. 0-100. FROM is 0 or a checkpoint kept in this project, TO a recorded
     one."""
 
     @property

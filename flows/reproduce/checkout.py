@@ -173,8 +173,8 @@ def bring_data(
         if path in needed:
             recorded = next(dep for dep in revision.stages[readers[0]]["deps"] if dep["path"] == path)
             raise UserError(
-                f"{revision.asked}: {path}: stage {readers[0]} read it with DVC's md5 {hash_of(recorded)}, which "
-                f"neither the revision nor a DVC remote has; put it at {checkout / path} and run the same again"
+                f"{revision.asked}: {path}: stage {readers[0]} read it (md5 {hash_of(recorded)}), and neither the "
+                f"revision nor a DVC remote has it; put it at {checkout / path} and run the same command again"
             )
         if not is_outside(path):  # a stage that read another content would run again
             remove(checkout / path)

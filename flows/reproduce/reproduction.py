@@ -55,10 +55,10 @@ class Prepared(BaseModel):
 def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) -> int:
     """Rebuild a published revision from what it records, and say whether the result is the same.
 
-    This runs the revision's code on this machine. You are shown where it comes from, and asked first.
+    This runs the revision's code on this machine. It first shows where the code comes from, and asks.
 
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
-    difference and the recorded facts that differ here. Exit code 2: it could not be tried, e.g. the revision is
+    difference and the recorded facts that differ here. Exit code 2: it could not start, e.g. the revision is
     damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
     Ctrl-C or a kill.
     """

@@ -76,7 +76,7 @@ def held_out_differences(a: Recorded, b: Recorded) -> Iterator[dict[str, Any]]:
         if ids != others:
             common = len({*ids} & {*others})
             raise UserError(
-                f"{name}: {a.name} and {b.name} were measured on other documents ({len(ids)} and {len(others)}, "
+                f"{name}: {a.name} and {b.name} were evaluated on different documents ({len(ids)} and {len(others)}, "
                 f"{common} in common), so their numbers cannot be compared"
             )
         nats, text_bytes = [side[name]["nats"] for side in (of_a, of_b)], of_a[name]["bytes"]
@@ -95,8 +95,8 @@ def losses(side: Recorded) -> dict[str, dict[str, Any]]:
     content = side.read(str(DOCUMENT_LOSSES))
     if content is None:
         raise UserError(
-            f"{side.name}: the losses of its held-out documents are not in this project's cache: `dvc fetch` may bring "
-            "them; a model that was evaluated elsewhere is compared by evaluate.baselines"
+            f"{side.name}: the losses of its held-out documents are not in this project's cache: try `dvc fetch`. To "
+            "compare with a model that was evaluated elsewhere, list it in evaluate.baselines"
         )
     # Not a file of Python: a thread of pyarrow that lets it go while the interpreter ends aborts the process.
     table = pq.read_table(pa.BufferReader(content), filters=[("model", "=", str(MODEL))])
@@ -138,14 +138,14 @@ def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
 
 
 def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -> dict[str, Any]:
-    """Show what differs between two runs, and the better one; compare.html adds curves and samples.
+    """Show what differs between two runs and which is better; compare.html adds curves and samples.
 
     Parameters
     ----------
     a
         The number of a run in `parrotflow log`, a published revision, a commit, a cell, or a folder.
     b
-        The other; what this workspace's last run made when none is named.
+        What to compare with; the default is the last run of this workspace.
     """
     sides = open_side(a), open_side(b)
     found = comparison(*sides)

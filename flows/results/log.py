@@ -160,7 +160,7 @@ def cells_here() -> Iterator[LoggedRun]:
 
 
 def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
-    """List the runs of this folder, the newest first: what changed, and what came out."""
+    """List the runs of this folder, the newest first, with what changed and the results."""
     runs = sorted([*runs_here(), *cells_here()], key=lambda run: run.began, reverse=True)
     console = Console(highlight=False)
     if not console.is_terminal:

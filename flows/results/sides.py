@@ -27,7 +27,7 @@ def open_side(asked: str) -> Recorded:
     for stage, entry in evaluated.items():
         for dep in entry.get("deps", []):
             if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
-                raise UserError(f"{asked}: {stage} read another {dep['path']} than is there now: run `parrotflow run`")
+                raise UserError(f"{asked}: {dep['path']} has changed since {stage} read it: run `parrotflow run`")
     if not evaluated:
         raise UserError(f"{asked}: no evaluation is recorded; `parrotflow log` lists the runs that can be compared")
     return side
@@ -51,8 +51,8 @@ def _found(asked: str) -> Recorded:
     if Path(asked).is_dir() or HUB_NAME.fullmatch(asked):
         return _of_revision(asked, asked)
     raise UserError(
-        f"{asked}: no run of `parrotflow log`, no revision, commit, cell or folder of that name; to compare with a "
-        "model of others, name it in evaluate.baselines"
+        f"{asked}: no run (`parrotflow log`), revision, commit, cell or folder has this name; to compare with another "
+        "project's model, list it in evaluate.baselines"
     )
 
 

@@ -69,7 +69,8 @@ def in_flow_run(
             asyncio.run(begin())
     except Exception as error:
         if not (results or raised):
-            raise UserError(f"Prefect's server at {server.api}: {first_line(error)}; `dvc repro` needs none") from error
+            said = f"Prefect's server at {server.api}: {first_line(error)}"
+            raise UserError(f"{said}; `dvc repro` runs the stages without a server") from error
     for timer in timers:
         timer.cancel()
     if raised:

@@ -44,7 +44,7 @@ def planned_run(options: RunOptions) -> PlannedRun:
     plan = make_plan(options.targets, force=options.force)
     data = [stage for stage in plan if stage.name.endswith(".dvc") and not options.pull]
     if absent := [stage.name for stage in data if any(reason.new == MISSING_REASON for reason in stage.reasons)]:
-        raise UserError(f"{absent[0]}: its data is not here: `parrotflow run --pull` or `dvc checkout` brings it")
+        raise UserError(f"{absent[0]}: its data is missing: run `parrotflow run --pull` or `dvc checkout`")
     to_do = [stage.name for stage in plan.to_do]
     check_before_run(to_do)
     terminal = Terminal([NodeRow(stage.name, stage.seconds) for stage in plan.to_do])

@@ -37,7 +37,7 @@ class RunOptions:
     """The options of a run, as the user gives them."""
 
     targets: Annotated[tuple[str, ...], Parameter(completer=stage_names)] = ()
-    """Stages of dvc.yaml, with what they need; all stages when none is named."""
+    """Stages of dvc.yaml, with the stages that they depend on; the default is all stages."""
     _: KW_ONLY
     force: bool = False
     """Run them even if they are up to date."""

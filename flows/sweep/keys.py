@@ -107,7 +107,7 @@ def require_same(here: dict[str, str], there: dict[str, str]) -> None:
     if differ := sorted({file for path in differ for file in changes.get(path, [path])}):
         path = differ[0]
         raise UserError(
-            f"{', '.join(differ[:5])}: a clone of the last commit, in which cells run, has something else there. "
+            f"{', '.join(differ[:5])}: not the same in a clone of the last commit, in which cells run. "
             f"Commit new files (`git add {path}`; -f if git ignores them; large ones by `dvc add`). If git converts "
             f"line ends, write `{path.partition('/')[0]}/** -text` to .gitattributes, `git add --renormalize .`, commit"
         )

@@ -85,8 +85,8 @@ def require_reachable(head: str) -> None:
         raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
     if not default_remote():
         raise UserError(
-            "--pool: no default DVC remote, by which workers share results: `dvc remote add -d store ADDRESS` with a "
-            "whole address, commit .dvc/config and push"
+            "--pool: no default DVC remote, through which workers share results: `dvc remote add -d store ADDRESS` "
+            "with a whole address, commit .dvc/config and push"
         )
     if not git(Path(), "remote", "get-url", "origin", check=False):
         raise UserError("--pool: this repository has no git remote `origin`, from which workers take the commit")

@@ -36,7 +36,7 @@ def grid(name: str) -> Batch:
     for file in map(Path, sorted(batch.files)):
         if not facts.outs & {file, *file.parents}:
             there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
-            raise UserError(f"{path}: {file}: the targets and the stages before them do not write it, but {there}")
+            raise UserError(f"{path}: {file}: no target or stage before one writes it; they write {there}")
     return batch
 
 

@@ -64,8 +64,8 @@ def main_of(location: Path) -> str | None:
     main = location / MAIN
     if main.exists() and not main.is_symlink():
         raise UserError(
-            f"{main}: is not a link: a copy of {location} did not keep it (`cp -a` and `rsync -a` do); delete it, then "
-            "`parrotflow published promote REVISION` makes the link"
+            f"{main}: is no longer a link: a copy of {location} lost it (`cp -a` and `rsync -a` keep links); delete "
+            "it, then run `parrotflow published promote REVISION`"
         )
     return main.resolve().name if main.is_symlink() else None
 

@@ -37,8 +37,8 @@ def published_stages() -> Stages:
     recorded = {path: code_in(path) for path in code_files(stages)}
     for change in (*code_changes(recorded), *changes_since_lock(stages)):
         raise UserError(
-            f"{change}; only what {LOCK_FILE} says is published: undo the edit (`parrotflow why` names it), or run "
-            "`dvc repro`"
+            f"{change}; only results that match {LOCK_FILE} are published: undo the edit (`parrotflow why` names it), "
+            "or run `dvc repro`"
         )
     return stages
 
@@ -52,7 +52,7 @@ def changes_since_lock(stages: Stages) -> Iterator[str]:
         with Repo(_wait_for_lock=True) as repo:
             status = repo.status(targets=list(stages)) if stages else {}
     except DvcException as error:
-        raise UserError(f"dvc cannot say whether the project is as {LOCK_FILE} says: {first_line(error)}") from None
+        raise UserError(f"DVC cannot compare the project with {LOCK_FILE}: {first_line(error)}") from None
     made = makers_of(stages)
     for stage, changes in status.items():
         if "changed command" in changes:

@@ -119,8 +119,9 @@ def require_trained_weights() -> None:
     """Raise UserError if the weights are not those that training recorded: DVC restores by name and reads nothing."""
     if read_json(TRAIN_REPORT).get("weights_sha256") != weights_sha256():
         raise UserError(
-            f"{MODEL}: its weights are not those that training made ({TRAIN_REPORT}), so DVC's cache or remote has a "
-            f"damaged copy: `parrotflow doctor --cache` removes it from the cache; then delete {MODEL}/ and run again"
+            f"{MODEL}: its weights differ from those that training wrote ({TRAIN_REPORT}), so DVC's cache or remote "
+            f"has a damaged copy: `parrotflow doctor --cache` removes it from the cache; then delete {MODEL}/ and "
+            "run again"
         )
 
 

@@ -71,7 +71,7 @@ def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str,
     for path in filter(os.path.lexists, files):
         if Path(path).is_symlink() or not Path(path).is_file():
             raise UserError(
-                f"{path}: is a link or another repository, which no revision holds: replace it with its files"
+                f"{path}: is a link or a nested repository, which a revision cannot contain: replace it with its files"
             )
         content = Path(path).read_bytes()
         is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
@@ -93,11 +93,13 @@ def git_output(*arguments: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
-        raise UserError("git: not found, which says what the code is: install it and run the same again") from None
+        raise UserError(
+            "git: not found, but it lists the code to publish: install it and run the same command again"
+        ) from None
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()
         raise UserError(
-            f"nothing was published, since a revision names the commit of its code, and git gives none: {said}\n"
+            f"nothing was published: a revision names the commit of its code, but git reports none: {said}\n"
             "If there is no commit yet, `git init`, `git add -A` and `git commit` make the first"
         )
     return done.stdout.decode("utf-8", "surrogateescape")
@@ -138,8 +140,8 @@ def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
     found = "its name" if private else find_secret(content, in_urls=in_urls, by_name=path.startswith(".dvc/"))
     if found:
         raise UserError(
-            f"{path}: holds what looks like a credential ({found}), and would be published: take it out, and give it "
-            "in an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration; or keep the "
+            f"{path}: has what looks like a credential ({found}), and would be published: remove it, and put it into "
+            "an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration; or keep the "
             "file out of git (`git rm --cached`)"
         )
 

@@ -136,8 +136,8 @@ def require_devices(config: LaunchConfig) -> None:
     if own > 1 and not config.on_cpu and own > found:
         # Without any, accelerate would start them all the same, each as a run of its own.
         raise UserError(
-            f"{config.path} starts {own} processes on this machine, each on a GPU, and torch finds {found}; "
-            "copy the file and set num_processes, or launch by cpu or one_gpu"
+            f"{config.path} needs {own} GPUs on this machine, one for each process, but torch finds {found}; "
+            "copy the file and set num_processes, or use the preset cpu or one_gpu"
         )
 
 

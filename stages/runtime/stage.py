@@ -84,8 +84,8 @@ class Inputs:
             raise UserError(f"{self.stage}: there is no {path}: run `dvc repro`, which writes it first")
         if changes := self.code.changes_to(code_of(self.module)):
             raise UserError(
-                f"{self.stage}: {path} does not have the code as it is now ({_named(changes)}): run `dvc repro`, which "
-                "brings it up to date first"
+                f"{self.stage}: {path} does not match the current code ({_named(changes)}): run `dvc repro`, which "
+                "updates it first"
             )
         # What is not installed cannot have been imported; whoever imports it fails.
         require_locked(*(name for name in self.code.libraries if installed(name)))

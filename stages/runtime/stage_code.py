@@ -181,9 +181,9 @@ def _library_of(module: str, pins: Mapping[str, tuple[str, str]], required: Coll
     names = sorted(map(normalised, packages_distributions().get(module, ())))
     if not (found := [name for name in names if name in pins]):
         raise UserError(
-            f"the stages import `{module}`, and {REQUIREMENTS_LOCK} pins no library of it (installed: "
-            f"{', '.join(names) or 'none'}), so an upgrade would go unnoticed: install it and pin it there; code of "
-            "your own belongs below stages/"
+            f"the stages import `{module}`, but {REQUIREMENTS_LOCK} pins no library that has it (installed: "
+            f"{', '.join(names) or 'none'}), so an upgrade would go unnoticed: install it and pin it there; your own "
+            "modules belong below stages/"
         )
     return found[0]
 
@@ -239,6 +239,6 @@ def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None
         _, wanted = pins[normalised(library)]
         if (found := installed(library) or "not installed") != wanted:
             raise UserError(
-                f"{library}: {lock_file} says {wanted}, found {found}; install it again (`make setup`), or write the "
-                "version that is installed into it after an upgrade on purpose"
+                f"{library}: {lock_file} says {wanted}, found {found}; run `make setup`, or, if you upgraded it on "
+                f"purpose, write the installed version into {lock_file}"
             )

@@ -112,7 +112,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         raise UserError(f"{folder}: no tokenizer ({error}); run `dvc repro tokenizer`") from None
     eos_id = tokenizer.token_to_id(_content(config.get("eos_token")))
     if eos_id is None:
-        raise UserError(f"{folder}: {TOKENIZER_CONFIG} names no eos_token of the vocabulary; it closes each document")
+        raise UserError(f"{folder}: {TOKENIZER_CONFIG} has no eos_token of the vocabulary, to close each document")
     unknown = _content(config.get("unk_token"))
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(

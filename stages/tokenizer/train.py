@@ -58,7 +58,7 @@ def counted_documents(shards: Sequence[Path], limit: int) -> Iterator[tuple[Path
         fitting = int((sizes <= room).sum())
         if room == limit and not fitting:
             raise UserError(
-                f"tokenizer.training_bytes = {limit:,}: no document fits, the first has {sizes[0]:,} bytes; raise it "
+                f"tokenizer.training_bytes = {limit:,}: the first document alone has {sizes[0]:,} bytes; raise it "
                 "to at least that"
             )
         yield shard, fitting
@@ -174,7 +174,7 @@ def _save_as_transformers(existing: Path, folder: Path) -> None:
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer.folder: {existing} has no fast version (tokenizer.json), which encoding needs")
     if tokenizer.eos_token is None:
-        raise UserError(f"tokenizer.folder: {existing} names no eos_token, which closes each document")
+        raise UserError(f"tokenizer.folder: {existing} has no eos_token, to close each document")
     tokenizer.save_pretrained(str(folder))
     _require_same_parts(existing / TOKENIZER_JSON, folder / TOKENIZER_JSON, type(tokenizer).__name__)
     config = read_json(folder / TOKENIZER_CONFIG)

@@ -77,7 +77,7 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
             print("stopped on request before the state was saved; the same command continues from the last checkpoint")
             return EXIT_TERMINATED
         if not line.started():
-            raise UserError(f"{config.path}: accelerate could not start a worker by it; its messages are above")
+            raise UserError(f"{config.path}: accelerate could not start a worker with it; its messages are above")
         newest = str(max(CHECKPOINTS.glob("*/step-*"), key=lambda path: path.stat().st_mtime, default="no checkpoint"))
         if DIED_AFTER.is_file() and DIED_AFTER.read_text(encoding="utf-8") == newest:
             raise UserError(f"train: a worker died twice after {newest}; its messages are above: correct their cause")

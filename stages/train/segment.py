@@ -132,9 +132,11 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     if not 0 <= first < last:
         raise UserError(f"--from {first} --to {last}: a segment goes from a step to a later one")
     if last not in recorded:
-        raise UserError(f"--to {last}: {record} has the checkpoints of the steps {steps_text(sorted(recorded))}")
+        raise UserError(
+            f"--to {last}: no checkpoint is recorded at this step; {record} has {steps_text(sorted(recorded))}"
+        )
     if first and first not in recorded:
-        raise UserError(f"--from {first}: {record} has no such checkpoint; of those that it has {usable} are kept")
+        raise UserError(f"--from {first}: {record} has no such checkpoint; the kept ones are {usable}")
     if first and first not in kept:
         raise UserError(
             f"--from {first}: its checkpoint is no longer in {folder}, {usable} are "

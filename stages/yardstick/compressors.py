@@ -59,7 +59,7 @@ def compressed_bytes(encode: Encoder, document: bytes) -> int:
     try:
         size: int = receiver.recv()
     except EOFError:
-        raise UserError("a compressor was killed, most likely for want of memory: it needs 2 GB") from None
+        raise UserError("a compressor was killed, most likely because memory ran out: it needs 2 GB") from None
     finally:
         fork.join()
         receiver.close()

@@ -108,5 +108,7 @@ def test_it_cannot_pass_for_the_evaluation_of_the_pipeline(project: Path, title:
     forged = {"bits_per_byte": TableMetric(label="bits per byte", value=0.25, over=9)}
     write_riddles(data_set="held-out", title=title, metrics=forged)
 
-    with pytest.raises(UserError, match=r"riddles\.json: data_set: .* built-in evaluation already has results of held-out"):
+    with pytest.raises(
+        UserError, match=r"riddles\.json: data_set: .* built-in evaluation already has results of held-out"
+    ):
         read_inputs()

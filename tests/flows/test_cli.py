@@ -40,7 +40,7 @@ def test_the_help_lists_the_commands_under_headings_without_importing_what_is_sl
     headings = re.findall(r"─ ([A-Z][\w ]+) ─", done.stdout)
     assert headings == ["Commands", "Start here", "Results", "Experiments", "Data", "Deployments"]
     assert re.findall(r"^│ ([a-z]+)  ", done.stdout, re.MULTILINE)[:5] == ["run", "why", "params", "doctor", "sample"]
-    assert "Continue a prompt with the trained model, piece by piece." in done.stdout
+    assert "Continue a prompt with the trained model, token by token." in done.stdout
 
 
 def test_every_command_of_the_table_exists() -> None:

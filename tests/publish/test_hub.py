@@ -206,7 +206,7 @@ def test_a_credential_in_the_code_is_refused_before_anything_is_made(hub: Hub, r
     Path("stages").mkdir(exist_ok=True)
     Path("stages/mine.py").write_text(f"token = 'hf_{'AbCdEfGhIj' * 4}'\n")
 
-    with pytest.raises(UserError, match=r"^stages/mine\.py: holds what looks like a credential"):
+    with pytest.raises(UserError, match=r"^stages/mine\.py: has what looks like a credential"):
         check(repository=repository, dataset_repository=None)
     assert not hub.repositories
 

@@ -82,7 +82,7 @@ def test_weights_that_the_training_did_not_record_are_not_published(project: Pat
     weights.write_bytes(content)
 
     with pytest.raises(
-        UserError, match=r"^model: its weights are not those that training made \(reports/train\.json\)"
+        UserError, match=r"^model: its weights differ from those that training wrote \(reports/train\.json\)"
     ):
         main()
 

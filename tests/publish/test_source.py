@@ -118,7 +118,7 @@ def test_a_file_that_may_hold_a_credential_is_refused(
     write({path: text})
     git("add", "-f", path)
 
-    with pytest.raises(UserError, match=rf"^{path}: holds what looks like a credential \({reason}\)"):
+    with pytest.raises(UserError, match=rf"^{path}: has what looks like a credential \({reason}\)"):
         archived("problems")
 
 
@@ -131,13 +131,13 @@ def test_urls_with_passwords_are_examples_in_data() -> None:
 
 def test_a_link_and_another_repository_are_refused(project: Path) -> None:
     Path("stages/link.py").symlink_to(project.parent / "outside.py")
-    with pytest.raises(UserError, match=r"^stages/link\.py: is a link or another repository"):
+    with pytest.raises(UserError, match=r"^stages/link\.py: is a link or a nested repository"):
         archived()
     Path("stages/link.py").unlink()
     write({"stages/library/a.py": "1"})
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
         git("-C", "stages/library", *arguments)
-    with pytest.raises(UserError, match=r"^stages/library/?: is a link or another repository"):
+    with pytest.raises(UserError, match=r"^stages/library/?: is a link or a nested repository"):
         archived()
 
 

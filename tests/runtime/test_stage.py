@@ -201,8 +201,8 @@ def test_code_that_is_not_as_recorded_stops_the_stage_before_it_computes(project
     (project / "stages/toy/hidden.py").write_text("X = 1\n")
 
     refused(
-        r"^toy: data/code/toy.json does not have the code as it is now \(stages/toy/hidden.py is new, "
-        r"stages/toy/used.py modified\): run `dvc repro`, which brings it up to date first$"
+        r"^toy: data/code/toy.json does not match the current code \(stages/toy/hidden.py is new, "
+        r"stages/toy/used.py modified\): run `dvc repro`, which updates it first$"
     )
     shutil.rmtree(project / "data/code")
     refused(r"^toy: there is no data/code/toy.json: run `dvc repro`, which writes it first$")

@@ -124,7 +124,7 @@ def test_another_tokenizer_never_meets_the_ids_of_the_first() -> None:
 def test_a_tokenizer_folder_that_is_none_or_has_no_end_of_sequence_token_is_refused() -> None:
     path = Path("data/tokenizer/tokenizer_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": "</s>"}))
-    with pytest.raises(UserError, match=r"tokenizer_config\.json names no eos_token of the vocabulary"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json has no eos_token of the vocabulary"):
         main()
 
     Path("data/tokenizer/tokenizer.json").write_text("{}")

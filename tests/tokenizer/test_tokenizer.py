@@ -150,7 +150,7 @@ def test_an_edit_outside_of_the_sample_trains_nothing(monkeypatch: pytest.Monkey
 
 def test_a_limit_below_the_first_document_is_refused_with_its_size() -> None:
     first = next(iter(read_documents(Path("data/clean/train")))).size
-    said = f"tokenizer.training_bytes = {first - 1:,}: no document fits, the first has {first:,} bytes"
+    said = f"tokenizer.training_bytes = {first - 1:,}: the first document alone has {first:,} bytes"
 
     with pytest.raises(UserError, match=said):
         make(training_bytes=first - 1)
@@ -234,7 +234,7 @@ def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
     for folder, said in (
         ("nowhere", "nowhere is not a folder; give one that `save_pretrained` wrote"),
         ("model", "model holds no tokenizer that transformers can load: "),
-        ("other", "other names no eos_token, which closes each document"),
+        ("other", "other has no eos_token, to close each document"),
     ):
         with pytest.raises(UserError, match=rf"^tokenizer\.folder: {said}"):
             make(kind="existing", folder=folder)

@@ -244,7 +244,7 @@ def test_a_config_that_accelerate_rejects_is_named_last(tmp_path: Path) -> None:
     (project / "own.yaml").write_text(yaml.safe_dump(settings | {"no_such_key": 1}))
     said = run(project, EXIT_USER_ERROR, fork, PARROTFLOW_LAUNCH="own.yaml")
     assert said.splitlines()[-1] == (
-        "error: own.yaml: accelerate could not start a worker by it; its messages are above"
+        "error: own.yaml: accelerate could not start a worker with it; its messages are above"
     )
 
 

@@ -117,7 +117,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr(launch, "device_count", lambda: found)
     monkeypatch.setenv("PARROTFLOW_LAUNCH", str(ROOT / "deploy/launch/multi_node.yaml"))
     config = replace(launch.launch_config(), path=Path("deploy/launch/multi_node.yaml"))
-    with pytest.raises(UserError, match=rf"yaml starts 8 processes on this .* torch finds {found}; copy the file"):
+    with pytest.raises(UserError, match=rf"yaml needs 8 GPUs on this .* torch finds {found}; copy the file"):
         launch.require_devices(config)
     launch.require_devices(replace(config, processes=found))
 

@@ -29,7 +29,7 @@ def sample(
     top_p: float = 0.95,
     seed: int = 0,
 ) -> None:
-    """Continue a prompt with the trained model, piece by piece.
+    """Continue a prompt with the trained model, token by token.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def sample(
     temperature
         0 takes the most likely token each time.
     top_p
-        Probability of the nucleus that is sampled from.
+        Sample from the most likely tokens, up to this total probability.
     seed
         The same seed gives the same text.
     """

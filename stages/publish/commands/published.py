@@ -37,8 +37,9 @@ def folder_of_revisions(given: Path | None) -> Path:
         params = read_section("publish", PublishParams)
         if params.repository is not None:
             raise UserError(
-                f"publish.repository is {params.repository}: https://huggingface.co/{params.repository} shows its "
-                "revisions, and `hf` and huggingface_hub.HfApi manage them; --folder names a folder of revisions"
+                f"publish.repository is {params.repository}, so its revisions are at "
+                f"https://huggingface.co/{params.repository}: manage them with `hf` or huggingface_hub.HfApi, or name "
+                "a folder of revisions with --folder"
             )
         given = Path(params.folder) / params.name
     if not (given / REVISIONS).is_dir():
@@ -101,12 +102,12 @@ def list_revisions(
 
 
 def verify(revision: str | None = None, /, *, key: Path | None = None, folder: Path | None = None) -> None:
-    """Read every file, compare it with its hash, and check the signature. Raises UserError if anything is wrong.
+    """Compare every file with its hash, and check the signature. Exits with 2 if anything is wrong.
 
     Parameters
     ----------
     revision
-        Its name, or the first digits of it; all when none is named.
+        Its name, or the first digits of it; the default is all.
     key
         A file of public keys, instead of the one that PARROTFLOW_TRUSTED_KEY names.
     folder
@@ -134,7 +135,7 @@ def faults(folder: Path, name: str) -> list[str]:
 
 
 def promote(revision: str, /, *, allow_worse: bool = False, folder: Path | None = None) -> None:
-    """Make main point to a revision if the gate passes. Raises RefusedError if it does not.
+    """Make main point to a revision if the gate passes. Exits with 77 if it does not.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def promote(revision: str, /, *, allow_worse: bool = False, folder: Path | None 
             if current is not None:
                 gate.check_not_worse(Evaluation.find(folder / MAIN / EVALUATION), str(folder))
             link(folder / MAIN, Path(REVISIONS) / name)
-    print(f"main leads to {name}" + (f"; before: {current}" if name != current else " already"))
+    print(f"main points to {name}" + (f"; before: {current}" if name != current else " already"))
 
 
 def gate_of(revision: Path, allow_worse: bool) -> Gate:

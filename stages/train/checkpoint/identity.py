@@ -85,7 +85,7 @@ def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
             )
     if run.get("vocabulary") != vocabulary_sha256():
         raise UserError(
-            f"{what}: its run had another tokenizer (or did not record it), so the ids that it learnt may mean other "
+            f"{what}: its run had another tokenizer (or did not record it), so the ids that it learned may mean other "
             "text now; train with that tokenizer (tokenizer.kind: existing), or from random weights"
         )
 

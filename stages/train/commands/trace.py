@@ -34,7 +34,7 @@ def trace(*, step: int) -> None:
         raise UserError(f"--step {step}: the run has the steps 1 to {params.max_steps} (train.max_steps)")
     started = trained_elsewhere()
     if step <= started:
-        raise UserError(f"--step {step}: steps 1 to {started} are those of the run in train.start_from: trace it")
+        raise UserError(f"--step {step}: steps 1 to {started} belong to the run in train.start_from: trace them there")
     for origin in origins(store, open_order(store, params), step):
         of = f" ({origin.license})" if origin.license else ""
         where = f"{origin.source}:{origin.path}{of}"

@@ -71,7 +71,7 @@ def test_a_difference_that_chance_may_make_and_one_of_few_documents_are_undecide
 
 
 def test_other_held_out_documents_are_refused_and_so_are_losses_that_are_not_here() -> None:
-    with pytest.raises(UserError, match=r"A and B were measured on other documents \(2 and 2, 1 in common\)"):
+    with pytest.raises(UserError, match=r"A and B were evaluated on different documents \(2 and 2, 1 in common\)"):
         [*held_out_differences(side("A", [1.0, 2.0]), side("B", [1.0, 2.0], first="other"))]
     with pytest.raises(UserError, match="B: the losses of its held-out documents are not in this project's cache"):
         [*held_out_differences(side("A", [1.0, 2.0]), Recorded("B", {}))]

@@ -47,7 +47,7 @@ def test_data_of_dvc_add_that_is_not_here_is_refused_before_anything_starts(tmp_
     result = run(folder)
 
     assert result.returncode == 2
-    assert "error: in.txt.dvc: its data is not here: `parrotflow run --pull` or `dvc checkout` brings" in result.stderr
+    assert "error: in.txt.dvc: its data is missing: run `parrotflow run --pull` or `dvc checkout`" in result.stderr
 
 
 REFUSING = """\

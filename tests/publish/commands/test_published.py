@@ -102,7 +102,7 @@ def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(
     shutil.copytree(target, MAIN)
 
     for command in (lambda: printed(list_revisions), main):
-        with pytest.raises(UserError, match=r"tiny/main: is not a link: a copy of published/tiny did not keep it"):
+        with pytest.raises(UserError, match=r"tiny/main: is no longer a link: a copy of published/tiny lost it"):
             command()
 
     shutil.rmtree(MAIN)
@@ -124,7 +124,9 @@ def test_without_a_folder_of_revisions_one_line_says_why(project: Path, printed:
         printed(list_revisions)
     write_sections(project, publish__repository="me/tiny")
 
-    with pytest.raises(UserError, match=r"publish.repository is me/tiny: https://huggingface.co/me/tiny shows its"):
+    with pytest.raises(
+        UserError, match=r"publish.repository is me/tiny, so its revisions are at https://huggingface.co/me/tiny"
+    ):
         printed(list_revisions)
 
 

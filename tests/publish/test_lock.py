@@ -26,7 +26,7 @@ def test_a_project_that_is_as_recorded_has_the_stages_before_publish_in_their_or
 def test_a_section_of_parameters_that_was_edited_is_named(project: Path) -> None:
     write_sections(project, clean__seed=yaml.safe_load(Path("params.yaml").read_text())["clean"]["seed"] + 7)
 
-    refused(r"^params\.yaml: clean is modified since clean ran; only what dvc\.lock .* `dvc repro`$")
+    refused(r"^params\.yaml: clean is modified since clean ran; only results that match dvc\.lock .* `dvc repro`$")
 
 
 @pytest.mark.parametrize(

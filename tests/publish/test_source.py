@@ -97,7 +97,7 @@ def test_without_a_commit_nothing_is_published_and_git_says_why(monkeypatch: pyt
         git("init", "-q")
     said = {"nothing": "not a git repository", "no commit": "HEAD", "of another user": r"safe\.directory"}[prepared]
 
-    with pytest.raises(UserError, match=rf"nothing was published, .*[\s\S]*{said}[\s\S]*`git init`"):
+    with pytest.raises(UserError, match=rf"nothing was published: .*[\s\S]*{said}[\s\S]*`git init`"):
         archived()
 
 

@@ -99,7 +99,7 @@ def test_a_library_that_is_named_and_a_package_that_is_the_corpus_count_too(proj
 
 def test_a_library_whose_module_has_another_name_counts_if_it_is_installed_and_pinned(project: Path) -> None:
     (project / "stages/formats/table.py").write_text("from dateutil.parser import parse\n")
-    with pytest.raises(UserError, match=r"import `dateutil`, and .* \(installed: python-dateutil\)"):
+    with pytest.raises(UserError, match=r"import `dateutil`, but .* \(installed: python-dateutil\)"):
         code_of("stages.toy", project)
 
     with (project / "requirements.lock").open("a") as lock:
@@ -111,7 +111,7 @@ def test_a_library_whose_module_has_another_name_counts_if_it_is_installed_and_p
 def test_an_import_of_no_library_is_refused(project: Path) -> None:
     (project / "stages/formats/table.py").write_text("import mine\n")
 
-    with pytest.raises(UserError, match=r"import `mine`, .* \(installed: none\).*belongs below stages/"):
+    with pytest.raises(UserError, match=r"import `mine`, .* \(installed: none\).*belong below stages/"):
         code_of("stages.toy", project)
 
 

@@ -92,7 +92,7 @@ def test_a_value_is_set_by_its_dotted_key_and_comments_stay(tmp_path: Path) -> N
 
 
 def test_later_words_win_whether_they_are_presets_or_values(tmp_path: Path) -> None:
-    assert composed(tmp_path, "recipe=longer", "train.max_steps=70")["train"]["max_steps"] == 70
+    assert composed(tmp_path, "recipe=longer", "train.max_steps=90")["train"]["max_steps"] == 90
     assert composed(tmp_path, "train.max_steps=70", "recipe=longer")["train"]["max_steps"] == 4090
 
 

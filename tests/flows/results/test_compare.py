@@ -95,7 +95,7 @@ def test_curves_of_both_are_in_the_same_picture_and_prompts_that_both_completed_
 
 
 def test_what_is_neither_a_run_nor_a_revision_is_refused() -> None:
-    with pytest.raises(UserError, match="nonesuch: no run of `parrotflow log`, no revision, commit, cell or folder"):
+    with pytest.raises(UserError, match=r"nonesuch: no run \(`parrotflow log`\), revision, commit, cell or folder"):
         open_side("nonesuch")
 
 

@@ -57,7 +57,7 @@ def test_code_that_the_last_commit_does_not_have_is_named_by_its_file(project: P
     head = clone.head_commit()
     OWN.write_text("import rich\n")
 
-    with pytest.raises(UserError, match=rf"^{OWN}: a clone of the last commit.*`git add {OWN}`"):
+    with pytest.raises(UserError, match=rf"^{OWN}: not the same in a clone of the last commit.*`git add {OWN}`"):
         keys_of_cells([CELL], ["train"], head)
 
 
@@ -71,7 +71,7 @@ def test_a_cell_may_have_other_packages_as_its_corpus(project: Path) -> None:
         require_same({str(file): "here"}, {str(file): "there"})
 
     compare(replace(there, libraries={"numpy": "1"}))
-    with pytest.raises(UserError, match=r"^stages/a.py: a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^stages/a.py: not the same in a clone of the last commit"):
         compare(replace(there, files={"stages/a.py": "2"}))
 
 
@@ -137,7 +137,9 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("corpus/mine.txt").write_text("mine\n")
     commit(project)
 
-    with pytest.raises(UserError, match=r"^corpus: a clone of the last commit.*`git add corpus`; -f if git ignores"):
+    with pytest.raises(
+        UserError, match=r"^corpus: not the same in a clone of the last commit.*`git add corpus`; -f if git ignores"
+    ):
         keys("train")
 
     git(project, "add", "-f", "corpus")
@@ -146,7 +148,7 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("stages/make/new.py").write_text("X = 1\n")
     OWN.write_text("import stages.make.new\n")
     git(project, "commit", "-qam", "a change")
-    with pytest.raises(UserError, match=r"^stages/make/new\.py: a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^stages/make/new\.py: not the same in a clone of the last commit"):
         keys("train")
 
 

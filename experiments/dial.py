@@ -19,7 +19,7 @@ from scipy import stats
 
 FOLDER = Path(__file__).parent / "dial"
 
-SIZES = {"8 TFLOP, width 64": (8.0, 1.736), "20 TFLOP, width 128": (20.0, 6.693)}
+SIZES = {"8 TFLOP, width 64": (8.0, 1.736)}
 """TFLOP and MFLOP per token whose bits per byte are predicted, each with the 95 % interval of one run."""
 
 Values = npt.NDArray[np.float64]

@@ -139,8 +139,7 @@ def refuse_foreign(stage: Stage) -> None:
     if stage.path_in_repo != str(DVC_FILE):
         raise UserError(
             f"{stage.addressing}: parrotflow runs only the stages of {DVC_FILE} in the project's root; move it there, "
-            "or "
-            f"run `dvc repro {stage.addressing}`"
+            f"or run `dvc repro {stage.addressing}`"
         )
 
 

@@ -29,8 +29,8 @@ class CurveFigure(FlowSetting):
     y: str = ""
     """The label of the vertical axis, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
-    """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column. The column `*`
-    stands for every other one, labelled by its own name."""
+    """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column. FILE:* names
+    all other columns, and labels each by its name."""
 
 
 class Show(FlowSetting):

@@ -15,8 +15,8 @@ from stages.runtime.stage import run_stage
 from stages.tokenizer.params import TokenizerParams
 from stages.tokenizer.train import characters, save_trained, shard_texts, take_over, train_on_documents
 
-SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 100, 2000
-"""Documents whose beginnings an existing tokenizer has to give back, and how long these are."""
+SAMPLE_DOCUMENTS = 100
+"""Documents that an existing tokenizer has to give back."""
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         tokenizer = make(params, shards, folder)
     print(f"a vocabulary of {tokenizer.get_vocab_size():,} tokens", flush=True)
     if params.folder is not None:
-        warn_of_lost_text(tokenizer, [text[:SAMPLE_CHARACTERS] for text in shard_texts(shards[0], SAMPLE_DOCUMENTS)])
+        warn_of_lost_text(tokenizer, shard_texts(shards[0], SAMPLE_DOCUMENTS))
     write_json(
         REPORTS / "tokenizer.json",
         {

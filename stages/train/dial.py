@@ -1,10 +1,9 @@
 """The dial, `parrotflow params compute=`: for some compute the size with the fewest bits per byte, and its recipe.
 
-A law says how many bits per byte a model of some size reaches with some compute. Size means operations per token: those
-of the layers, attention and the rows of the output matrix that are used, whatever the vocabulary. The law's figures are
-the fit `valley` of the experiment `experiments/dial.yaml`, which `parrotflow sweep dial` makes anew; a test compares
-the two. The recipe of a size, its shape, batch, steps, warm-up and rates, follows by fixed rules. What was measured and
-what was not: docs/how-to/training.md.
+A law predicts the bits per byte that a model of some size reaches with some compute. A model's size is its operations
+per token, so it does not depend on rows of the embedding that are only looked up. The coefficients are the fit `valley`
+of `experiments/dial.yaml`. `parrotflow sweep dial` runs that experiment again, and a test compares the two. Fixed rules
+derive shape, batch, steps, warm-up and rates from the size. docs/how-to/training.md says what was measured.
 """
 
 import math

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch import nn
 
 from stages.formats.tokens import TokenStore
 from stages.train.compute.data.rows import ConsecutiveRows, Integers, pack_rows, permutation, read_rows
-from stages.train.compute.model.loss import CausalLoss
 from stages.train.params import TrainParams
 
 DRAW_KEY = (0, 0)
 """By which the held-out sequences are drawn."""
 
 MIN_SEQUENCES, MAX_SOURCES = 4, 12
-"""A held-out source has a curve of its own if this many of the drawn sequences are its text alone; so many sources,
-those with the most, at most."""
+"""A held-out source gets a curve if at least `MIN_SEQUENCES` of the drawn sequences contain only its text. If more than
+`MAX_SOURCES` sources do, those with the most sequences get one."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,13 @@ class Chunk:
 
 
 class Validation:
-    """Measures a model on `evaluation_sequences` held-out sequences, the same at every step and for every seed."""
+    """Measures a model on `evaluation_sequences` held-out sequences, the same at every step and for every seed.
+
+    `model` is called as `CausalLoss` is, and returns the summed loss first.
+    """
 
     def __init__(
-        self, params: TrainParams, accelerator: Accelerator, store: TokenStore, model: CausalLoss, rows_at_once: int
+        self, params: TrainParams, accelerator: Accelerator, store: TokenStore, model: nn.Module, rows_at_once: int
     ) -> None:
         self.accelerator = accelerator
         self.store = store

@@ -102,13 +102,15 @@ def test_only_the_set_whose_documents_differ_is_measured_on_other_documents(tmp_
     ]
 
 
-@pytest.mark.parametrize(("value", "equal"), [(2.1, True), (0.5, False)])
-def test_of_other_weights_each_value_is_within_the_others_interval(value: float, equal: bool) -> None:
-    ends = Intervals.model_construct(bits_per_byte=(1.0, 3.0))
-    honest = HeldOutMetrics.model_construct(bits_per_byte=2.0, interval_95=ends)
-    published = honest.model_copy(update={"bits_per_byte": value})
+@pytest.mark.parametrize("metric", ["bits_per_byte", "loss", "perplexity"])
+def test_of_other_weights_each_number_at_the_head_of_the_card_is_within_its_interval(metric: str) -> None:
+    ends = Intervals.model_construct(bits_per_byte=(1.0, 3.0), loss=(1.0, 3.0), perplexity=(1.0, 3.0))
+    honest = HeldOutMetrics.model_construct(bits_per_byte=2.0, loss=2.0, perplexity=2.0, interval_95=ends)
+    near, forged = (honest.model_copy(update={metric: value}) for value in (2.1, 0.5))
 
-    assert compare_set("law", published, honest, same_documents=True).equal == equal
+    assert compare_set("law", near, honest, same_documents=True).equal
+    found = compare_set("law", forged, honest, same_documents=True)
+    assert (found.equal, found.reason) == (False, f"{metric} not within each other's intervals")
 
 
 def test_a_record_cannot_answer_the_question_whose_code_it_is(

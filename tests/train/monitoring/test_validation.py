@@ -34,7 +34,7 @@ def held_out(folder: Path, tokenizer: Path, sources: str, **changes: Any) -> Val
         folder, documents(len(sources), seed=1), Tokenizer.from_file(str(tokenizer)), tokenizer, lambda i: sources[i]
     )
     section = TrainParams.model_validate(params(sequence_length=16, evaluation_sequences=1000, **changes))
-    return Validation(section, Accelerator(cpu=True), store, NatPerToken(), 3)  # type: ignore[arg-type]
+    return Validation(section, Accelerator(cpu=True), store, NatPerToken(), 3)
 
 
 def test_a_held_out_source_is_measured_by_itself_on_the_sequences_that_are_its_text_alone(

@@ -53,7 +53,7 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
     """
     _fetch(folder, source)
     if not has_commit(f"origin/{branch}", folder):
-        raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name one that exists")
+        raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name an existing branch")
     check_out(folder, f"origin/{branch}")
     if last := last_results(folder, results_branch):
         there = git(folder, "ls-tree", "-r", "-z", "--name-only", last).split("\0")
@@ -89,7 +89,7 @@ def _fetch(folder: Path, source: str) -> None:
     if not (folder / ".git").exists():
         _begin(folder, source)
     if not (folder / CHECKOUT_MARK).exists():
-        raise UserError(f"{folder} is a clone that no deployment made; delete it, or name another folder")
+        raise UserError(f"{folder} is a clone that was not made by a deployment; delete it, or name another folder")
     # A killed git leaves its locks; no other process uses the checkout.
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
         lock.unlink()
@@ -102,9 +102,7 @@ def _begin(folder: Path, source: str) -> None:
     """Make an empty repository with our mark, in one step. Raises UserError if the folder has other files."""
     folder.mkdir(parents=True, exist_ok=True)
     if others := sorted({path.name for path in folder.iterdir()} - PRESENT_BEFORE):
-        raise UserError(
-            f"{folder} has files that no deployment made ({', '.join(others[:3])}); name a new or an empty folder"
-        )
+        raise UserError(f"{folder} has files of its own ({', '.join(others[:3])}); name a new or empty folder")
     made = private_state_dir(folder) / "new"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir()
@@ -123,7 +121,7 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
     results = (*uncached_outs(folder), str(PARAMS_FILE))  # overrides are written to params.yaml
     if foreign := [path for entry in changed if entry and not is_result(path := entry[3:], results)]:
         raise UserError(
-            f"{folder}: {', '.join(foreign[:5])} changed during the run and are not results; nothing committed"
+            f"{folder}: {', '.join(foreign[:5])} changed during the run but are not results, so nothing was committed"
         )
     git(folder, "add", "--all", "--", ".")
     tree, last = git(folder, "write-tree"), last_results(folder, results_branch)
@@ -187,7 +185,7 @@ def require_names(*names: str) -> None:
     for name in names:
         allowed = git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False)
         if name.startswith("-") or not allowed:
-            raise UserError(f"`{name}`: not the name of a branch or a stage")
+            raise UserError(f"`{name}`: not a valid branch or stage name")
 
 
 def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:

@@ -83,7 +83,7 @@ def make_app() -> cyclopts.App:
                 made.command(cyclopts.App(name=first, help=PARENTS[first], group=group, sort_key=number))
             parent, name, heading_here = (made[first], second, None) if second else (made, first, group)
             parent.command(place, name, help=description(place), group=heading_here, sort_key=number)
-    made.register_install_completion_command(help="Complete commands, stages and keys with Tab in bash and zsh.")
+    made.register_install_completion_command(help="Install Tab completion of commands, stages and keys in bash or zsh.")
     return made
 
 
@@ -136,7 +136,7 @@ def called() -> CommandResult:
         from flows.experiments.experiment import experiment_names
 
         is_experiment = error.argument and error.argument.parameter.completer is experiment_names
-        offered = f" There are {', '.join(experiment_names())}." if is_experiment else ""
+        offered = f" Experiments: {', '.join(experiment_names())}." if is_experiment else ""
         raise UserError(f"{error}{offered}") from None
     except cyclopts.CycloptsError as error:
         raise UserError(str(error)) from None

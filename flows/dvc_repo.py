@@ -71,7 +71,7 @@ def open_repo() -> Iterator[Repo]:
     except TypeError as error:
         if not str(error).startswith("Unsupported value of type"):
             raise
-        raise UserError(f"dvc: {error}; write it in quotes") from None
+        raise UserError(f"dvc: {error}; quote it") from None
 
 
 def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[PipelineStage]:
@@ -125,7 +125,7 @@ def asking_remote(command: str) -> Iterator[None]:
     except Exception as error:  # each kind of remote has errors of its own
         causes = (error, error.__cause__, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
         if refused := next(filter(is_access_denied, causes), None):
-            raise UserError(f"dvc {command}: access denied ({refused}); give the DVC remote its credentials") from error
+            raise UserError(f"dvc {command}: access denied ({refused}); set the DVC remote's credentials") from error
         raise UnavailableError(f"dvc {command}: {str(error) or type(error).__name__}") from error
     finally:
         logging.getLogger("dvc_data").removeHandler(logged)
@@ -251,9 +251,9 @@ def repair_after_kill(folder: Path = Path()) -> list[str]:
     repaired = []
     # Under DVC's own locks: a living process may just be writing the file.
     if _removed(folder, LOCK_FILE, "lock", is_empty):
-        repaired.append("dvc.lock was emptied by a kill: removed; results that are in DVC's cache are restored")
+        repaired.append("removed dvc.lock, which a kill had emptied; results in DVC's cache are restored")
     if _removed(folder, DVC_TMP / RWLOCK_FILE, RWLOCK_LOCK, is_torn):
-        repaired.append("DVC's table of locks was cut off by a kill or a power failure: removed, nothing is lost")
+        repaired.append("removed DVC's lock table, which a kill or power failure had truncated; nothing is lost")
     return repaired
 
 
@@ -294,8 +294,8 @@ def require_writable_cache() -> None:
             return
     except OSError as error:
         raise UserError(
-            f"DVC's cache cannot be written ({first_line(error)}): no result could be stored; nothing was started. "
-            "`dvc cache dir --local FOLDER` names another one"
+            f"DVC's cache is not writable ({first_line(error)}), so nothing was started; fix its permissions, or "
+            "choose another one with `dvc cache dir --local FOLDER`"
         ) from None
 
 
@@ -329,7 +329,7 @@ def push_results(targets: Collection[str] = ()) -> None:
             left_out |= {info for _, _, info in folder or ()}  # DVC would push the list of its files alone
         repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
         if failed := repo.cloud.push(left_out).failed:
-            raise UnavailableError(f"dvc push: {len(failed)} files did not reach the DVC remote")
+            raise UnavailableError(f"dvc push: {len(failed)} files could not be uploaded to the DVC remote")
 
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:

@@ -68,7 +68,7 @@ def name_the_user() -> None:
     try:
         Path.home()
     except RuntimeError:
-        raise UserError("HOME is not set, and this user has no home folder: set HOME to a folder to write in") from None
+        raise UserError("HOME is not set, and this user has no home folder: set HOME to a writable folder") from None
 
 
 def enter_project() -> None:

@@ -88,14 +88,14 @@ async def scheduled(
             commit = as_task("commit", checkout.commit_results)(folder, f"Results of {name}", kept)
             if not succeeds(as_task("git push", checkout.push_commits, retry_delays_seconds), folder, kept):
                 return Failed(
-                    message=f"git's remote did not take {kept}; {folder} keeps it, the next run pushes it too"
+                    message=f"could not push {kept} to the git remote; {folder} has it, and the next run pushes it"
                 )
     except UserError as error:
         logger.error("%s", error)
         return Failed(message=str(error))
     logger.info("%s", f"committed {commit[:12]} to {kept}" if commit else "nothing changed")
     if not pushed:
-        message = "the DVC remote did not answer; the next run pushes this one's too"
+        message = "the DVC remote did not answer; the next run also pushes these results"
         if state.name == "Refused":
             return Completed(name=state.name, message=f"{state.message}; {message}")
         return Completed(name="NotPushed", message=message)

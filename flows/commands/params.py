@@ -57,4 +57,4 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
         return
     line_end = "\r\n" if b"\r\n" in PARAMS_FILE.read_bytes() else "\n"
     atomic_write(PARAMS_FILE, after.replace("\n", line_end))
-    console.print("params.yaml is written; `parrotflow why` says what would run.")
+    console.print("Wrote params.yaml; `parrotflow why` shows what would run.")

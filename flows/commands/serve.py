@@ -36,6 +36,6 @@ def ui(*, port: int = 4200) -> None:
     """
     private_state_dir()  # in which Prefect keeps its database: it makes no parents
     os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
-    print(f"The Prefect UI: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
+    print(f"The Prefect UI: http://127.0.0.1:{port} (press Ctrl-C to stop)", flush=True)
     start = ["--no-prompt", "server", "start", "--host", "127.0.0.1", "--port", str(port)]  # else it asks for a profile
     os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])

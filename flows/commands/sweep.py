@@ -56,7 +56,7 @@ def sweep(
         print(f"{wanted} of {len(cells)} cells would run{waiting}")
         return {"to_run": wanted, "cells": [{"cell": one.label, "why": why.reason or ""} for one, why in cells]}
     if at_once < 1 or (pool and at_once > 1):
-        raise UserError("--at-once: expected 1 or more; it applies to this machine, not to --pool")
+        raise UserError("--at-once: expected 1 or more, and not with --pool")
 
     run_cells = partial(_run_cells, pool=pool, at_once=at_once)
     missing = sweeps.run_sweep(name, run_cells=run_cells, retry=retry, wait=wait)

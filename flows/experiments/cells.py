@@ -102,7 +102,7 @@ def joined_axes(by_axis: Mapping[str, Overrides]) -> Overrides:
     for axis, overrides in by_axis.items():
         for key in overrides:
             if key in owner:
-                raise UserError(f"{owner[key]} and {axis} both set {key}")
+                raise UserError(f"{owner[key]} and {axis} both set {key}; remove it from one")
             owner[key] = axis
         together |= overrides
     return together
@@ -147,7 +147,7 @@ def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:
     for cell in cells:
         where = f"{path}: cell {cell.label}"
         if cell.id in names:
-            raise UserError(f"{where}: is the same run as {names[cell.id]}; change its levels or its seed")
+            raise UserError(f"{where}: the same run as {names[cell.id]}; change its levels or its seed")
         names[cell.id] = f"cell {cell.label}"
         if labels.setdefault(cell.label, cell.id) != cell.id:
             raise UserError(f"{where}: another cell has the same label; rename a level that contains a comma")

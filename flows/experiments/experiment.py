@@ -44,7 +44,7 @@ def _levels(axis: Any) -> Any:
     if not isinstance(key, str):
         raise ValueError(f"param = {key!r}: give one dotted key of params.yaml")
     if twice := sorted({level for level in names if names.count(level) > 1}):
-        raise ValueError(f"values: {', '.join(twice)} is there twice")
+        raise ValueError(f"values: {', '.join(twice)} is listed twice")
     return {level: {key: value} for level, value in zip(names, axis["values"], strict=True)}
 
 
@@ -216,11 +216,11 @@ class Condition(Section):
             raise ValueError("give bounds of at least one of value, low, high")
         pairs = [level for level in self.levels.values() if isinstance(level, list)]
         if len(pairs) != (self.difference is not None) or any(own == base for own, base in pairs):
-            raise ValueError("levels: a difference needs two different levels of exactly one axis, others need none")
+            raise ValueError("levels: give two different levels of one axis for a difference, single levels otherwise")
         if self.exponent and self.levels:
-            raise ValueError("levels: a fit is through all runs; give none")
+            raise ValueError("levels: a fit uses all runs; remove levels")
         if self.exponent and any(isinstance(limit, str) for limit in self._limits()):
-            raise ValueError("a fit is compared with numbers only")
+            raise ValueError("a fit can be compared with numbers only")
         return self
 
     def _limits(self) -> list[Limit]:
@@ -275,17 +275,15 @@ class Experiment(Section):
     def _names_exist(self) -> "Experiment":
         for place, name, known in self._references():
             if name not in known:
-                raise ValueError(f"{place}: no `{name}`; there are {', '.join(known) or 'none'}")
+                raise ValueError(f"{place}: no `{name}`; choose from: {', '.join(known) or 'none'}")
         return self
 
     @model_validator(mode="after")
     def _no_two_results_have_one_name(self) -> "Experiment":
         if both := sorted(self.axes.keys() & {*self.metrics, *COLUMNS}):
-            raise ValueError(f"axes: {', '.join(both)}: another column of runs.csv has this name; call it differently")
+            raise ValueError(f"axes: {', '.join(both)}: another column of runs.csv has this name; rename the axis")
         if both := sorted(self.tables.keys() & self.comparisons.keys()):
-            raise ValueError(
-                f"tables, comparisons: {', '.join(both)}: a comparison is a table too; let the names differ"
-            )
+            raise ValueError(f"tables, comparisons: {', '.join(both)}: a comparison is a table too; rename one of them")
         return self
 
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:

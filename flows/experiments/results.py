@@ -69,7 +69,7 @@ def table(name: ExperimentName, /, *, as_json: AsJson = False) -> dict[str, Any]
     """
     results, console = compute(name), Console(highlight=False)
     if {*results.data.frame["state"]} == {"not run"}:
-        raise UserError(f"{name}: no run is on record yet; `parrotflow sweep {name}` runs them")
+        raise UserError(f"{name}: no runs are recorded yet; run `parrotflow sweep {name}`")
     written = write_experiment_results(name, results)
     for text in map(markdown, results.tables):
         console.print(Markdown(text) if console.is_terminal else text, markup=False, soft_wrap=not console.is_terminal)

@@ -61,9 +61,9 @@ class Tidy:
         """The rows of these levels. Raises UserError on an axis or a level that the grid does not have."""
         for axis, level in where.items():
             if axis not in self.axes:
-                raise UserError(f"no axis `{axis}`; there are {', '.join(self.axes)}")
+                raise UserError(f"no axis `{axis}`; choose from: {', '.join(self.axes)}")
             if level not in self.levels(axis):
-                raise UserError(f"{axis} has no level `{level}`; there are {', '.join(self.levels(axis))}")
+                raise UserError(f"{axis} has no level `{level}`; choose from: {', '.join(self.levels(axis))}")
         return at_levels(self.frame, where)
 
 

@@ -103,7 +103,7 @@ def fit_power_law(runs: Sequence[tuple[float, float]]) -> PowerLaw:
     Raises ValueError for fewer than three different x, and for values that are not positive.
     """
     if len({x for x, _ in runs}) < 3:
-        raise ValueError("a power law needs 3 different x")
+        raise ValueError("a power law needs 3 distinct x values")
     if min(min(run) for run in runs) <= 0:
         raise ValueError("a power law needs positive values")
     x, y = np.log(np.array(sorted(runs), np.float64)).T

@@ -184,7 +184,7 @@ def _unhashable(repo: Repo, path: str) -> Iterator[str]:
             if name != name.encode("utf-8", "replace").decode("utf-8"):
                 yield f"{shown} (its name is not UTF-8)"
             elif not file.exists():
-                yield f"{shown} (a link to nowhere)"
+                yield f"{shown} (a broken link)"
             elif not stat.S_ISREG(mode := file.stat().st_mode) and not stat.S_ISDIR(mode):
                 yield f"{shown} (not a regular file)"
 

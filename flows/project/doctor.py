@@ -80,7 +80,7 @@ def packages() -> Finding:
 def parameters() -> Finding:
     """params.yaml is complete and within bounds."""
     if not section_models():
-        return Finding("ok", "parameters", "no stage here whose parameters are known")
+        return Finding("ok", "parameters", "no stages with known parameters")
     try:
         check_params()
     except UserError as error:
@@ -109,7 +109,7 @@ def dvc() -> Finding:
     if not Path(".dvc").is_dir():
         return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
     if is_torn():
-        found = "its table of locks was cut off by a kill: `dvc repro` refuses"
+        found = "its lock table was truncated by a kill, so `dvc repro` refuses to run"
         return Finding("fault", "DVC", found, "`parrotflow run` repairs it, or rm .dvc/tmp/rwlock; nothing is lost")
     remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
     if not remotes:
@@ -131,11 +131,11 @@ def disk() -> Finding:
     free = shutil.disk_usage(Path()).free
     sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in GROWING_FOLDERS if Path(name).exists()]
     earlier = sum(map(size_of, earlier_checkpoints())) / 1e9
-    found = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)}, of them {earlier:.1f} GB checkpoints of earlier runs"
+    found = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)} ({earlier:.1f} GB are checkpoints of earlier runs)"
     if free >= FREE_DISK_BYTES:
         return Finding("ok", "disk", found)
     remedy = "`parrotflow doctor --free` deletes earlier runs' checkpoints, `dvc gc --all-commits --all-experiments` "
-    return Finding("fault", "disk", found, f"{remedy}results of no commit and no experiment")
+    return Finding("fault", "disk", found, f"{remedy}results outside commits and experiments")
 
 
 def size_of(folder: Path) -> int:
@@ -158,7 +158,7 @@ def freed() -> Finding:
     size = sum(map(size_of, earlier))
     for run in earlier:
         shutil.rmtree(run)
-    return Finding("ok", "checkpoints", f"deleted those of {len(earlier)} earlier runs, {size / 1e9:.1f} GB")
+    return Finding("ok", "checkpoints", f"deleted those of {len(earlier)} earlier runs ({size / 1e9:.1f} GB)")
 
 
 def database() -> Finding:
@@ -171,7 +171,7 @@ def database() -> Finding:
     kind = here.fstype if here else "unknown"
     if kind not in NETWORK_FILE_SYSTEMS:
         return Finding("ok", "Prefect's database", f"in {STATE_DIR}, on {kind}")
-    remedy = "let PREFECT_HOME name a folder of this machine, or PREFECT_API_URL a server; `dvc repro` needs neither"
+    remedy = "set PREFECT_HOME to a local folder, or PREFECT_API_URL to a server; `dvc repro` needs neither"
     return Finding("fault", "Prefect's database", f"{STATE_DIR} is on {kind}, where SQLite loses locks", remedy)
 
 
@@ -193,7 +193,7 @@ def variables() -> Finding:
         remedy = f"set {like[0]} instead" if like else "unset it; the reference (`make docs`) lists all variables"
         return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
     found = ", ".join(sorted(VARIABLES & os.environ.keys()))
-    return Finding("ok", "variables", found or "no PARROTFLOW_* is set: the defaults hold")
+    return Finding("ok", "variables", found or "no PARROTFLOW_* is set: the defaults apply")
 
 
 def _output(*command: str) -> str:

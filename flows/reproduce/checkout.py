@@ -106,8 +106,8 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
             raise UserError(f"{asked}: holds {item.name}, which is neither code nor data")
         if number > MAX_FILES or total > allowed:
             raise UserError(
-                f"{asked}: has more than {MAX_FILES:,} files, or than {allowed:,} bytes when it is unpacked: if you "
-                "trust it, unpack it yourself"
+                f"{asked}: has more than {MAX_FILES:,} files or {allowed:,} bytes unpacked; if you trust it, unpack it "
+                "yourself and name the folder"
             )
         yield item
 

@@ -84,7 +84,7 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
     """
     if work.exists() and not (work / REPRODUCTION_MARK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(
-            f"{work}: exists, and is not the folder of a reproduction; choose a new or an empty one with --folder"
+            f"{work}: already exists, but is not a reproduction; choose a new or empty folder with --folder"
         )
     private_state_dir()  # in which DVC keeps what it knows of the checkout's files
     work.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -175,7 +175,7 @@ def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[s
     elif session.launch is not None:
         notes.append(
             f"the recorded run had {session.processes} processes on {session.machines} machines ({session.device}); "
-            "this machine cannot launch that: its own default is used"
+            "this machine cannot launch that, so its default is used"
         )
     if session.device_type == "cpu" and not session.isa_limits and (limits := limits_for(session, machine)):
         values |= limits

@@ -63,13 +63,13 @@ def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) 
     Ctrl-C or a kill.
     """
     if unset := [name for name in request.token if name not in os.environ]:
-        raise UserError(f"--token {unset[0]}: no such variable is set in this shell")
+        raise UserError(f"--token {unset[0]}: this environment variable is not set; export it")
     steps = request.steps
     work = work_folder(request.revision, request.folder)
     with only_reproduction_in(work):
         revision = open_revision(request.revision, work)
         print_step(
-            "revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, each as published"
+            "revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, all as published"
         )
         if steps is not None:
             require_recorded(steps, revision)
@@ -108,7 +108,7 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
         lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
     lines += ["", f"{verdict.result}: {verdict.explanation}"]
     if verdict.restored:
-        lines.append(f"restored by their hashes, not computed: {', '.join(verdict.restored)}")
+        lines.append(f"restored by hash, not recomputed: {', '.join(verdict.restored)}")
     if verdict.first is not None:
         stage, difference = verdict.first
         what = f"{stage.name}: {difference}" if difference else f"{stage.name} did not run"
@@ -129,14 +129,14 @@ def prepare_reproduction(
     before = Prepared.model_validate_json(prepared.read_bytes()) if prepared.exists() else None
     if before and (before.index, before.from_scratch) != (index, request.from_scratch):
         raise UserError(
-            f"{revision.work}: the reproduction there was begun with another revision or without the same "
-            "--from-scratch: repeat that, or choose another folder with --folder"
+            f"{revision.work}: this reproduction was started with another revision or another choice of "
+            "--from-scratch; use the same ones, or choose another folder with --folder"
         )
     print_step("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
         require_consent(revision, checkout, signature, yes=request.yes)
     else:
-        print_step("", f"an earlier start in {revision.work} was allowed to run it")
+        print_step("", f"already confirmed by an earlier start in {revision.work}")
     computed = [stage for stage in revision.stages if request.steps is None or stage == revision.training]
     restored = before.restored if before else []
     if before is None or not {*computed} <= {*before.computed}:  # an earlier segment needed less
@@ -144,7 +144,7 @@ def prepare_reproduction(
         restored = bring_data(revision, checkout, computed, request.token, from_scratch=from_scratch)
         now = Prepared(index=index, from_scratch=request.from_scratch, restored=restored, computed=computed)
         atomic_write(prepared, now.model_dump_json(indent=2) + "\n")
-    print_step("data", f"restored: {', '.join(restored)}" if restored else "none is restored: every stage is computed")
+    print_step("data", f"restored: {', '.join(restored)}" if restored else "nothing restored; all stages are computed")
     return restored
 
 
@@ -166,20 +166,20 @@ def rerun_stages(stages: list[str], checkout: Path, environment: Mapping[str, st
     missing = ["--allow-missing"]
     outcome = run_to_end(run_repro("stages", stages, checkout, environment, print_lines, on_stage, options=missing))
     if outcome.result == "stopped":
-        raise StoppedByUserError("stopped; the same command continues")
+        raise StoppedByUserError("stopped; run the same command to continue")
     if not outcome.good:
         error = UnavailableError if outcome.transient else UserError
-        raise error(f"the stages did not all run: {outcome.message}; the same command continues")
+        raise error(f"not all stages ran: {outcome.message}; run the same command to continue")
 
 
 def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None:
     """Raise UserError if the revision does not record the checkpoint that a segment ends with."""
     if revision.execution is None:
-        raise UserError(f"{revision.asked}: does not record the checkpoints of its training: --segment cannot check it")
+        raise UserError(f"{revision.asked}: records no checkpoints of its training; reproduce it without --segment")
     first, last = steps
     if last not in (recorded := revision.execution.checkpoints):
         there_are = ", ".join(map(str, sorted(recorded)))
-        raise UserError(f"--segment {first}-{last}: {last} is not a recorded step; recorded are {there_are}")
+        raise UserError(f"--segment {first}-{last}: step {last} is not recorded; choose from: {there_are}")
 
 
 def check_segment(
@@ -195,5 +195,5 @@ def check_segment(
     work = partial(subprocess.call, command, stdin=subprocess.DEVNULL)
     outcome = run_to_end(run_in_group("segment", work, checkout, environment, print_lines))
     if outcome.result == "stopped":
-        raise StoppedByUserError("stopped; the same command checks the segment again")
+        raise StoppedByUserError("stopped; run the same command to check the segment again")
     return outcome.exit_code

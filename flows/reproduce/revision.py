@@ -156,8 +156,8 @@ def open_revision(asked: str, work: Path) -> RecordedRevision:
     without = unmade(revision.provenance, revision.stages)
     if revision.training is None or without:  # what nothing makes again would be compared with nothing
         raise UserError(
-            f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}: "
-            "the record is not that of the pipeline that made this revision"
+            f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}, "
+            "so the revision cannot be reproduced"
         )
     return revision
 
@@ -171,7 +171,7 @@ def local_folder(asked: str) -> Path | None:
     if path.is_file():
         raise UserError(f"{asked}: is a file; unpack it, and name the folder")
     if HUB_NAME.fullmatch(asked) is None:
-        raise UserError(f"{asked}: neither a folder nor an owner/name@revision of the Hub")
+        raise UserError(f"{asked}: neither a folder nor a Hub name such as owner/name@revision")
     return None
 
 

@@ -62,7 +62,7 @@ def compare_set(
     elif not (differing := [one for one in COMPARED_METRICS if getattr(published, one) != getattr(found, one)]):
         equal, reason = True, "equal"
     elif our_ends is None or their_ends is None:
-        equal, reason = False, "fewer than ten documents have no interval to be within"
+        equal, reason = False, "too few documents (under ten) for an interval"
     else:
         pairs_of_sides = ((published, found), (found, published))
         far = [one for one in differing if not all(is_within_interval(*sides, one) for sides in pairs_of_sides)]
@@ -102,13 +102,13 @@ class ReproductionVerdict:
         match self.result:
             case "bit-identical":
                 computed = ", ".join(stage.name for stage in self.stages if stage.state != "restored")
-                return f"every output of {computed or 'no stage'} was computed and has the bytes of the recorded one"
+                return f"every output of {computed or 'no stage'} was recomputed and is byte-identical to the record"
             case "equal within intervals":
                 return (
-                    "the bytes differ, and bits per byte, loss and perplexity are within the published 95 % intervals"
+                    "the bytes differ, but bits per byte, loss and perplexity are within the published 95 % intervals"
                 )
             case "not reproduced":
-                return "the result is not the published one"
+                return "the result differs from the published one"
 
     @property
     def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
@@ -139,7 +139,7 @@ def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]
     recorded, found = revision.execution, Execution.find(checkout / TRAIN_EXECUTION)
     if recorded is None or found is None or not recorded.sessions or not found.sessions:
         whose = "recorded" if recorded is None or not recorded.sessions else "present"
-        yield f"how the {whose} training was executed is not known"
+        yield f"it is not known how the {whose} training was executed"
         return
     first, *later = recorded.sessions
     for session in later:

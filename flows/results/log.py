@@ -165,7 +165,7 @@ def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPED_WIDTH
-    console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No run here yet: `parrotflow run`")
+    console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No runs here yet; run `parrotflow run`")
     return {"runs": [run.model_dump(mode="json", exclude={"stages"}) for run in runs]}
 
 

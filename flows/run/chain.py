@@ -133,7 +133,7 @@ class Chain:
         if bad := [end for end in ends if end is None or not end.good]:
             if blocked := node.blocked(bad[0], node.name):
                 return outcome_state(self._noted(blocked))
-            return Cancelled(message="not started: a stage that it depends on did not end well")
+            return Cancelled(message="not started: a stage that it depends on did not succeed")
         log = task_log()
         async with AsyncExitStack() as held:
             for resource in sorted(set(node.resources)):

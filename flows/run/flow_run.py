@@ -82,7 +82,7 @@ def exit_without_server(seconds: float, exit_code: int) -> threading.Timer:
     """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
 
     def end() -> None:
-        print_line("warning: Prefect's server went away; every result is kept, its record lacks the end")
+        print_line("warning: Prefect's server went away; all results are kept, but its record of the run is incomplete")
         os._exit(exit_code)
 
     timer = threading.Timer(seconds, end)

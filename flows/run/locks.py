@@ -41,9 +41,9 @@ def run_lock(
             file.seek(0)
             holder = file.read() or "another run"
             if not wait:
-                raise UserError(f"{holder} is using this folder; wait for it (--wait), or end it")
+                raise UserError(f"{holder} is using this folder; wait for it (--wait), or stop it")
             if not said:
-                say(f"{holder} is using this folder; waiting for its end ...")
+                say(f"{holder} is using this folder; waiting for it to finish ...")
                 said = True
             time.sleep(0.5)
         file.truncate(0)

@@ -104,7 +104,7 @@ class RunResult:
 def run_result(outcomes: Mapping[str, StageOutcome], stopped: bool, otherwise: str) -> RunResult:
     """How a run ended, from how its stages did. `otherwise` is the message if all went well."""
     if stopped:
-        return RunResult("Cancelled", "stopped; the same command continues")
+        return RunResult("Cancelled", "stopped; run the same command to continue")
     failed = [outcome for outcome in outcomes.values() if outcome.result == "failed"]
     if failed:
         return RunResult("Failed", "; ".join(with_stage_name(outcome.name, outcome.message) for outcome in failed))

@@ -136,7 +136,7 @@ def head_commit() -> str:
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     head = git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
     if not head:
-        raise UserError("this repository has no commit yet; cells are made from the last commit: commit first")
+        raise UserError("this repository has no commits, and cells run from the last commit; commit first")
     with open_repo() as repo:
         outs = {Path(out.fs_path) for out in repo.index.outs}
         # Stages also write files that are no outs, such as their times: next to outs.
@@ -146,7 +146,7 @@ def head_commit() -> str:
     left = [path for path in changed if path.name != LOCK_FILE.name and not written & {path, *path.parents}]
     if left:
         names = ", ".join(os.path.relpath(path) for path in left[:5])
-        raise UserError(f"{names}: not as in the last commit, from which the cells are made; commit first")
+        raise UserError(f"{names}: changed since the last commit, from which cells run; commit first")
     return head
 
 

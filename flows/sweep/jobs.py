@@ -192,7 +192,7 @@ class BatchRun(ABC):
         in_flow_run("sweep", chained, server, run_name=self.batch.name)
         if chain.stopped:
             left = sum(cell.id not in self.runs or self.runs[cell.id].state == "cancelled" for cell in self.batch.cells)
-            raise StoppedByUserError(f"{title}: stopped; {left} cells are left, the same command continues")
+            raise StoppedByUserError(f"{title}: stopped; {left} cells are left; run the same command to continue")
         return self.runs
 
     def node(self, job: Job, retries: int = 0) -> "Node":

@@ -66,7 +66,7 @@ def cell_statuses(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, 
         elif run.state != "finished":
             found[cell.id] = CellStatus(run, f"{run.state}: {run.message}", failed=run.state == "failed")
         else:
-            found[cell.id] = CellStatus(run, f"has no {', '.join(absent[:3])} yet" if absent else "")
+            found[cell.id] = CellStatus(run, f"{', '.join(absent[:3])} missing" if absent else "")
     return found
 
 

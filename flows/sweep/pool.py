@@ -85,11 +85,11 @@ def require_reachable(head: str) -> None:
         raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
     if not default_remote():
         raise UserError(
-            "--pool: no default DVC remote, through which workers share results: `dvc remote add -d store ADDRESS` "
-            "with a whole address, commit .dvc/config and push"
+            "--pool: workers share results through the default DVC remote, which is not set: `dvc remote add -d store "
+            "URL`, commit .dvc/config and push"
         )
     if not git(Path(), "remote", "get-url", "origin", check=False):
-        raise UserError("--pool: this repository has no git remote `origin`, from which workers take the commit")
+        raise UserError("--pool: workers fetch from the git remote `origin`, which is not set; add it and push")
     git(Path(), "fetch", "--quiet", "origin")
     if git(Path(), "rev-list", "--max-count=1", head, "--not", "--remotes=origin"):
         raise UserError(f"--pool: origin does not have the commit {head[:12]}, which workers fetch; git push first")

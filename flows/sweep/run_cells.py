@@ -36,7 +36,7 @@ def grid(name: str) -> Batch:
     for file in map(Path, sorted(batch.files)):
         if not facts.outs & {file, *file.parents}:
             there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
-            raise UserError(f"{path}: {file}: no target or stage before one writes it; they write {there}")
+            raise UserError(f"{path}: {file}: neither a target nor a stage upstream writes it; they write {there}")
     return batch
 
 
@@ -60,7 +60,7 @@ def run_sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool
     if missing:
         again = "" if any(run.state == "cancelled" for _, run in missing) else " with --retry"
         count = f"{len(missing)} of {len(batch.cells)} cells have no result"
-        lines.append(f"{count}; the same command{again} tries them again")
+        lines.append(f"{count}; run the same command{again} to retry them")
     return lines
 
 

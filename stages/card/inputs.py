@@ -106,8 +106,8 @@ def require_these_weights(inputs: CardInputs) -> None:
     for report, measured in weights.items():
         if measured != inputs.training.weights_sha256:
             raise UserError(
-                f"{report.path}: was measured on weights that training did not write, on a damaged copy of {MODEL}/: "
-                f"`dvc repro --force --single-item {report.stage}` measures again"
+                f"{report.path}: was measured on a damaged copy of {MODEL}/, not on the weights of the training; run "
+                f"`dvc repro --force --single-item {report.stage}` to measure again"
             )
 
 
@@ -116,7 +116,7 @@ def require_declared(inputs: CardInputs) -> None:
     for path, found in inputs.measurements.items():
         if found.weights_sha256 != inputs.training.weights_sha256:
             raise UserError(
-                f"{path}: was measured on other weights than those in {MODEL}/: list {MODEL} among the deps of its "
+                f"{path}: was not measured on the weights in {MODEL}/: list {MODEL} among the deps of its "
                 f"stage in {DVC_FILE} and run `dvc repro`"
             )
         stage = inputs_of("stages.card")

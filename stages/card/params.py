@@ -64,6 +64,6 @@ def describes_another_corpus(card: Mapping[str, Any], sources: Sequence[Mapping[
         return None
     return (
         f"params.yaml: card.describes is [{', '.join(described)}], but collect.sources has {', '.join(collected)}: "
-        f"the card would describe another corpus. Look through publish.name, card.{', '.join(WRITTEN_FOR_A_CORPUS)}, "
+        f"the card would describe another corpus. Update publish.name, card.{', '.join(WRITTEN_FOR_A_CORPUS)}, "
         f"then set card.describes: [{', '.join(dict.fromkeys(collected))}]"
     )

@@ -57,8 +57,8 @@ def notes(ledger: pd.DataFrame) -> list[str]:
     if shared := held_out_of_trained_files(ledger):
         held_out = int((ledger["split"] == VALIDATION).sum())
         lines.append(
-            f"note: {shared:,} of {held_out:,} held-out documents are parts or rows of files that are trained on too: "
-            "losses measure memory of these files as well"
+            f"note: {shared:,} of {held_out:,} held-out documents are parts or rows of files that are also trained on, "
+            "so losses partly measure memorization"
         )
     return [visible(line) for line in lines]
 
@@ -72,7 +72,7 @@ def held_out_of_trained_files(ledger: pd.DataFrame) -> int:
 def searched_items(searched: Counter[str], sets: Decontamination) -> str:
     """How many items were searched for in which way, in one line."""
     return (
-        f"evaluation items: {searched['by_ngrams']:,} searched for by {sets.ngram_size} words in a row, "
+        f"evaluation items: {searched['by_ngrams']:,} searched for by {sets.ngram_size}-word sequences, "
         f"{searched['whole']:,} shorter ones as a whole, {searched['not_searched']:,} with fewer than "
         f"{sets.minimum_words} words not searched for"
     )

@@ -100,7 +100,7 @@ def _text(value: Any, where: str) -> str:
     if value is NO_VALUE:
         raise UserError(f"{where} is missing")
     if isinstance(value, dict):
-        raise UserError(f"{where} has fields of its own ({', '.join(value)}): name one of them, with a dot between")
+        raise UserError(f"{where} has subfields ({', '.join(value)}); name one of them after a dot")
     if isinstance(value, list):
         return "\n".join(text for one in value if (text := _text(one, where)))
     return "" if value is None else str(value)

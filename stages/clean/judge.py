@@ -151,7 +151,7 @@ def check_splits(ledger: pd.DataFrame, split: Split) -> None:
     if kept.empty:
         raise UserError(
             f"clean: the corpus is empty: all {len(ledger)} documents were dropped, most of them {most}; loosen {key} "
-            "in params.yaml. Many filters fit Python code alone; for your own files: `parrotflow params corpus=folder`"
+            "in params.yaml. Many filters suit only Python code; for other files run `parrotflow params corpus=folder`"
         )
     for name in SPLITS:
         if not (kept["split"] == name).any():

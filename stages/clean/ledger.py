@@ -88,8 +88,8 @@ def _measure_shard(measures: Mapping[str, Measure], shard: Path, folder: Path) -
             measured = measure(text)
             if taken := [column for column in measured if column in row or column in LATER]:
                 raise UserError(
-                    f"clean.filters: {name.partition(' ')[0]} measures `{taken[0]}`, a column that the ledger has "
-                    "already"
+                    f"clean.filters: {name.partition(' ')[0]} measures `{taken[0]}`, which is already a column of "
+                    "the ledger; rename it"
                 )
             row |= measured
         rows.append(row)

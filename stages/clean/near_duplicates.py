@@ -176,8 +176,8 @@ def resembling_kept(corpus: Corpus, params: NearDuplicates) -> Iterator[tuple[in
         crowded += all(len(kept_in_bucket) >= MAX_KEPT for kept_in_bucket in buckets_of[document])
     if crowded:
         print(
-            f"WARNING: {crowded:,} documents share boilerplate with more than {MAX_KEPT:,} that are unlike them; "
-            "near-duplicates among them are not all found: remove the boilerplate, or raise "
+            f"WARNING: {crowded:,} documents share boilerplate with more than {MAX_KEPT:,} dissimilar ones, so "
+            "some near-duplicates among them are missed; remove the boilerplate, or raise "
             "clean.near_duplicates.similarity",
             flush=True,
         )

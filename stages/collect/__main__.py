@@ -188,7 +188,7 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
         share = f"{taken.not_utf8_bytes:,} of {taken.total_bytes + taken.not_utf8_bytes:,} bytes"
         lines.append(
             f"WARNING: left out {count:,} files, parts or rows that are not UTF-8 ({share}), "
-            f"such as {visible(taken.not_utf8_example)}; if they are text: `{taken.not_utf8_remedy}`"
+            f"such as {visible(taken.not_utf8_example)}; if they are text, convert them: `{taken.not_utf8_remedy}`"
         )
     named = dict.fromkeys(WITH_REMEDY, "WARNING: ") | dict.fromkeys((ARCHIVE, LINK, NOT_HASHED), "")
     lines += [f"{mark}left out {n:,}: {reason}" for reason, mark in named.items() if (n := taken.reasons[reason])]

@@ -18,8 +18,8 @@ from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import UnavailableError, UserError, is_access_denied, message_on_one_line
 
 HIDDEN = "hidden (its name begins with a dot)"
-LINK = "link (copy what it leads to, or name it in globs)"
-NOT_REGULAR = "no regular file"
+LINK = "link (copy its target, or name it in globs)"
+NOT_REGULAR = "not a regular file"
 NOT_HASHED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
 OF_DVC = "DVC's own file"
 

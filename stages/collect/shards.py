@@ -119,7 +119,7 @@ def _write(folder: Path, spool: Path, limit: int, shard: tuple[str, Sequence[_Bu
         if size > MAX_COLUMN_BYTES:
             copies = next(documents)
             raise UserError(
-                f"collect: {copies.path}: {size:,} bytes of copies of this one text are more than a shard can hold; "
+                f"collect: {copies.path}: the copies of this text have {size:,} bytes, more than a shard can hold; "
                 "remove some from collect.sources"
             )
         ordered = sorted(documents, key=lambda document: document.sort_key)

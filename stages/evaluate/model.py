@@ -92,7 +92,7 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UserError(f"{folder}: the tokenizer has no fast version (tokenizer.json)")
     if tokenizer.eos_token_id is None:
-        raise UserError(f"{folder}: the tokenizer has no eos_token, with which every text begins")
+        raise UserError(f"{folder}: the tokenizer has no eos_token, which starts every text")
     tokenizer.backend_tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -106,8 +106,8 @@ def note_untrained_positions(length: int, remedy: str) -> None:
     trained = read_json(record)["sequence_length"] if record.is_file() else length
     if length > trained:
         print(
-            f"note: {MODEL} is scored in windows of {length} tokens, and its training's sequences had {trained} "
-            f"(train.sequence_length): it may know nothing of later positions; {remedy}",
+            f"note: {MODEL} is scored in windows of {length} tokens, but was trained on sequences of {trained} "
+            f"(train.sequence_length), so later positions may be untrained; {remedy}",
             flush=True,
         )
 

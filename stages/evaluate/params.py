@@ -39,9 +39,9 @@ class EvaluateParams(Section):
     def check(self, others: Mapping[str, Any]) -> Iterator[str]:
         """Names are not taken; windows are no longer than a new model's positions, and leave no text between them."""
         for name in (VALIDATION,) if VALIDATION in {**self.sets, **self.answers} else ():
-            yield f"evaluate.sets.{name}: the name of the split that cleaning holds out; choose another"
+            yield f"evaluate.sets.{name}: this name belongs to the split that cleaning holds out; choose another"
         for name in sorted(self.sets.keys() & self.answers.keys()):
-            yield f"evaluate.answers.{name}: the name of one of evaluate.sets; choose another"
+            yield f"evaluate.answers.{name}: evaluate.sets has this name already; choose another"
         for name in sorted({name for name in self.baselines if self.baselines.count(name) > 1}):
             yield f"evaluate.baselines: {name} is listed twice"
         if str(MODEL) in self.baselines:

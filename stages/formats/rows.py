@@ -134,11 +134,11 @@ def _as_json(content: bytes) -> Any:
 
 
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError if a key is there twice: only one of its values would count."""
+    """Raise ValueError if a key occurs twice: only one of its values would count."""
     values = dict(pairs)
     if len(values) < len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key `{repeated}` is there twice")
+        raise ValueError(f"the key `{repeated}` occurs twice")
     return values
 
 
@@ -207,7 +207,7 @@ def _parquet_rows(
         file = io.BytesIO(stream.read()) if compression(name) else stream
         table = pq.ParquetFile(file, page_checksum_verification=True)
     except broken as error:
-        raise UserError(f"{name}: no readable Parquet file ({message_on_one_line(error)})") from None
+        raise UserError(f"{name}: not a readable Parquet file ({message_on_one_line(error)})") from None
     columns = table.schema_arrow.names
     _require_columns(name, required, columns)
     wanted = [column for column in columns if not asked or any(_is_within(field, column) for field in asked)]

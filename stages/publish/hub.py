@@ -227,7 +227,7 @@ def data_card(params: PublishParams, repository: str) -> str:
     return (
         f"---\n{metadata.to_yaml()}\n---\n\n# Documents of {escape(params.name)}\n\n"
         "Collected, filtered, deduplicated and split. Each row is a document: `id` (sha256 of the text), `source`, "
-        "`revision` and `path` (where it comes from), `license` (SPDX; empty where none is stated), `text`. "
+        "`revision` and `path` (where it comes from), `license` (SPDX; empty if unknown), `text`. "
         "The documents keep the licences of their sources.\n\n"
         f'```python\nfrom datasets import load_dataset\n\ndocuments = load_dataset("{repository}")\n```\n\n{sections}'
     )

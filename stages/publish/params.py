@@ -47,7 +47,7 @@ class PublishParams(Section):
             raise ValueError("`..` cannot be part of a name")
         if self.dataset_repository and self.repository is None:
             raise ValueError(
-                "dataset_repository is on the Hub, and the model goes to a folder: set repository too, or set "
+                "dataset_repository is on the Hub, but the model goes to a folder: set repository too, or set "
                 "dataset_repository to null"
             )
         return self

@@ -175,7 +175,7 @@ def attested(index: Path) -> dict[str, Path]:
     return {PROVENANCE: index, SIGNATURE_FILE: sign(index, Path(key).expanduser())}
 
 
-ADVICE = "main was not moved; publish.gate.allow_worse = true moves it, as does `published promote --allow-worse`"
+ADVICE = "main was not moved; to move it, set publish.gate.allow_worse or run `published promote --allow-worse`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,12 @@ class Gate:
                 loser = "the model" if ours.lost_share else "main"
                 fault = (
                     f"the tokenizer of {loser} loses text (lost_share in {EVALUATE_REPORT}), so its bits per byte are "
-                    "too few to be compared"
+                    "too low to compare"
                 )
             elif on_other_data:
                 fault = (
-                    "main was evaluated on other held-out documents, so its bits per byte cannot be compared; a model "
-                    "of another corpus takes a publish.name of its own"
+                    "main was evaluated on other held-out documents, so its bits per byte cannot be compared; give a "
+                    "model of another corpus its own publish.name"
                 )
             elif not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
                 fault = f"the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"

@@ -23,7 +23,7 @@ FileState = tuple[int, int, int]
 """What changes with the content of a file, and costs no reading: size, time of change, inode."""
 
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
-NOT_PULLED = "DVC's file without its data (`dvc pull` or `dvc checkout` brings it)"
+NOT_PULLED = "DVC file without its data (run `dvc pull` or `dvc checkout`)"
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def _is_known(entry: Path) -> bool:
             return True
     except (OSError, ValueError):
         pass
-    print(f"{entry}: damaged, or of an earlier version: computed again", flush=True)
+    print(f"{entry}: damaged or from an earlier version; computing it again", flush=True)
     shutil.rmtree(entry, ignore_errors=True)
     return False
 

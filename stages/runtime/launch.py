@@ -116,7 +116,7 @@ def _config_path() -> Path:
             if path.is_file():
                 return path
         presets = ", ".join(sorted(path.stem for path in PRESETS.glob("*.yaml")))
-        raise UserError(f"{LAUNCH}={name}: no such file, and no preset (there are {presets})")
+        raise UserError(f"{LAUNCH}={name}: neither a file nor a preset ({presets})")
     return PRESETS / ("one_gpu.yaml" if has_gpu() else "cpu.yaml")
 
 

@@ -24,7 +24,7 @@ DVC_FILE = Path("dvc.yaml")
 GITMODULES = Path(".gitmodules")
 LOCK_FILE = Path("dvc.lock")
 
-LOCK_REMEDY = f"`git checkout {LOCK_FILE}` brings back the committed one; else delete it: DVC's cache has the results"
+LOCK_REMEDY = f"`git checkout {LOCK_FILE}` restores the committed one; else delete it (the cache has the results)"
 
 URLS = ("PARROTFLOW_MIRROR",)
 """Variables that hold one which stages name in what they print and write."""

@@ -144,7 +144,7 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
     try:
         return model.model_validate_json(json.dumps(values))
     except TypeError as error:  # a date, which YAML knows and JSON does not
-        raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; write it in quotes") from None
+        raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; quote it") from None
     except ValidationError as error:
         # A misspelt key is unknown, and the right one is missing: the former tells more.
         found = sorted(error.errors(), key=lambda line: line["type"] == "missing")
@@ -175,7 +175,7 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "union_tag_not_found":
             return f"{place}.{line['ctx']['discriminator'][1:-1]}: missing{remedy}"
         case "string_type" if isinstance(line["input"], bool | int | float):
-            return f"{place} = {json.dumps(line['input'])}: expected text, which YAML reads as another value: quote it"
+            return f"{place} = {json.dumps(line['input'])}: expected text, but YAML reads another type: quote it"
         case "extra_forbidden":
             return f"{place}: unknown {what} (value {line['input']!r}); correct its name or remove it"
         case "missing":

@@ -96,9 +96,9 @@ class Inputs:
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
         if changes:
             raise InputsChangedError(
-                f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result is not recorded, because it "
-                "belongs to neither the old nor the new inputs: run the same command again, which computes with the "
-                "new ones; put the old ones back first to keep what is computed"
+                f"{self.stage}: inputs changed while it ran: {_named(changes)}; its result belongs to neither the old "
+                "nor the new inputs and is not recorded: run the same command again to use the new ones, or restore "
+                "the old ones first to keep what is computed"
             )
 
     def _changed_params(self, now: "Inputs") -> Iterator[str]:
@@ -150,7 +150,7 @@ def run_stage(main: Callable[[], None]) -> None:
     except UserError as error:
         end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        end("interrupted; the same command starts where this left off", EXIT_INTERRUPTED)
+        end("interrupted; run the same command to continue", EXIT_INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -174,8 +174,8 @@ def memory_kills() -> int:
 def describe_kill(for_memory: bool) -> str:
     """Why a process died without an error message, and what to do."""
     if not for_memory:
-        return "was killed (SIGKILL) from outside; the same command continues"
+        return "was killed (SIGKILL) from outside; run the same command to continue"
     return (
         "was killed because the memory ran out; give it more, run fewer cells of a sweep at once, or lower "
-        "PARROTFLOW_WORKERS (data stages) or PARROTFLOW_MICRO_BATCH (training); the same command continues"
+        "PARROTFLOW_WORKERS (data stages) or PARROTFLOW_MICRO_BATCH (training); run the same command to continue"
     )

@@ -112,7 +112,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         raise UserError(f"{folder}: no tokenizer ({error}); run `dvc repro tokenizer`") from None
     eos_id = tokenizer.token_to_id(_content(config.get("eos_token")))
     if eos_id is None:
-        raise UserError(f"{folder}: {TOKENIZER_CONFIG} has no eos_token of the vocabulary, to close each document")
+        raise UserError(f"{folder}: {TOKENIZER_CONFIG} has no eos_token of the vocabulary to close each document with")
     unknown = _content(config.get("unk_token"))
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return Vocabulary(
@@ -141,7 +141,7 @@ def require_parity(vocabulary: Vocabulary, texts: Sequence[str]) -> None:
         difference = find_difference(_opened(Fast, vocabulary), _opened(Reference, vocabulary), sample)
         objection = "" if difference is None else f"differs on {difference[:60]!r}"
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        objection = f"cannot take this tokenizer ({error})"
+        objection = f"does not support this tokenizer ({error})"
     if objection:
         raise UserError(f"tokenize: {Fast.name} {objection}: set tokenize.engine: tokenizers in params.yaml (slower)")
 
@@ -185,8 +185,8 @@ def encode_shard(vocabulary: Vocabulary, engine: str, shard: Path, folder: Path)
     ids, lengths = _opened(Fast if engine == Fast.name else Reference, vocabulary).encode(texts)
     if np.isin(ids, list(vocabulary.special_ids)).any():
         raise UserError(
-            f"{shard}: text became a special token under {engine}; this tokenizer does not keep "
-            "special tokens apart from text, so documents could end in the middle: choose another one"
+            f"{shard}: {engine} encoded text as a special token, because this tokenizer does not tell "
+            "them apart, so documents could end in the middle: choose another one"
         )
     infos = [
         row | {"bytes": text_size(text)}

@@ -44,7 +44,7 @@ def warn_of_lost_text(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
     decoded = tokenizer.decode_batch(ids, skip_special_tokens=False)
     if lost := sum(before != after for before, after in zip(texts, decoded, strict=True)):
         print(
-            f"WARNING: {lost} of {len(texts)} documents do not come back from their tokens: this tokenizer loses text, "
+            f"WARNING: {lost} of {len(texts)} documents change when encoded and decoded: this tokenizer loses text, "
             "so losses and bits per byte will be too low, and the model cannot write that text",
             flush=True,
         )

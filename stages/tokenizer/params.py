@@ -28,5 +28,5 @@ class TokenizerParams(Section):
     @model_validator(mode="after")
     def _folder_belongs_to_existing(self) -> Self:
         if (self.kind == "existing") != (self.folder is not None):
-            raise ValueError("`folder` goes with `kind: existing`, and is null with the others")
+            raise ValueError("`folder` is required for `kind: existing`, and must be null for other kinds")
         return self

@@ -174,7 +174,7 @@ def _save_as_transformers(existing: Path, folder: Path) -> None:
     if not tokenizer.is_fast:
         raise UserError(f"tokenizer.folder: {existing} has no fast version (tokenizer.json), which encoding needs")
     if tokenizer.eos_token is None:
-        raise UserError(f"tokenizer.folder: {existing} has no eos_token, to close each document")
+        raise UserError(f"tokenizer.folder: {existing} has no eos_token to close each document with")
     tokenizer.save_pretrained(str(folder))
     _require_same_parts(existing / TOKENIZER_JSON, folder / TOKENIZER_JSON, type(tokenizer).__name__)
     config = read_json(folder / TOKENIZER_CONFIG)

@@ -50,7 +50,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
             raise OSError(errno.ENOSPC, str(error), str(folder)) from error
         raise UserError(
             f"train: transformers cannot save the trained model: {describe_error(error)}; the checkpoints are kept, so "
-            "the same command continues at this step once the cause is removed"
+            "fix the cause and run the same command to continue at this step"
         ) from None
     mode = (folder / "config.json").stat().st_mode
     for weights in folder.glob("*.safetensors"):

@@ -74,17 +74,17 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
             DIED_AFTER.unlink(missing_ok=True)
             return outcome
         if stop.is_set():
-            print("stopped on request before the state was saved; the same command continues from the last checkpoint")
+            print("stopped before the state was saved; run the same command to continue from the last checkpoint")
             return EXIT_TERMINATED
         if not line.started():
             raise UserError(f"{config.path}: accelerate could not start a worker with it; its messages are above")
         newest = str(max(CHECKPOINTS.glob("*/step-*"), key=lambda path: path.stat().st_mtime, default="no checkpoint"))
         if DIED_AFTER.is_file() and DIED_AFTER.read_text(encoding="utf-8") == newest:
-            raise UserError(f"train: a worker died twice after {newest}; its messages are above: correct their cause")
+            raise UserError(f"train: a worker died twice after {newest}; its messages are above: fix the cause")
         atomic_write(DIED_AFTER, newest)
         raise UnavailableError(
-            "train: a worker died; its messages are above (none if it was killed, as when memory runs out). The same "
-            "command continues from the last checkpoint"
+            "train: a worker died; its messages are above (none if it was killed, as when memory runs out). Run the "
+            "same command to continue from the last checkpoint"
         )
     finally:
         for number, handler in before.items():

@@ -130,16 +130,16 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     kept = sorted(int(name) for name in names if name.isdecimal())  # whole or not
     usable = steps_text([0, *(step for step in kept if step in recorded)])
     if not 0 <= first < last:
-        raise UserError(f"--from {first} --to {last}: a segment goes from a step to a later one")
+        raise UserError(f"--from {first} --to {last}: --from must be at least 0, and --to later")
     if last not in recorded:
         raise UserError(
             f"--to {last}: no checkpoint is recorded at this step; {record} has {steps_text(sorted(recorded))}"
         )
     if first and first not in recorded:
-        raise UserError(f"--from {first}: {record} has no such checkpoint; the kept ones are {usable}")
+        raise UserError(f"--from {first}: {record} has no such checkpoint; choose from: {usable}")
     if first and first not in kept:
         raise UserError(
-            f"--from {first}: its checkpoint is no longer in {folder}, {usable} are "
+            f"--from {first}: its checkpoint is no longer in {folder}; choose from: {usable} "
             "(monitoring.milestone_every_steps and monitoring.checkpoints_kept keep more)"
         )
     for session in execution.sessions:
@@ -203,7 +203,7 @@ def check_run(segment: Segment, params: TrainParams) -> None:
     if segment.start:
         problem, recorded = fault(segment.start), segment.record.checkpoints[segment.first]
         if not problem and (content := content_sha256(read_manifest(segment.start).sha256)) != recorded:
-            problem = f"it is not the recorded one: its content is {content[:16]}, recorded is {recorded[:16]}"
+            problem = f"it is not the recorded one: found content {content[:16]}, recorded {recorded[:16]}"
         if problem:
             raise UserError(f"{segment.start}: {problem}")
 

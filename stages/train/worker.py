@@ -69,7 +69,7 @@ def main() -> None:
         progress = train(trainer, stop, validation, checkpoints, reporter, progress, segment)
     except TrainingStoppedError as stopped:
         state = "state saved" if stopped.saved else "its last steps could not be saved"
-        accelerator.print(f"stopped on request, {state}; the same command continues")
+        accelerator.print(f"stopped on request, {state}; run the same command to continue")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
         if not on_main(accelerator, lambda: checkpoints.curves.has_held_out):  # it finished on other held-out tokens

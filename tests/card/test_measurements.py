@@ -78,7 +78,7 @@ def test_a_measurement_of_another_model_is_refused(project: Path) -> None:
     write_riddles(weights_sha256="0" * 64)
 
     with pytest.raises(
-        UserError, match=r"^reports/riddles\.json: was measured on other weights .* list model among the deps"
+        UserError, match=r"^reports/riddles\.json: was not measured on the weights .* list model among the deps"
     ):
         read_inputs()
 
@@ -88,7 +88,9 @@ def test_an_evaluation_of_a_damaged_copy_of_the_model_is_refused(project: Path) 
     report["receipts"]["weights_sha256"] = "0" * 64
     write_json(Generation.path, report)
 
-    with pytest.raises(UserError, match=r"^reports/generate\.json: was measured on weights .*`dvc repro --force"):
+    with pytest.raises(
+        UserError, match=r"^reports/generate\.json: was measured on a damaged copy .*`dvc repro --force"
+    ):
         read_inputs()
 
 

@@ -104,7 +104,7 @@ def test_an_item_shorter_than_an_ngram_is_searched_for_as_a_whole_and_the_report
     assert found.because[0] == "short.jsonl#1: say the word ananas print ananas"
     assert found.searched == {"by_ngrams": 1, "whole": 3, "not_searched": 2}
     assert searched_items(found.searched, Decontamination.model_validate(SETS | changes)) == (
-        "evaluation items: 1 searched for by 8 words in a row, 3 shorter ones as a whole, 2 with fewer than 3 words "
+        "evaluation items: 1 searched for by 8-word sequences, 3 shorter ones as a whole, 2 with fewer than 3 words "
         "not searched for"
     )
 
@@ -117,7 +117,7 @@ def test_the_stage_reports_how_it_searched(capsys: pytest.CaptureFixture[str]) -
     main()
 
     assert read_json(Path("reports/clean.json"))["evaluation_items"] == {"by_ngrams": 1, "not_searched": 1, "whole": 0}
-    assert "evaluation items: 1 searched for by 8 words in a row" in capsys.readouterr().out
+    assert "evaluation items: 1 searched for by 8-word sequences" in capsys.readouterr().out
 
 
 ITEM = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})

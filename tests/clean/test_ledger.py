@@ -140,7 +140,7 @@ def test_a_filter_whose_columns_differ_between_documents_or_are_taken_is_named(
         write_shard(Path(f"b{number}.parquet"), shard)
     said = ".*mark.*: `measure` must return the same columns for each document"
     if shards == ["later"]:
-        said = r"filters\.own\.Own measures `shard`, a column that the ledger"
+        said = r"filters\.own\.Own measures `shard`, which is already a column"
 
     with pytest.raises(UserError, match=rf"^clean\.filters: {said}"):
         measure_shards(sorted(tmp_path.glob("*.parquet")), {"filters.own.Own 1": marked})

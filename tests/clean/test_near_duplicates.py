@@ -225,4 +225,4 @@ def test_documents_that_share_boilerplate_are_compared_with_a_bounded_number_and
 
     assert kept == 100
     assert many < 10 * few  # comparing every pair would be 16 times as many
-    assert "share boilerplate with more than 20 that are unlike them" in capsys.readouterr().out
+    assert "share boilerplate with more than 20 dissimilar ones" in capsys.readouterr().out

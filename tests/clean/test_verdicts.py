@@ -147,7 +147,7 @@ def test_an_empty_corpus_after_cleaning_names_the_filter_that_dropped_most() -> 
 
     assert str(refused.value) == (
         "clean: the corpus is empty: all 3 documents were dropped, most of them (2) by `alphanumeric_share_below`; "
-        "loosen clean.filters in params.yaml. Many filters fit Python code alone; for your own files: "
+        "loosen clean.filters in params.yaml. Many filters suit only Python code; for other files run "
         "`parrotflow params corpus=folder`"
     )
 

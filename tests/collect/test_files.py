@@ -160,7 +160,7 @@ def test_what_is_not_utf_8_is_one_line_with_a_share_an_example_and_a_remedy(
 
     assert (
         f"WARNING: left out 2 files, parts or rows that are not UTF-8 ({left} of {left + 6} bytes), such as "
-        f"corpus/a.txt; if they are text: `{remedy}`"
+        f"corpus/a.txt; if they are text, convert them: `{remedy}`"
     ) in capsys.readouterr().out
 
 
@@ -194,7 +194,7 @@ def test_csv_as_spreadsheets_write_it(corpus: Path) -> None:
     [
         ("a.jsonl", b'{"text": "a"}\n{', r"a\.jsonl: line 2 is not valid JSON"),
         ("a.jsonl", b'{"text": "a"}\n[1]', r"a\.jsonl: line 2 is not a JSON object but list"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}', r"a\.jsonl: line 1 .* \(the key `text` is there twice"),
+        ("a.jsonl", b'{"text": "a", "text": "b"}', r"a\.jsonl: line 1 .* \(the key `text` occurs twice"),
         ("a.jsonl", b'{"text": "caf\xe9"}', r"a\.jsonl: line 1 is not UTF-8: try `iconv -f cp1252"),
         ("a.json", b'{"text": "a"}\n{', r"a\.json: line 2 is not valid JSON"),
         ("a.csv", b"text,b\na\n", r"a\.csv: line 2 has 1 cells, and there are 2 columns"),
@@ -205,7 +205,7 @@ def test_csv_as_spreadsheets_write_it(corpus: Path) -> None:
         ("a.csv", b"id\ttext\n1\ta\n", r"a\.csv: the columns seem .* by '\\t', not by ',': rename it to \.tsv"),
         ("a.tsv", b"id,text\n1,a\n", r"a\.tsv: the columns seem .* by ',', not by '\\t': rename it to \.csv"),
         ("a.csv", b"text,a,a\nx,1,2\n", r"a\.csv: several columns are named `a`"),
-        ("a.parquet", b"PAR1", r"a\.parquet: no readable Parquet file"),
+        ("a.parquet", b"PAR1", r"a\.parquet: not a readable Parquet file"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0)[:-3], r"a\.jsonl\.gz: cannot be read"),
     ],
 )

@@ -25,7 +25,7 @@ from tests.collect.collecting import left_out
 from tests.s3 import empty_bucket
 
 HIDDEN = "hidden (its name begins with a dot)"
-LINK = "link (copy what it leads to, or name it in globs)"
+LINK = "link (copy its target, or name it in globs)"
 IGNORED = "ignored by DVC (.dvcignore, or a DVC project of its own)"
 TREE = ("a/one.py", "a/.env", "a/.git/config", "a/b/two.py", "a/b/.three.py", ".c/four.py")
 
@@ -75,7 +75,7 @@ def test_pointers_of_git_lfs_and_dvc_are_left_out_with_a_warning_that_names_the_
     assert [item.path for item in collect("corpus")] == ["corpus/own.py"]
     said = capsys.readouterr().out
     assert "WARNING: left out 4: Git LFS pointer, not the data (`git lfs pull` downloads it)" in said
-    assert "WARNING: left out 1: DVC's file without its data (`dvc pull` or `dvc checkout`" in said
+    assert "WARNING: left out 1: DVC file without its data (run `dvc pull` or `dvc checkout`" in said
 
 
 def test_links_pipes_and_hidden_files_are_left_out_unless_a_pattern_names_them() -> None:
@@ -86,7 +86,7 @@ def test_links_pipes_and_hidden_files_are_left_out_unless_a_pattern_names_them()
     os.mkfifo("corpus/pipe.py")
 
     assert [item.path for item in collect("corpus")] == ["corpus/plain.py"]
-    assert left_out() == {HIDDEN: 1, LINK: 3, "no regular file": 1}
+    assert left_out() == {HIDDEN: 1, LINK: 3, "not a regular file": 1}
     assert f'mine,corpus/loop,"{LINK}"\n' in Path("data/left_out.csv").read_text()
     found = collect("corpus/link.py", "corpus/.hidden.py", "corpus/**/*.py")
     assert sorted(item.path for item in found) == ["corpus/.hidden.py", "corpus/link.py", "corpus/plain.py"]

@@ -134,5 +134,5 @@ def test_copies_of_one_text_that_no_shard_can_hold_are_refused_by_their_path(
     monkeypatch.setattr(shards, "MAX_COLUMN_BYTES", 100)
 
     assert len(shard_paths(write(tmp_path / "d", [f"text number {number}" for number in range(30)], 200))) > 2
-    with pytest.raises(UserError, match=r"^collect: \d\.py: 112 bytes of copies of this one text"):
+    with pytest.raises(UserError, match=r"^collect: \d\.py: the copies of this text have 112 bytes"):
         write(tmp_path / "copies", ["the same text!"] * 8, 50)

@@ -187,15 +187,15 @@ def test_only_outputs_that_dvc_does_not_cache_are_committed(source: Path) -> Non
     assert commit_results(folder, "Results", "results")
 
     (folder / "one.sh").write_text("changed by a stage\n")
-    with pytest.raises(UserError, match=r"one.sh changed during the run and are not results"):
+    with pytest.raises(UserError, match=r"one.sh changed during the run but are not results"):
         commit_results(folder, "Results", "results")
 
 
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("work", "a clone that no deployment made"),
-        ("copy", r"has files that no deployment made \(one\.sh\); name a new or an empty folder"),
+        ("work", "a clone that was not made by a deployment"),
+        ("copy", r"has files of its own \(one\.sh\); name a new or empty folder"),
     ],
 )
 def test_a_folder_of_the_users_is_refused_and_left_as_it_is(source: Path, folder: str, message: str) -> None:
@@ -258,5 +258,5 @@ def test_no_message_has_the_token_of_an_address(source: Path, tmp_path: Path, mo
 def test_a_branch_that_git_does_not_take_or_would_take_for_an_option_is_refused() -> None:
     require_names("runs/toy", "prepare@1-a", "corpus/mine.dvc")
     for name in ("--upload-pack=x", "a..b", "runs/my grid", "runs/a.lock"):
-        with pytest.raises(UserError, match=f"`{name}`: not the name of a branch"):
+        with pytest.raises(UserError, match=f"`{name}`: not a valid branch"):
             require_names(name)

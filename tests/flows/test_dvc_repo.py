@@ -102,7 +102,7 @@ def test_a_lock_that_is_no_yaml_is_named_with_the_remedy(tmp_path: Path) -> None
     done = run(folder)
 
     assert done.returncode == 2
-    assert "; `git checkout dvc.lock` brings back" in done.stderr
+    assert "; `git checkout dvc.lock` restores" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -295,7 +295,7 @@ def test_a_remote_that_refuses_access_is_a_mistake(tmp_path: Path, monkeypatch: 
         dvc(Path.cwd(), "repro", "-q")
 
         with pytest.raises(
-            UserError, match=r"dvc push: access denied \(401, .*\); give the DVC remote its credentials"
+            UserError, match=r"dvc push: access denied \(401, .*\); set the DVC remote's credentials"
         ) as mistake:
             push_results()
         server.shutdown()
@@ -314,9 +314,7 @@ def test_data_that_a_remote_refuses_is_not_said_to_be_missing_there(
         Path("source.txt").unlink()
         shutil.rmtree(".dvc/cache")
 
-        with pytest.raises(
-            UserError, match=r"dvc pull: access denied \(401, .*\); give the DVC remote its credentials"
-        ):
+        with pytest.raises(UserError, match=r"dvc pull: access denied \(401, .*\); set the DVC remote's credentials"):
             fetch_result("source.txt.dvc")
         server.shutdown()
 
@@ -339,6 +337,6 @@ def test_a_cache_in_which_nothing_can_be_stored_ends_a_run_before_its_first_stag
     done = run_module(PARROTFLOW, ["run"], ran_twice)
 
     assert done.returncode == 2
-    assert "DVC's cache cannot be written" in done.stderr
+    assert "DVC's cache is not writable" in done.stderr
     assert "nothing was started" in done.stderr
     assert "started" not in done.stdout

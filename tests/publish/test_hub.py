@@ -245,7 +245,7 @@ def test_a_data_set_that_cannot_be_made_is_named_by_its_parameter(
 
 
 def test_a_data_set_on_the_hub_with_a_model_in_a_folder_is_refused() -> None:
-    with pytest.raises(UserError, match="dataset_repository is on the Hub, and the model goes to a folder"):
+    with pytest.raises(UserError, match="dataset_repository is on the Hub, but the model goes to a folder"):
         check(repository=None)
 
 

@@ -34,7 +34,9 @@ def test_figures_of_other_held_out_documents_are_not_compared(project: Path) -> 
     report["receipt"]["sets"]["validation"]["documents_sha256"] = "0" * 64
     write_json(REPORT, report)
 
-    with pytest.raises(RefusedError, match=r"other held-out documents.*a model of another corpus takes a publish.name"):
+    with pytest.raises(
+        RefusedError, match=r"other held-out documents.*give a model of another corpus its own publish.name"
+    ):
         publish_with(1.0, seed=1)
     assert published() == 2.0
 

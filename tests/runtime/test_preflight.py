@@ -131,7 +131,7 @@ COMMIT = "0" * 40
         ({"evaluate__stride": 257}, "evaluate.stride = 257: more than the context of 256 tokens skips text; lower it"),
         (
             {"evaluate__sets": {"validation": "evaluation/held_out"}},
-            "evaluate.sets.validation: the name of the split that cleaning holds out; choose another",
+            "evaluate.sets.validation: this name belongs to the split that cleaning holds out; choose another",
         ),
         ({"evaluate__baselines": [f"a/b@{COMMIT}"] * 2}, f"evaluate.baselines: a/b@{COMMIT} is listed twice"),
         (

@@ -76,7 +76,7 @@ def test_values_are_written_as_dvc_writes_them_and_read_back() -> None:
         ("toy", "tay", "section `toy` is missing"),
         ("toy", "[", "not valid YAML"),
         ("steps: 3", "steps: 3, steps: 4", 'line 1: not valid YAML: found duplicate key "steps"'),
-        ("name: adamw", "name: 2026-11-27", "toy: Object of type date is not JSON serializable; write it in quotes"),
+        ("name: adamw", "name: 2026-11-27", "toy: Object of type date is not JSON serializable; quote it"),
         (GOOD, "3", "expected a section per stage, found int"),
     ],
 )

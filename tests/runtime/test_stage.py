@@ -139,7 +139,7 @@ def test_an_input_edited_while_the_stage_runs_is_named_and_the_stage_fails(
 
     with pytest.raises(InputsChangedError, match=f"^toy: inputs changed while it ran: {re.escape(named)};") as caught:
         before.require_unchanged()
-    assert str(caught.value).endswith("; put the old ones back first to keep what is computed")
+    assert str(caught.value).endswith(", or restore the old ones first to keep what is computed")
 
 
 @pytest.mark.parametrize(
@@ -319,5 +319,5 @@ def test_a_fault_of_the_program_keeps_its_traceback() -> None:
 def test_ctrl_c_leaves_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert failing(KeyboardInterrupt(), capsys) == (
         130,
-        "error: interrupted; the same command starts where this left off\n",
+        "error: interrupted; run the same command to continue\n",
     )

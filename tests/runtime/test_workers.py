@@ -94,7 +94,7 @@ def test_after_a_worker_was_killed_a_retry_may_help_and_the_next_map_has_new_one
     monkeypatch.setattr("stages.runtime.workers.POOL_START_SECONDS", 0.0)
     if in_submit:
         monkeypatch.setitem(workers._pools, (os.getpid(), 2, Path.cwd()), BreakingPool())
-    with pytest.raises(UnavailableError, match=r"^a worker process was killed .*; the same command continues$"):
+    with pytest.raises(UnavailableError, match=r"^a worker process was killed .*; run the same command to continue$"):
         list(map_shards(end_at_once, range(8)))
 
     assert [result for result, _ in map_shards(square, range(8))] == [number * number for number in range(8)]

@@ -125,7 +125,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_refused_with_the_other_
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
-    with pytest.raises(UserError, match=r"cannot take this tokenizer .*: set tokenize\.engine: tokenizers"):
+    with pytest.raises(UserError, match=r"does not support this tokenizer .*: set tokenize\.engine: tokenizers"):
         require_parity(vocabulary(tmp_path / "tokenizer.json"), ["a"])
 
 

@@ -142,5 +142,5 @@ def test_a_tokenizer_that_turns_text_into_a_special_token_is_refused() -> None:
     values["added_tokens"].sort(key=lambda token: token["id"])
     path.write_text(json.dumps(values))
 
-    with pytest.raises(UserError, match="text became a special token under"):
+    with pytest.raises(UserError, match="encoded text as a special token"):
         main()

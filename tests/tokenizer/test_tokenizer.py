@@ -219,7 +219,7 @@ def test_an_existing_tokenizer_that_loses_text_is_warned_of_before_anything_is_t
     make(kind="existing", folder="lossy")
 
     count = len(shard_texts(shard_paths(Path("data/clean/train"))[0]))
-    assert f"WARNING: {count} of {count} documents do not come back from their tokens" in capsys.readouterr().out
+    assert f"WARNING: {count} of {count} documents change when encoded and decoded" in capsys.readouterr().out
 
 
 def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
@@ -234,7 +234,7 @@ def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
     for folder, said in (
         ("nowhere", "nowhere is not a folder; give one that `save_pretrained` wrote"),
         ("model", "model holds no tokenizer that transformers can load: "),
-        ("other", "other has no eos_token, to close each document"),
+        ("other", "other has no eos_token to close each document with"),
     ):
         with pytest.raises(UserError, match=rf"^tokenizer\.folder: {said}"):
             make(kind="existing", folder=folder)
@@ -244,8 +244,8 @@ def test_a_folder_that_holds_no_tokenizer_that_can_be_used_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "existing"}, "`folder` goes with `kind: existing`"),
-        ({"folder": "somewhere"}, "`folder` goes with `kind: existing`"),
+        ({"kind": "existing"}, "`folder` is required for `kind: existing`"),
+        ({"folder": "somewhere"}, "`folder` is required for `kind: existing`"),
         ({"vocabulary_size": 100}, r"vocabulary_size = 100: Input should be greater than or equal to 257"),
     ],
 )

@@ -84,5 +84,5 @@ def test_where_one_of_two_processes_could_not_save_both_end_with_the_code_for_th
     run_workers(project, 2, main_without_room, EXIT_TERMINATED, **{VARIABLE: str(command.folder)})
     command.close()
     said = capfd.readouterr().out
-    assert "stopped on request, its last steps could not be saved; the same command continues" in said
+    assert "stopped on request, its last steps could not be saved; run the same command to continue" in said
     assert not list(project.glob(".parrotflow/checkpoints/*/step-*"))

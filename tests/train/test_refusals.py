@@ -97,7 +97,7 @@ def test_a_token_store_of_another_tokenizer_is_refused(project: Path) -> None:
 def test_an_unknown_launch_preset_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARROTFLOW_LAUNCH", "tpu")
     said = message()
-    assert said.startswith("PARROTFLOW_LAUNCH=tpu: no such file, and no preset (there are cpu, cpu_2, ")
+    assert said.startswith("PARROTFLOW_LAUNCH=tpu: neither a file nor a preset (cpu, cpu_2, ")
 
 
 @pytest.mark.parametrize(("split", "raises_share"), [("train", False), ("validation", True)])
@@ -217,7 +217,7 @@ def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -
     own.parent.mkdir()
     own.with_name("model.safetensors").touch()
     assert list(check_vocabulary("base")) == [
-        "note: train.start_from: base has no tokenizer.json: its ids are taken to be the tokenizer's"
+        "note: train.start_from: base has no tokenizer.json: its ids are assumed to be the tokenizer's"
     ]
     own.write_text(json.dumps(json.loads((tokenizer / "tokenizer.json").read_bytes())))
     assert list(check_vocabulary("base")) == []
@@ -226,7 +226,7 @@ def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -
 
     swap_two_tokens(own)
 
-    with pytest.raises(UserError, match=r"start_from = 'base': its tokenizer is another one \(id \d+ is '[ab]' there"):
+    with pytest.raises(UserError, match=r"start_from = 'base': it has another tokenizer \(id \d+ is '[ab]' there"):
         list(check_vocabulary("base"))
 
 

@@ -39,7 +39,7 @@ class Hub(NamedSource):
             revision = f"the revision `{self.revision}`" if self.revision else "no revision"
             raise ValueError(
                 f"data set `{self.repository}` has {revision}; "
-                "name a commit (40 hex digits, on its page under History), so that it is the same tomorrow"
+                "name a commit (40 hex digits, on its page under History), so that its data cannot change"
             )
         return self
 

@@ -30,7 +30,7 @@ def sample_tokens(logits: torch.Tensor, temperature: float, top_p: float, unifor
     The most likely token at temperature 0. Raises UserError if a logit is NaN or infinite.
     """
     if not torch.isfinite(logits.amax(dim=-1)).all():
-        raise UserError("the model's output is not a number (NaN or infinite): its training has diverged")
+        raise UserError("the model's output is NaN or infinite because its training diverged; lower its learning rate")
     if temperature < MIN_TEMPERATURE:
         most_likely: list[int] = logits.argmax(dim=-1).tolist()
         return most_likely

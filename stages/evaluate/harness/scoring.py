@@ -115,7 +115,7 @@ class _Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
                 _leave_the_question_out_of_its_examples(task)
             unknown = [metric for metric, function in getattr(task, "_metric_fn_list", {}).items() if function is None]
             if unknown:
-                raise ValueError(f"the metric `{unknown[0]}` is a script of the Hub, which is not run")
+                raise ValueError(f"the metric `{unknown[0]}` is a Hub script, which is never executed")
         return loaded
 
 

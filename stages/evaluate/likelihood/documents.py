@@ -55,7 +55,7 @@ class HeldOutSet:
     def require_text(self) -> None:
         """Raise UserError if there is no text at all."""
         if self.facts.empty:
-            raise UserError(f"{self.path}: holds no text; give `{self.name}` documents or remove it from evaluate.sets")
+            raise UserError(f"{self.path}: has no text; add documents, or remove `{self.name}` from evaluate.sets")
 
     @cached_property
     def facts(self) -> pd.DataFrame:

@@ -136,8 +136,8 @@ def bits_per_byte_of(columns: Floats) -> float:
 def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
     """A sentence for each set whose text a model's tokenizer cannot keep."""
     return [
-        f"{one.lost_share:.1%} of the documents of {one.held_out.name} do not come back from their tokens: the "
-        f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too few."
+        f"{one.lost_share:.1%} of the documents of {one.held_out.name} change when encoded and decoded: the "
+        f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too low."
         for one in scored
         if one.lost_share
     ]

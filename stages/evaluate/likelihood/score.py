@@ -60,7 +60,7 @@ class ScoredModel:
         first_id = tokenizer.eos_token_id if own_first_id is None else own_first_id
         tokens = encoded(held_out.texts, tokenizer, first_id, held_out.prompts)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
-            raise UserError(f"{self.folder}: its tokenizer gives the id {largest}, the model has {self.vocabulary} ids")
+            raise UserError(f"{self.folder}: its tokenizer has the id {largest}, the model {self.vocabulary} ids")
         return tokens
 
 

@@ -56,7 +56,7 @@ def require_isolation(limits: Limits) -> None:
         named = ", ".join(f"{name} = {value:g}" for name, value in limits.model_dump().items())
         raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
     if found.result != "passed":
-        raise refused("a program that is right does not pass in the sandbox")
+        raise refused("a correct program does not pass in the sandbox")
 
 
 def run_sandboxed(program: str, limits: Limits) -> Outcome:
@@ -148,7 +148,7 @@ def refused(reason: str) -> UserError:
     """The error for a machine that cannot isolate."""
     return UserError(
         f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
-        "bubblewrap (0.7 or newer, `apt-get install bubblewrap`) on Linux and allow it to make user namespaces "
+        "bubblewrap (0.7 or newer, `apt-get install bubblewrap`) on Linux and allow it to create user namespaces "
         "(docs/how-to/evaluation.md says how in a container), or set it to false: "
         "generated code never runs without isolation"
     )

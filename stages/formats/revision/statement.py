@@ -129,5 +129,5 @@ class Provenance(Report):
             raise ValueError("is not a statement of a revision (in-toto v1, SLSA v1)") from None
         found = handler(facts)
         if found.statement() != given:
-            raise ValueError("says more or other things than follow from its files")
+            raise ValueError("contradicts its files, or says more than they do")
         return found

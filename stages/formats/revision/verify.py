@@ -74,7 +74,7 @@ def verify_files(folder: Path, besides: Collection[str] = ()) -> list[str]:
         return [f"{path}: is not a file that a revision can hold" for path in unknown]
     found = [*_wrong_files(folder, provenance), *_unlisted(folder, provenance, besides)]
     if (name := revision_name(provenance.files)) != provenance.revision:
-        found.append(f"{PROVENANCE}: names itself {provenance.revision}, and its files are {name}")
+        found.append(f"{PROVENANCE}: names itself {provenance.revision}, but its files are {name}")
     if not found and RECORDED_PARAMS in provenance.files and provenance.parameters != _recorded_params(folder):
         found.append(f"{PROVENANCE}: its externalParameters are not the values of {RECORDED_PARAMS}")
     return found

@@ -67,7 +67,7 @@ def full_name(folder: Path, given: str) -> str:
     found = [name for name in names if name == given or (len(given) >= MIN_DIGITS and name.startswith(given))]
     if len(found) == 1:
         return found[0]
-    problem = "ambiguous" if found else f"no revision (give its name, or at least {MIN_DIGITS} digits of it)"
+    problem = "ambiguous" if found else f"no such revision (give its name, or at least {MIN_DIGITS} digits of it)"
     raise UserError(f"{given}: {problem}; {folder} has: {', '.join(names) or 'none'}")
 
 
@@ -130,7 +130,7 @@ def verify(revision: str | None = None, /, *, key: Path | None = None, folder: P
 def faults(folder: Path, name: str) -> list[str]:
     """The faults of a revision, and of its name here."""
     index = Provenance.find(folder / REVISIONS / name / PROVENANCE)
-    misnamed = [f"{PROVENANCE}: is that of {index.revision}"] if index else []
+    misnamed = [f"{PROVENANCE}: belongs to {index.revision}"] if index else []
     return [*verify_files(folder / REVISIONS / name), *(misnamed if index and index.revision != name else [])]
 
 

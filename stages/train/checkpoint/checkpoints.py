@@ -99,7 +99,7 @@ class Checkpoints:
         except BlockingIOError:
             raise UserError(
                 f"{self.folder}: another training of the same parameters, data and code is running and writes here; "
-                "wait for it to end, or end it"
+                "wait for it to end, or stop it"
             ) from None
         for left_behind in self.folder.glob("*.partial"):
             shutil.rmtree(left_behind, ignore_errors=True)

@@ -74,7 +74,7 @@ def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
         run = json.loads((checkpoint.parent / IDENTITY).read_bytes())
     except (OSError, ValueError):
         known = ", ".join(path.name for path in sorted(checkpoint.parent.glob("step-*"))) or "none"
-        raise UserError(f"{what}: no such checkpoint; in {checkpoint.parent} there are: {known}") from None
+        raise UserError(f"{what}: no such checkpoint; {checkpoint.parent} has: {known}") from None
     if step >= train["max_steps"]:
         raise UserError(f"{what}: no step follows {step}, train.max_steps = {train['max_steps']}; raise max_steps")
     for name in ("global_batch_size", "sequence_length"):
@@ -85,7 +85,7 @@ def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
             )
     if run.get("vocabulary") != vocabulary_sha256():
         raise UserError(
-            f"{what}: its run had another tokenizer (or did not record it), so the ids that it learned may mean other "
+            f"{what}: its run had another tokenizer (or did not record it), so its ids may mean different "
             "text now; train with that tokenizer (tokenizer.kind: existing), or from random weights"
         )
 
@@ -100,12 +100,12 @@ def check_vocabulary(start_from: str) -> Iterator[str]:
     if (folder / "generation_config.json").is_file():
         yield f"note: train.start_from: the generation_config.json of {start_from} is not taken"
     if not own:
-        yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are taken to be the tokenizer's"
+        yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are assumed to be the tokenizer's"
         return
     for other in sorted(own.keys() & ours.keys()):
         if own[other] != ours[other]:
             raise UserError(
-                f"params.yaml: train.start_from = {start_from!r}: its tokenizer is another one (id {other} is "
+                f"params.yaml: train.start_from = {start_from!r}: it has another tokenizer (id {other} is "
                 f"{own[other]!r} there and {ours[other]!r} in {TOKENIZER}); use it (tokenizer.kind: existing)"
             )
 
@@ -131,7 +131,7 @@ def tokens_by_id(folder: Path) -> dict[int, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{file}: no tokenizer of the library tokenizers") from None
+        raise UserError(f"{file}: the library tokenizers cannot read it") from None
 
 
 def fingerprint(values: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ class Mirror:
                     partial.rename(folder / name)
         except Exception as error:  # each file system fails in its own way
             shutil.rmtree(partial, ignore_errors=True)
-            self._warn(f"cannot be read ({error}); the run continues without")
+            self._warn(f"cannot be read ({error}); the run continues without it")
 
     def _upload_all(self) -> None:
         while True:

@@ -33,7 +33,7 @@ def precision_of_run(latest: Path | None, asked: Precision, device_type: str) ->
         return resolve_precision(asked, device_type)
     began = read_manifest(latest).sessions[0].precision
     if asked == "auto" and began != resolve_precision(asked, device_type):
-        print(f"note: this run began in {began}, and stays in it", flush=True)
+        print(f"note: this run began in {began} and continues in it", flush=True)
     return resolve_precision(began, device_type, f"{latest}: its precision")
 
 

@@ -103,9 +103,7 @@ class Dial:
         """The best recipe by the law, and what is said of it. Raises UserError for too little compute."""
         recipe = best_recipe(flops, self.params.sequence_length, self._counted, self.corpus_tokens)
         if recipe is None:
-            raise UserError(
-                f"compute: {scaled(flops, 'FLOP')} are too little for {MIN_STEPS} steps of the smallest model"
-            )
+            raise UserError(f"compute: {scaled(flops, 'FLOP')} are too few for {MIN_STEPS} steps of the smallest model")
         return recipe, [*self._lines(recipe)]
 
     def for_seconds(self, seconds: float) -> tuple[Recipe, list[str]]:

@@ -84,7 +84,7 @@ def test_logits_that_are_no_numbers_are_refused(value: float) -> None:
     logits[1, 3] = value
 
     for temperature in (0.0, 1.0):
-        with pytest.raises(UserError, match="the model's output is not a number"):
+        with pytest.raises(UserError, match="the model's output is NaN or infinite"):
             sample_tokens(logits, temperature, 1.0, np.array([0.5, 0.5]))
 
 

@@ -54,7 +54,7 @@ def test_of_code_problems_the_reference_solutions_are_scored_after_their_prompts
     assert low < found.bits_per_byte < high
     metrics = json.loads((project / "reports/metrics/evaluate.json").read_text())
     assert metrics["answers_bits_per_byte"] == {"problems": found.bits_per_byte}
-    assert "Of problems only the answers are scored" in report.receipt.convention
+    assert "In problems only the answers are scored" in report.receipt.convention
 
 
 def test_a_prompt_changes_what_an_answer_costs_but_not_what_is_counted(project: Path) -> None:

@@ -56,7 +56,7 @@ def test_windows_that_are_longer_than_the_sequences_of_a_continued_model_are_nam
     (project / "model/training.json").write_text('{"sequence_length": 16, "start_from": "base"}')
 
     evaluated(project, evaluate__context_length=20)
-    assert "windows of 20 tokens, and its training's sequences had 16" in capsys.readouterr().out
+    assert "windows of 20 tokens, but was trained on sequences of 16" in capsys.readouterr().out
     evaluated(project, evaluate__context_length=16)
     assert "note: " not in capsys.readouterr().out
 
@@ -98,7 +98,7 @@ def test_a_tokenizer_that_loses_text_is_said_and_marks_the_figure(
     share = sum("1" in text for text in texts) / len(texts)
     assert report["lost_share"] == pytest.approx(share, abs=1e-4)
     assert share > 0
-    said = f"{share:.1%} of the documents of validation do not come back from their tokens: the tokenizer of model "
+    said = f"{share:.1%} of the documents of validation change when encoded and decoded: the tokenizer of model "
     assert f"note: {said}" in capsys.readouterr().out
     assert said in read_json(project / "reports/evaluate.json")["receipt"]["convention"]
 
@@ -136,7 +136,7 @@ def test_a_folder_that_lacks_a_weight_is_refused_before_the_run(project: Path) -
 
 
 def test_a_model_that_does_not_know_an_id_of_its_tokenizer_is_refused(project: Path) -> None:
-    with pytest.raises(UserError, match=r"^model: its tokenizer gives the id \d+, the model has 5 ids$"):
+    with pytest.raises(UserError, match=r"^model: its tokenizer has the id \d+, the model 5 ids$"):
         ScoredModel("model", Path("model"), WindowSizes(8, 6), 5).tokens(validation_split(CLEAN / VALIDATION))
 
 

@@ -73,7 +73,7 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
         ("s.jsonl", b'{"text": null}\n', "s.jsonl#1: no text in a field `text`; that is NoneType"),
         ("s.jsonl", b'{"text": "a", "source": "\\ud800"}\n', "s.jsonl#1: half of a surrogate pair"),
         ("s.jsonl", b"not json\n", "s.jsonl: line 1 is not valid JSON (Expecting value"),
-        ("s.parquet", b"not parquet", "s.parquet: no readable Parquet file ("),
+        ("s.parquet", b"not parquet", "s.parquet: not a readable Parquet file ("),
         ("s.txt", b"\xff", "s.txt: not UTF-8: try `iconv -f cp1252 -t utf-8`"),
         ("s.txt", b'{"text": "a"}\n{"text": "b"}\n', "s.txt: is JSON, not text: rename it to .jsonl or .json"),
         ("s.json", b'{"data": [{"text": "a"}]}', "s.json#1: no text in a field `text`; it has data"),
@@ -81,7 +81,7 @@ def test_a_set_is_identified_by_its_texts_and_not_by_the_files_they_are_in(tmp_p
         ("s.csv", b"body\na\n", "s.csv#1: no text in a field `text`; it has body"),
         ("s.jsonl.gz", gzip.compress(b'{"text": "a"}\n', mtime=0)[:-3], "s.jsonl.gz: cannot be read ("),
         ("s.jsonl", LFS_POINTER, "s.jsonl: Git LFS pointer, not the data (`git lfs pull` downloads it)"),
-        ("s.txt", b"", "holds no text; give `s` documents or remove it from evaluate.sets"),
+        ("s.txt", b"", "has no text; add documents, or remove `s` from evaluate.sets"),
     ],
 )
 def test_what_is_no_set_of_documents_is_refused_with_its_name(

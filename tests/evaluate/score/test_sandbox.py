@@ -133,7 +133,7 @@ def test_nothing_is_left_of_a_sandbox_that_is_ended_while_it_is_made(tmp_path: P
     [
         ("", r"bubblewrap \(`bwrap`\) is not installed"),
         ("echo bwrap: Creating new namespace failed: Operation not permitted >&2; exit 1", "new namespace failed"),
-        ("exit 0", "a program that is right does not pass"),
+        ("exit 0", "a correct program does not pass"),
     ],
 )
 def test_nothing_runs_where_it_cannot_be_isolated(

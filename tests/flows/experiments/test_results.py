@@ -46,7 +46,7 @@ def test_from_the_record_of_a_sweep_to_tables_figures_and_claims(
     assert parrotflow("table", "toy") == 0
     said = capsys.readouterr().out
     assert "| large | b | 16.0 (2/3) |" in said
-    assert "\n12 runs: 11 finished, 1 failed\nlaw: not fitted: a power law needs 3 different x\n" in said
+    assert "\n12 runs: 11 finished, 1 failed\nlaw: not fitted: a power law needs 3 distinct x values\n" in said
     assert "holds: b is better." in said
     folder = RECORD.parent
     assert json.loads((folder / "claims.json").read_text())[1]["answer"] == "cannot be said"
@@ -121,7 +121,7 @@ def claiming(data: Tidy, *conditions: Condition) -> Tidy:
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ({"size": "w9"}, "size has no level `w9`; there are w1, w2, w4, w8"),
+        ({"size": "w9"}, "size has no level `w9`; choose from: w1, w2, w4, w8"),
         ({"size": "w1"}, "say which level of recipe"),
         ({"depth": "1"}, "no axis `depth`; there are size, recipe"),
     ],
@@ -168,6 +168,6 @@ def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
 def test_without_any_run_there_is_no_table(cells: list[Cell]) -> None:
     RECORD.unlink()
 
-    with pytest.raises(UserError, match="toy: no run is on record yet; `parrotflow sweep toy` runs them"):
+    with pytest.raises(UserError, match="toy: no runs are recorded yet; run `parrotflow sweep toy`"):
         app(("table", "toy"))
     assert [*RECORD.parent.iterdir()] == []

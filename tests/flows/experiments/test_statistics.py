@@ -87,7 +87,7 @@ def test_about_95_of_100_intervals_hold_the_true_exponent_and_curve() -> None:
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([(1.0, 2.0), (2.0, 1.0)], "needs 3 different x"),
+        ([(1.0, 2.0), (2.0, 1.0)], "needs 3 distinct x values"),
         ([(1.0, 2.0), (2.0, 0.0), (3.0, 0.5)], "needs positive values"),
     ],
 )

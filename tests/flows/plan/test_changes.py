@@ -124,7 +124,7 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Path("corpus/inner/.#a.py").symlink_to("gone"), "'corpus/inner/.#a.py' (a link to nowhere)"),
+        (lambda: Path("corpus/inner/.#a.py").symlink_to("gone"), "'corpus/inner/.#a.py' (a broken link)"),
         (lambda: os.mkfifo("corpus/pipe"), "'corpus/pipe' (not a regular file)"),
         (lambda: Path(os.fsdecode(b"corpus/caf\xe9.py")).touch(), r"'corpus/caf\udce9.py' (its name is not UTF-8)"),
     ],

@@ -168,7 +168,7 @@ def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path
         ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),
         ("compute", "compute: expected TFLOP"),
         ("computed=1", "computed=1: no such group"),
-        ("publish.name=1_1_1", "publish.name = 111: expected text, which YAML reads as another value: quote it"),
+        ("publish.name=1_1_1", "publish.name = 111: expected text, but YAML reads another type: quote it"),
         ("evaluate.sets={yes:x", "evaluate.sets={yes:x: line 1: not valid YAML: "),
         ("train.optimzer.name=x", "train.optimzer.name: no such parameter; did you mean train.optimizer.name?"),
         ("train.seed.of=1", "train.seed.of: params.yaml has no `train.seed`"),

@@ -84,7 +84,7 @@ def test_only_checkpoints_that_no_current_run_can_use_are_deleted_and_only_on_re
 
     assert ".parrotflow 0.0 GB" in doctor.disk().found
     assert len(list(CHECKPOINTS.iterdir())) == 4
-    assert doctor.freed().found == "deleted those of 1 earlier runs, 0.0 GB"
+    assert doctor.freed().found == "deleted those of 1 earlier runs (0.0 GB)"
     assert {path.name for path in CHECKPOINTS.iterdir()} == {"newest", "started", "finished"}
 
 

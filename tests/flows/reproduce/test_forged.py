@@ -44,7 +44,7 @@ def test_a_path_out_of_the_project_is_known_by_its_form() -> None:
 
 
 def test_a_folder_that_holds_something_else_is_not_taken_over(tmp_path: Path, mine: Path) -> None:
-    with pytest.raises(UserError, match="is not the folder of a reproduction"), only_reproduction_in(tmp_path):
+    with pytest.raises(UserError, match="is not a reproduction"), only_reproduction_in(tmp_path):
         pass
     for _ in range(2):
         with only_reproduction_in(tmp_path / "new"):

@@ -120,8 +120,8 @@ def test_of_an_honest_revision_the_card_is_compared_and_the_rest_is_named(rebuil
     said = (rebuilt.parents[1] / "said").read_text(encoding="utf-8")
 
     assert re.search(r"^card +identical$", said, re.MULTILINE)
-    assert "restored by their hashes, not computed: collect, clean, tokenizer, tokenize\n" in said
-    assert "output of train, evaluate, generate, harness, score, yardstick, card was computed and has the bytes" in said
+    assert "restored by hash, not recomputed: collect, clean, tokenizer, tokenize\n" in said
+    assert "output of train, evaluate, generate, harness, score, yardstick, card was recomputed and is byte-" in said
     assert said.count(": equal\n") >= 1
 
 
@@ -161,7 +161,7 @@ def test_a_segment_that_ends_with_a_step_that_is_not_recorded_is_refused(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    with pytest.raises(UserError, match=r"--segment 3-7: 7 is not a recorded step; recorded are 3, 6$"):
+    with pytest.raises(UserError, match=r"--segment 3-7: step 7 is not recorded; choose from: 3, 6$"):
         run_reproduction(ReproduceOptions("published/tiny", segment="3-7", folder=tmp_path / "work"))
     assert not (tmp_path / "work/checkout").exists()
 

@@ -178,7 +178,7 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
-    with pytest.raises(UserError, match=r"was begun with another revision or without the same"):
+    with pytest.raises(UserError, match=r"was started with another revision or another choice of"):
         run_reproduction(ReproduceOptions("main", yes=True, from_scratch=True))
 
 

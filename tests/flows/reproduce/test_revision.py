@@ -50,7 +50,7 @@ def test_an_archive_is_left_to_the_user_and_anything_else_is_named(revision: Pat
 
     with pytest.raises(UserError, match=r"revision\.tar\.gz: is a file; unpack it"):
         local_folder("revision.tar.gz")
-    with pytest.raises(UserError, match="neither a folder nor an owner/name@revision"):
+    with pytest.raises(UserError, match="neither a folder nor a Hub name"):
         local_folder("nothing here")
 
 

@@ -139,7 +139,7 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
 
 
 def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
-    with pytest.raises(UserError, match="--token NOT_SET_HERE: no such variable"):
+    with pytest.raises(UserError, match="--token NOT_SET_HERE: this environment variable"):
         run_reproduction(ReproduceOptions(str(revision), token=["NOT_SET_HERE"]))
 
 

@@ -89,7 +89,7 @@ def test_a_stage_that_was_killed_says_so(script: Script) -> None:
     outcome, _ = script("kill -9 $$")
 
     assert outcome.result == "failed"
-    assert outcome.message == "was killed (SIGKILL) from outside; the same command continues"
+    assert outcome.message == "was killed (SIGKILL) from outside; run the same command to continue"
     assert outcome.exit_code in KILLED  # the signal, or what a shell between says of it
 
 

@@ -43,5 +43,5 @@ def test_a_second_run_is_refused_with_the_firsts_name_and_one_that_waits_says_it
     waiting.join()
 
     assert said[0].startswith(f"the run nightly (process {holder.pid}, since ")
-    assert said[0].endswith("is using this folder; waiting for its end ...")
+    assert said[0].endswith("is using this folder; waiting for it to finish ...")
     assert said[1:] == ["entered"]

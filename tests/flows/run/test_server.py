@@ -44,7 +44,7 @@ def test_a_server_that_goes_away_for_good_costs_one_line(tmp_path: Path) -> None
     for noise in ("Traceback", "Error logging", "ERROR"):
         assert noise not in said
     assert said.count("warning: ") == 1
-    assert "warning: Prefect's server went away; every result is kept" in said
+    assert "warning: Prefect's server went away; all results are kept" in said
     assert re.search(r"^time +\d+ s", said, re.MULTILINE)
 
 

@@ -110,7 +110,7 @@ def test_a_sweep_starts_from_a_clean_tree_but_for_results_and_new_files(project:
     assert clone.head_commit() == git(project, "rev-parse", "HEAD")
 
     (project / "params.yaml").write_text((project / "params.yaml").read_text() + "# later\n")
-    with pytest.raises(UserError, match=r"^params\.yaml: not as in the last commit"):
+    with pytest.raises(UserError, match=r"^params\.yaml: changed since the last commit"):
         clone.head_commit()
 
 

@@ -125,7 +125,7 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
     assert (reason(made), cell_statuses(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
     assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
     append_run(RECORD, run.model_copy(update={"state": "finished"}))
-    assert reason(made) == "has no scores.json yet"
+    assert reason(made) == "scores.json missing"
     append_run(RECORD, run.model_copy(update={"state": "finished", "reports": {"scores.json": {}}}))
     assert reason(made) == ""
 

@@ -148,7 +148,7 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     assert first.returncode == 1
     assert "failed: train: error: no luck" in said
     assert "cancelled: its machine is gone" in said
-    assert "the same command tries them again" in said
+    assert "run the same command to retry them" in said
     assert [run.message for run in runs_of(project / RECORD)] == ["train: error: no luck"]
 
     second = start(server, project)
@@ -158,7 +158,7 @@ def test_a_cell_that_fails_is_recorded_one_whose_worker_dies_runs_again_and_ctrl
     said, _ = second.communicate()
 
     assert second.returncode == EXIT_CONTINUE
-    assert "stopped; 1 cells are left, the same command continues" in said
+    assert "stopped; 1 cells are left; run the same command to continue" in said
     assert "Traceback" not in said
     assert states(server, "idle") == {"COMPLETED": 1, "FAILED": 1, "CRASHED": 1, "CANCELLED": 1}
 
@@ -319,10 +319,10 @@ def test_workers_must_be_able_to_fetch_the_commit_and_to_share_results(
         require_reachable(clone.head_commit())
 
     git(project, "remote", "remove", "origin")
-    with pytest.raises(UserError, match="no git remote `origin`"):
+    with pytest.raises(UserError, match="the git remote `origin`, which is not set"):
         require_reachable("HEAD")
     (project / ".dvc/config").unlink()
-    with pytest.raises(UserError, match="no default DVC remote"):
+    with pytest.raises(UserError, match="the default DVC remote, which is not set"):
         require_reachable("HEAD")
 
 

@@ -69,7 +69,7 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     (folder / "train.py").write_text((folder / "train.py").read_text() + "\n")
     refused = sweep(folder)
     assert refused.returncode == 2
-    assert "train.py: not as in the last commit" in refused.stdout
+    assert "train.py: changed since the last commit" in refused.stdout
     assert (dry := sweep(folder, "--dry")).returncode == 2
     assert dry.stdout == refused.stdout
 
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_every_cell_and_the_same_command_continues(tmp_path: Path) -
 
     said = process.stdout.read()
     assert process.wait() == EXIT_CONTINUE
-    assert "the same command continues" in said
+    assert "run the same command to continue" in said
     assert "Traceback" not in said
     assert runs_of(folder / RECORD) == []
     write_experiment(folder, **TWO_CELLS)

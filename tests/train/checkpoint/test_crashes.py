@@ -114,8 +114,8 @@ def test_after_the_death_of_one_of_two_workers_none_is_left_and_the_same_command
     said, _ = process.communicate()
     assert process.returncode == EXIT_UNAVAILABLE, said
     assert said.splitlines()[-1] == (
-        "error: train: a worker died; its messages are above (none if it was killed, as when memory runs out). The "
-        "same command continues from the last checkpoint"
+        "error: train: a worker died; its messages are above (none if it was killed, as when memory runs out). Run the "
+        "same command to continue from the last checkpoint"
     )
     wait_until_ended(workers)
     assert not (project / "model").exists()
@@ -133,7 +133,7 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_the_sam
         member.send_signal(signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == EXIT_CONTINUE == 75, said
-    assert "stopped on request, state saved; the same command continues" in said
+    assert "stopped on request, state saved; run the same command to continue" in said
     assert "continuing at step" in run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
     assert outs(project) == outs(reference)
 

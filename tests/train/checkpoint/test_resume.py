@@ -147,7 +147,7 @@ def test_a_second_training_of_the_same_is_refused_while_the_first_one_runs(tmp_p
 
 def test_a_start_from_no_checkpoint_or_from_the_last_step_is_refused(trained: Path) -> None:
     last = trained / newest(trained)
-    with pytest.raises(UserError, match=r"no such checkpoint; in .* there are: step-00000003, step-00000006"):
+    with pytest.raises(UserError, match=r"no such checkpoint; .* has: step-00000003, step-00000006"):
         check_start(last.with_name("step-00000004"), START)
     with pytest.raises(UserError, match=r"no step follows 6, train\.max_steps = 6; raise max_steps"):
         check_start(last, START | {"max_steps": 6})
@@ -290,7 +290,7 @@ def test_a_run_stays_in_the_precision_of_its_first_start(
 
     run_workers(project, 1)
 
-    assert "note: this run began in bf16, and stays in it\ncontinuing at step 3 of 6" in capfd.readouterr().out
+    assert "note: this run began in bf16 and continues in it\ncontinuing at step 3 of 6" in capfd.readouterr().out
     record = Execution.find(project / TRAIN_EXECUTION)
     assert record is not None
     assert [session.precision for session in record.sessions] == ["bf16", "bf16"]

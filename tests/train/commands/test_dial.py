@@ -47,7 +47,7 @@ def test_the_epochs_over_the_corpus_are_counted_and_said() -> None:
 
 
 def test_too_little_compute_is_refused() -> None:
-    with pytest.raises(UserError, match=r"1 GFLOP are too little for 20 steps of the smallest model"):
+    with pytest.raises(UserError, match=r"1 GFLOP are too few for 20 steps of the smallest model"):
         dial().for_flops(1e9)
 
 

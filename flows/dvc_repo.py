@@ -1,13 +1,13 @@
 """Git as a program, and DVC's repository: opened, its graph, dvc.lock, cache and remotes.
 
-Here is what is used of DVC beyond what it documents, as read in its version 3.67.1 (`dvc~=3.67.1` in pyproject.toml).
-After an upgrade of DVC this file has to be compared with DVC's source; the rest of flows/ uses only names without an
-underscore of Repo, Stage and Output.
+This module uses undocumented parts of DVC, as read in version 3.67.1 (`dvc~=3.67.1` in pyproject.toml). After an
+upgrade of DVC, compare this file with DVC's source; the rest of flows/ uses only public names of Repo, Stage and
+Output.
 
 DVC writes dvc.lock and `.dvc/tmp/rwlock`, its table of which process uses which path, in place, so a kill can leave
-them empty or cut off. DVC repairs a dvc.lock that is cut off and still YAML, and drops the entries of dead processes.
-The rest is repaired here. Without an empty dvc.lock each stage counts as never run, and what the run-cache holds is
-restored; without the table nothing is lost.
+them empty or truncated. DVC itself repairs a truncated dvc.lock that is still YAML, and drops the entries of dead
+processes. This module removes the other damaged files. Without dvc.lock every stage counts as never run, and is
+restored if the run-cache has its result; without the table nothing is lost.
 """
 
 import errno
@@ -55,10 +55,10 @@ def _found() -> Repo:
 
 @contextmanager
 def open_repo() -> Iterator[Repo]:
-    """DVC's repository; what takes its lock waits while another DVC command holds it.
+    """Open DVC's repository; calls that take its lock wait while another DVC command holds it.
 
-    Raises UserError outside of a project or of git, and where DVC takes no value of a kind that a file of parameters
-    has, such as a date.
+    Raises UserError outside a project or a git repository, and if a parameter file has a value of a type that DVC does
+    not support, such as a date.
     """
     try:
         with _found() as repo:
@@ -108,7 +108,7 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
 
 
 MAX_LOGGED = 1000
-"""Messages of DVC that are looked through for a refusal; beyond these it starts anew."""
+"""How many of DVC's messages are searched for a refusal; a full buffer is emptied."""
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def asking_remote(command: str) -> Iterator[None]:
 
 
 def fetch_run_cache() -> None:
-    """Fetch from the DVC remote which results it has for which inputs. Raises as `asking_remote`."""
+    """Fetch the run-cache, which maps inputs to results, from the DVC remote. Raises as `asking_remote`."""
     with asking_remote("pull"), open_repo() as repo, suppress(RunCacheNotSupported):
         repo.cloud.get_remote(command="pull")
         repo.stage_cache.pull(None)
@@ -219,7 +219,7 @@ def give_identity(folder: Path) -> None:
 
 
 def experiment_ref(baseline: str, name: str) -> str:
-    """The reference of git that leads to an experiment, which DVC names by the commit that it was started from."""
+    """The git reference of an experiment, which DVC names by the commit that it was started from."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
 
 
@@ -247,7 +247,7 @@ def default_remote() -> str | None:
 
 
 def repair_after_kill(folder: Path = Path()) -> list[str]:
-    """Remove an empty dvc.lock and a table that is not JSON; a line for each that was removed."""
+    """Remove an empty dvc.lock and a lock table that is not JSON; return a line for each removed file."""
     repaired = []
     # Under DVC's own locks: a living process may just be writing the file.
     if _removed(folder, LOCK_FILE, "lock", is_empty):
@@ -286,7 +286,7 @@ def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
 
 
 def require_writable_cache() -> None:
-    """Raise UserError if nothing can be written to DVC's cache: DVC would say so after hours."""
+    """Raise UserError if DVC's cache is not writable; DVC itself would fail only after hours."""
     folder = Path(project_cache())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -302,7 +302,7 @@ def require_writable_cache() -> None:
 def drop_damaged() -> list[Path]:
     """Read the whole cache, and remove each entry whose content does not have the hash in its name.
 
-    DVC trusts an entry that is write-protected, so a disk's silent corruption would be restored as a result.
+    DVC trusts write-protected entries, so it would restore silently corrupted data as a result.
     """
     entries = Path(project_cache(), "files", "md5").glob("??/*")
     # Others are files that DVC is writing.

@@ -14,7 +14,7 @@ EXPERIMENTS = Path("experiments")
 
 
 def experiment_names(_: object = None) -> list[str]:
-    """What the shell completes an experiment with, and what a command that lacks one offers."""
+    """Names of experiments, for the shell's completion and for commands called without one."""
     return sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 
 
@@ -51,7 +51,7 @@ def _levels(axis: Any) -> Any:
 Axis = Annotated[
     dict[Level, Overrides], Field(min_length=1), BeforeValidator(_levels, json_schema_input_type=dict[str, Any])
 ]
-"""The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` is short for a level a value."""
+"""The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` makes one level per value."""
 
 COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "message")
 """Columns that each runs.csv has; no axis has such a name."""
@@ -85,7 +85,7 @@ class RunMetric(Measured):
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0
-    """How many of the report's units are one of `unit`: 1e12 for FLOP shown as TFLOP."""
+    """The report's units in one `unit`: 1e12 to show FLOP as TFLOP."""
     interval: ReportKey | None = None
     """FILE:KEY of the run's own 95 % interval, [low, high]: over the held-out documents, not over the seeds."""
 
@@ -110,7 +110,7 @@ class Comparison(Section):
 
     caption: str
     axis: Identifier
-    """Whose levels are compared, at equal levels of all other axes."""
+    """The axis whose levels are compared, at equal levels of all other axes."""
     baseline: Level
     """The level against which the others are compared."""
     metrics: Annotated[list[Identifier], Field(min_length=1)]
@@ -155,27 +155,27 @@ class PointsFigure(FigureSpec):
     x: Identifier
     y: Identifier
     by: Identifier
-    """An axis: a marker for each of its levels."""
+    """An axis; each of its levels has its own marker."""
     joined: str | None = None
-    """A word with which several levels begin, such as a recipe at several sizes: they are drawn as one line."""
+    """A word that several levels start with, such as a recipe at several sizes; they are drawn as one line."""
     lines: list[Identifier] = Field(default_factory=list)
-    """Metrics that are to be beaten, such as a compressor's bits per byte: a horizontal line for each."""
+    """Metrics to beat, such as a compressor's bits per byte: each is a horizontal line."""
 
 
 Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
 
 
 Limit = float | Identifier
-"""A number; or a metric, of whose mean at the same levels."""
+"""A number, or a metric whose mean at the same levels is the limit."""
 
 Relation = Literal["below", "at_most", "above", "at_least"]
 
 Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
-"""Within which a number has to be."""
+"""The range that a number must be in."""
 
 
 class Condition(Section):
-    """A number that the runs give, with its 95 % interval, and its bounds: exactly one of the first three.
+    """A number computed from the runs, with bounds on it or on its 95 % interval. Exactly one of the first three keys.
 
     {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
     """
@@ -189,7 +189,7 @@ class Condition(Section):
     levels: dict[Identifier, Level | Annotated[list[Level], Field(min_length=2, max_length=2)]] = Field(
         default_factory=dict
     )
-    """A level for each axis that has several; of a difference one axis has two, the baseline last."""
+    """One level for each axis that has several; for a difference, two levels of one axis, the baseline last."""
     value: Bounds | None = None
     low: Bounds | None = None
     high: Bounds | None = None
@@ -202,7 +202,7 @@ class Condition(Section):
 
     @property
     def sides(self) -> list[dict[str, str]]:
-        """The levels whose runs are compared: those of the number, and of a difference those of its baseline."""
+        """The levels whose runs are compared; a difference has a second entry, for its baseline."""
         return [
             {axis: level if isinstance(level, str) else level[side] for axis, level in self.levels.items()}
             for side in range(2 if self.difference else 1)
@@ -245,11 +245,11 @@ class Experiment(Section):
 
     question: str
     targets: Annotated[list[str], Field(min_length=1)]
-    """The stages of dvc.yaml at which a run ends; what follows them, such as publishing, is not done."""
+    """The stages of dvc.yaml at which a run ends; later stages, such as publishing, do not run."""
     base: Overrides = Field(default_factory=dict)
     """Changes of params.yaml that all runs share."""
     axes: Annotated[dict[Identifier, Axis], Field(min_length=1)]
-    """What differs between runs. `{param: KEY, values: [...]}` is short for a level a value, and `{draw: N, ...}`
+    """What differs between runs. `{param: KEY, values: [...]}` makes one level per value, and `{draw: N, ...}`
     draws levels (`drawn.py`)."""
     seeds: Seeds = Field(default_factory=Seeds)
     metrics: Annotated[dict[Identifier, RunMetric], Field(min_length=1)]

@@ -48,11 +48,11 @@ class PlannedStage:
     policy: Policy = field(default_factory=Policy)
     """How it is run."""
     seconds: float | None = None
-    """How long it took when it ran last on this machine; None where that is not known."""
+    """How long its last run on this machine took; None if unknown."""
 
     @property
     def causes(self) -> list[str]:
-        """The reasons; of many changed code files the first ones and their number. Of what only follows: after what."""
+        """The reasons; many changed code files are cut to a few, and a stage that only follows names its upstreams."""
         code = [reason for reason in self.reasons if reason.kind == "code"]
         named = code if len(code) <= MAX_FILES_NAMED + 1 else code[:MAX_FILES_NAMED]
         own = [reason for reason in self.reasons if reason.kind != "upstream"]
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def is_first(self) -> bool:
-        """True if none of its stages has run here before, and DVC's cache has no result of theirs."""
+        """True if none of its stages has run here before, and DVC's cache has no results of them."""
         return all(stage.state == "run" and Reason("never run", stage.name) in stage.reasons for stage in self.stages)
 
     @property
@@ -101,12 +101,12 @@ class Plan:
 
 
 def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
-    """Plan the stages of dvc.yaml, or `targets` with what they need.
+    """Plan the stages of dvc.yaml, or `targets` and the stages that they depend on.
 
     The files of code are written first (changes.py); nothing else is changed.
 
-    Raises UserError where dvc.yaml cannot be read, a target does not exist or DVC cannot hash a dep, and for a stage
-    that is frozen or in another dvc.yaml.
+    Raises UserError if dvc.yaml cannot be read, a target does not exist, DVC cannot hash a dep, or a stage is frozen
+    or in another dvc.yaml.
     """
     for name in ("dvc", "dvc_data"):
         # DVC's errors are raised, and its progress bars are not wanted.
@@ -123,7 +123,7 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
 
 
 def refuse_foreign(stage: Stage) -> None:
-    """Raise UserError for a stage that DVC runs in a way of its own: frozen, in another dvc.yaml, or behind a link."""
+    """Raise UserError for a stage that DVC treats differently: frozen, in another dvc.yaml, or below a link."""
     if not isinstance(stage, PipelineStage):
         return
     parents = {parent for out in stage.outs for parent in Path(out.fs_path).parents if parent.is_symlink()}

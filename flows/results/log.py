@@ -40,10 +40,10 @@ REASON_KINDS = ("parameter", "data", "library", "command", "code", "always", "as
 COMMIT_DIGITS = 12
 
 MAX_CHANGES = 3
-"""In a line; `--json` has all of them."""
+"""The number of changes in a line; `--json` has all of them."""
 
 WIDE, PIPED_WIDTH = 120, 160
-"""Columns of a terminal from which on a line has all; and of what is no terminal."""
+"""The terminal width from which all columns are shown, and the width of output to a pipe or file."""
 
 
 class LoggedRun(Section):
@@ -52,11 +52,11 @@ class LoggedRun(Section):
     model_config = ConfigDict(extra="ignore")
 
     name: str
-    """Its number here, counted from 1; of a cell, the name of its DVC experiment or its id."""
+    """Its number here, counted from 1; for a cell, the name of its DVC experiment or its id."""
     began: str
-    """ISO 8601; of a cell, when it ended."""
+    """ISO 8601; for a cell, when it ended."""
     changes: list[str]
-    """What had changed since its stages ran last; of a cell, since the cell before it."""
+    """What had changed since its stages ran last; for a cell, since the cell before it."""
     commit: str
     """HEAD when it began."""
     note: str = ""

@@ -35,13 +35,13 @@ from stages.runtime.errors import END_FILE, EXIT_REFUSED, UserError, private_sta
 from stages.runtime.supervision import describe_kill, memory_kills, seconds_since_saving
 
 KILL_SECONDS = 5.0
-"""After KILL; what still runs then waits for a device and is left alone."""
+"""The wait after KILL; a process that still runs then is waiting for a device, and is left alone."""
 
 KEPT_LINES = 100
-"""The last lines of a command, in which its error message is looked for."""
+"""The number of last lines of a command that are searched for its error message."""
 
 CHUNK_BYTES = 1 << 16
-"""Read at once, and kept of a line that does not end."""
+"""The number of bytes read at once, and kept of a line that does not end."""
 
 RENEWED_SECONDS = 5.0
 """Minimum interval between two states shown of a line that renews itself, such as a progress bar."""

@@ -34,7 +34,7 @@ class Batch:
     """Cells of an experiment to run, and what is recorded of their runs."""
 
     name: str
-    """The experiment's."""
+    """The experiment's name."""
     cells: Sequence["Cell"]
     targets: Sequence[str]
     """The stages at which a run ends."""
@@ -72,7 +72,7 @@ class Job:
         return f"shared-{self.key[:8]}" if self.shared else self.cells[0]
 
     def name(self, cells: Mapping[str, "Cell"]) -> str:
-        """Its name for the user, other than that of each other job."""
+        """Its name for the user, different for every job."""
         label = cells[self.cells[0]].label
         return f"{self.targets[-1]} of {label} + {len(self.cells) - 1}" if self.shared else label
 
@@ -152,7 +152,7 @@ class BatchRun(ABC):
     batch: Batch
     head: str
     keys: Mapping[str, Mapping[str, str]]
-    """Of the stages of each cell."""
+    """The keys of each cell's stages."""
     clones: Mapping[str, Path]
     """The folders of cells in clones on this machine."""
     runs: dict[str, Run] = field(default_factory=dict, init=False)
@@ -198,7 +198,7 @@ class BatchRun(ABC):
     def node(self, job: Job, retries: int = 0) -> "Node":
         """A job as a node of the chain. Jobs of the same cell do not run at the same time in its clone.
 
-        Of a job that never started, the outcome is that of the job before it, which failed.
+        A job that never started gets the outcome of the failed job before it.
         """
         from flows.run.chain import Node
 

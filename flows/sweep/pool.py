@@ -59,10 +59,10 @@ from stages.runtime.errors import EXIT_UNAVAILABLE, UnavailableError, UserError,
 DEPLOYMENT = "sweep-cell/sweep-cell"
 
 POLL_SECONDS = 2.0
-"""Between two questions about one flow run."""
+"""The interval between two requests for the state of a flow run."""
 
 ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
-"""The loop asks again by itself: Prefect's own tries would answer Ctrl-C after minutes."""
+"""No retries by Prefect, which would delay Ctrl-C by minutes: the loop here asks again."""
 
 
 def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], server: Server) -> dict[str, Run]:
@@ -112,7 +112,7 @@ class OnPool(BatchRun):
 
     deployment: UUID
     silent: bool = False
-    """Whether the server did not answer the last question."""
+    """True if the server did not answer the last request."""
 
     async def work(self, job: Job, log: Log) -> StageOutcome:
         """Follow the flow run of a job to its end. While the server does not answer, say so and ask again.
@@ -141,7 +141,7 @@ class OnPool(BatchRun):
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Say once if the server is away, which passes. Raises UserError if it refuses the question, for good."""
+        """Warn once if the server does not answer, as it may come back. Raises UserError if it rejects the request."""
         try:
             yield
             self.silent = False
@@ -164,7 +164,7 @@ class OnPool(BatchRun):
         return await self._submit(job, runs[0].id if runs else None)
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
-        """Whether what an earlier call has started is what this one wants."""
+        """True if the flow run that an earlier call started still counts for this job."""
         match newest.state_type:
             case StateType.COMPLETED:
                 ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
@@ -216,16 +216,16 @@ def outcome_of_flow_run(name: str, run: FlowRun) -> StageOutcome | None:
 
 
 def unavailable(name: str, message: str) -> StageOutcome:
-    """A failure that may pass."""
+    """A failure that may go away by itself."""
     return StageOutcome(name, "failed", message=message, exit_code=EXIT_UNAVAILABLE)
 
 
 @flow(name="sweep-cell", persist_result=False)
 async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: bool = False) -> State[Any]:
-    """Bring `targets` of a cell up to date at `commit`, and send off what came of it.
+    """Bring `targets` of a cell up to date at `commit`, and push the results.
 
-    With `shared` they are stages that other cells need too, and no DVC experiment is made. Ends as failed if a stage
-    did for good, which is recorded, and as crashed if a retry may help, now or once the worker is fixed.
+    With `shared`, other cells need these stages too, and no DVC experiment is made. Ends as failed, which is recorded,
+    if a stage failed for good, and as crashed if a retry may help, now or once the worker is fixed.
     """
     prepare_environment()
     try:

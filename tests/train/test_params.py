@@ -34,7 +34,7 @@ def phases(*after: float) -> dict[str, Any]:
         ({"mixture": MIXTURE | {"weights": {"web": 0}}}, "mixture.weights: no source has a weight above 0"),
         (
             {"mixture": MIXTURE | {"weights": {"*": 1}, "phases": [{"after": 3, "weights": {"*": 1, "books": 1}}]}},
-            "mixture: weights: `*` covers the sources without a weight, but `books` has one ",
+            "mixture: weights has `*`, the sources without a weight of their own, and none for `books`, which has one ",
         ),
         (
             {"mixture": MIXTURE | phases(1.5)},

@@ -67,8 +67,9 @@ class Mixture(Section):
             if OTHER_SOURCES in weights and (missing := sorted(named - set(weights))):
                 where = f"phases.{number - 1}.weights" if number else "weights"
                 raise ValueError(
-                    f"{where}: `{OTHER_SOURCES}` covers the sources without a weight, but `{missing[0]}` has one "
-                    "elsewhere: give it one here too (0 leaves it out)"
+                    f"{where} has `{OTHER_SOURCES}`, the sources without a weight of their own, and none for "
+                    f"`{missing[0]}`, "
+                    "which has one elsewhere: give it one there too (0 leaves it out)"
                 )
         return self
 

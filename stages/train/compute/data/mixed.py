@@ -173,5 +173,5 @@ def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_l
         lacking = "no other sources" if source.name == OTHER_SOURCES else f"no source `{source.name}`"
         raise UserError(
             f"params.yaml: train.mixture: {store.folder} has {lacking}. It has {known}{more}. Correct the name or "
-            "remove it; held-out sources (clean.split) are not trained on"
+            "remove it; what clean.split holds out is not trained on"
         )

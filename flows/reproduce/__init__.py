@@ -3,7 +3,7 @@
 Here are its arguments and options, which it shows as the docstrings say.
 """
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from stages.runtime.errors import UserError
@@ -20,9 +20,6 @@ class ReproduceOptions:
     """The folder to work in; the default is .parrotflow/reproduce/REVISION."""
     from_scratch: bool = False
     """Compute the data too, instead of taking it from this project's cache or the default DVC remote."""
-    token: list[str] = field(default_factory=list)
-    """Pass this environment variable, e.g. HF_TOKEN, to the revision's code and DVC, which get no other secret. May be
-    given several times."""
     yes: bool = False
     """Run the revision's code without asking; needed if there is no terminal."""
     key: Path | None = None

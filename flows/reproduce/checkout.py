@@ -19,7 +19,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from flows.dvc_repo import project_cache
-from flows.reproduce.commands import output, run_quietly, without_secrets
+from flows.reproduce.commands import output, run_quietly
 from flows.reproduce.revision import RecordedRevision
 from stages.formats.revision.provenance import (
     RECORDED_LOCK,
@@ -150,12 +150,7 @@ def repository(checkout: Path) -> Iterator[Repo]:
 
 
 def bring_data(
-    revision: RecordedRevision,
-    checkout: Path,
-    computed: Collection[str],
-    granted: Collection[str],
-    *,
-    from_scratch: bool,
+    revision: RecordedRevision, checkout: Path, computed: Collection[str], *, from_scratch: bool
 ) -> list[str]:
     """Bring what the `computed` stages read, and trim dvc.lock to the data stages that came; the names of these.
 
@@ -163,12 +158,12 @@ def bring_data(
     """
     shutil.copyfile(revision.folder / RECORDED_LOCK, checkout / LOCK_FILE)
     data_stages = revision.data_stages
-    restored = [] if from_scratch or not pulled_outputs(revision, checkout, computed, granted) else data_stages
+    restored = [] if from_scratch or not pulled_outputs(revision, checkout, computed) else data_stages
     run = {*computed, *data_stages} - {*restored}
     wrong = wrong_inputs(revision, checkout)
     needed = [path for path, readers in wrong.items() if run & {*readers}]
     if needed:
-        pull(checkout, needed, granted)
+        pull(checkout, needed)
     for path, readers in wrong_inputs(revision, checkout).items():
         if path in needed:
             recorded = next(dep for dep in revision.stages[readers[0]]["deps"] if dep["path"] == path)
@@ -182,9 +177,7 @@ def bring_data(
     return restored
 
 
-def pulled_outputs(
-    revision: RecordedRevision, checkout: Path, computed: Collection[str], granted: Collection[str]
-) -> bool:
+def pulled_outputs(revision: RecordedRevision, checkout: Path, computed: Collection[str]) -> bool:
     """Whether all outputs of the data stages that the computed stages read are in the checkout, after a `dvc pull`."""
     data_stages = revision.data_stages
     read = {
@@ -203,7 +196,7 @@ def pulled_outputs(
                 shutil.copyfile(recorded, target)
     lacking = [path for path in read if not (checkout / path).exists()]
     if lacking:
-        pull(checkout, lacking, granted)
+        pull(checkout, lacking)
     return all((checkout / path).exists() for path in read)
 
 
@@ -235,12 +228,12 @@ def keep_recorded(revision: RecordedRevision, checkout: Path, stages: list[str])
     lock.write_text(write_yaml(kept), encoding="utf-8")
 
 
-def pull(checkout: Path, targets: Collection[str], granted: Collection[str]) -> None:
+def pull(checkout: Path, targets: Collection[str]) -> None:
     """`dvc pull` of files from this project's cache and the default remote, each checked by its hash."""
     default, known = dvc_remotes(checkout)
     for remote in [name for name in (THIS_PROJECT, default) if name in known]:
         # -P: a module of the checkout is not taken for one of DVC's.
         command = [sys.executable, "-P", "-m", "dvc", "pull", "--allow-missing", "--remote", str(remote), *targets]
-        done = run_quietly(command, checkout, without_secrets(granted))
+        done = run_quietly(command, checkout)
         if done.returncode and (said := done.stderr.strip()):  # missing outputs are computed, or named
             print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)

@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +30,6 @@ NOT_GIVEN = re.compile(
 )
 """Variables of this shell that a revision's programs do not get, besides those that change the computation: names that
 look secret, and those that point git, DVC and the stages to the user's own files."""
-
-HUB_TOKENS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
 
 SHOWN_LINES = 20
 """The last lines that are shown of a program that failed."""
@@ -60,20 +58,14 @@ def run_quietly(
     )
 
 
-def without_secrets(granted: Collection[str] = (), also: str = "") -> dict[str, str]:
-    """This shell's variables without secrets, except those that the user grants or whose name begins with `also`.
-
-    Git asks for no password, and the Hub's client takes none from the user's home.
-    """
-    here = os.environ.items()
+def without_secrets() -> dict[str, str]:
+    """This shell's variables without secrets. Git asks for no password."""
     values = {
         name: value
-        for name, value in here
+        for name, value in os.environ.items()
         if not NOT_GIVEN.fullmatch(name) and not is_computing(name) and credential_in(value) is None
     }
-    values |= {name: value for name, value in here if name in granted or (also and name.startswith(also))}
-    values |= {"GIT_TERMINAL_PROMPT": "0"}
-    return values if HUB_TOKENS & set(granted) else values | {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+    return values | {"GIT_TERMINAL_PROMPT": "0"}
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,26 +130,27 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
         # Nothing that an installer could take for an address.
         atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
         install = [str(python), str(INSTALL), str(requirements)]
-        output(install, revision.work, without_secrets(also="PIP_"), lines=SHOWN_LINES)
+        of_pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        output(install, revision.work, without_secrets() | of_pip, lines=SHOWN_LINES)
         (folder / READY).touch()
     return python
 
 
 def environment_of(
-    revision: RecordedRevision, interpreter: Interpreter, checkout: Path, granted: Collection[str]
+    revision: RecordedRevision, interpreter: Interpreter, checkout: Path
 ) -> tuple[dict[str, str], list[str]]:
     """Return the variables for the stages, and a line for each recorded fact that this machine lacks."""
-    values = neutral_environment(interpreter, checkout, granted)
+    values = neutral_environment(interpreter, checkout)
     if revision.execution is None or not revision.execution.sessions:
         return values, ["the record does not say how the training was executed: this machine's defaults are used"]
     recorded, notes = settings_for(revision.execution.sessions[0], interpreter.machine, revision.work)
     return values | recorded, notes
 
 
-def neutral_environment(interpreter: Interpreter, checkout: Path, granted: Collection[str]) -> dict[str, str]:
+def neutral_environment(interpreter: Interpreter, checkout: Path) -> dict[str, str]:
     """This shell's variables, except secrets, variables that may change a result, and paths of this project."""
     home = str(STATE_DIR.absolute())
-    values = {name: value for name, value in without_secrets(granted).items() if not value.startswith(home)}
+    values = {name: value for name, value in without_secrets().items() if not value.startswith(home)}
     own = str(interpreter.python.absolute().parent)
     path = [own, *(part for part in values.get("PATH", "").split(os.pathsep) if part != own)]
     # The trackers that the parameters name get nothing sent: a reproduction is not one of the runs.

@@ -8,7 +8,6 @@
 WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is kept: the same command continues.
 """
 
-import os
 import subprocess
 from collections.abc import Mapping
 from functools import partial
@@ -62,8 +61,6 @@ def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) 
     damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
     Ctrl-C or a kill.
     """
-    if unset := [name for name in request.token if name not in os.environ]:
-        raise UserError(f"--token {unset[0]}: this environment variable is not set; export it")
     steps = request.steps
     work = work_folder(request.revision, request.folder)
     with only_reproduction_in(work):
@@ -79,7 +76,7 @@ def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) 
         restored = prepare_reproduction(request, revision, checkout, signature)
         interpreter = choose_interpreter(revision, checkout)
         print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
-        environment, notes = environment_of(revision, interpreter, checkout, request.token)
+        environment, notes = environment_of(revision, interpreter, checkout)
         print_step("execution", "; ".join(notes) or "as recorded")
         if steps is not None:
             rerun_stages(revision.data_stages, checkout, environment)
@@ -141,7 +138,7 @@ def prepare_reproduction(
     restored = before.restored if before else []
     if before is None or not {*computed} <= {*before.computed}:  # an earlier segment needed less
         from_scratch = not restored if before else request.from_scratch  # data that was computed stays computed
-        restored = bring_data(revision, checkout, computed, request.token, from_scratch=from_scratch)
+        restored = bring_data(revision, checkout, computed, from_scratch=from_scratch)
         now = Prepared(index=index, from_scratch=request.from_scratch, restored=restored, computed=computed)
         atomic_write(prepared, now.model_dump_json(indent=2) + "\n")
     print_step("data", f"restored: {', '.join(restored)}" if restored else "nothing restored; all stages are computed")

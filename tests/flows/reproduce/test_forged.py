@@ -139,5 +139,5 @@ def test_what_is_pulled_is_verified_a_failure_is_said_and_no_module_of_the_archi
     with Repo(str(checkout)) as repo:
         assert repo.config["remote"]["store"]["verify"]
         assert repo.config["remote"]["store"]["url"] == str(tmp_path / "store")
-    pull(checkout, ["no-such-stage"], ())
+    pull(checkout, ["no-such-stage"])
     assert "note: dvc pull from store: ERROR" in capsys.readouterr().out

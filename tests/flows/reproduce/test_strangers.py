@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce import ReproduceOptions
 from flows.reproduce.environment import choose_interpreter, make_environment, needed_versions
-from flows.reproduce.reproduction import run_reproduction
 from flows.reproduce.revision import read_revision, require_as_published
 from stages.formats.revision.provenance import EXECUTION, RECORDED_REQUIREMENTS
 from stages.formats.revision.statement import GitState
@@ -106,9 +104,10 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     home = tmp_path / "home"
     (home / ".config/pip").mkdir(parents=True)
     (home / ".config/pip/pip.conf").write_text(f"[global]\nextra-index-url = http://user:{SECRET}@127.0.0.1:9/\n")
-    arguments = [str(tmp_path / "main"), "--yes"]
 
-    done = command_line(*arguments, folder=here, HOME=str(home), SOME_OTHER_VARIABLE="1", **PLANTED)
+    done = command_line(
+        str(tmp_path / "main"), "--yes", folder=here, HOME=str(home), SOME_OTHER_VARIABLE="1", **PLANTED
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     (seen,) = here.rglob("data/environment.txt")
@@ -117,11 +116,6 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     written = [file for file in here.rglob("*") if file.is_file() and file != here / ".git/config"]
     assert [file for file in written if SECRET.encode() in file.read_bytes()] == []
     assert SECRET not in done.stdout + done.stderr
-
-    more = ["--folder", str(tmp_path / "granted"), "--token", "MY_API_KEY"]
-    assert command_line(*arguments, *more, folder=here, **PLANTED).returncode == 0
-    (seen,) = (tmp_path / "granted").rglob("data/environment.txt")
-    assert seen.read_text().count(SECRET) == 1
 
 
 def test_a_failed_installation_does_not_show_the_password_of_an_index(
@@ -136,11 +130,6 @@ def test_a_failed_installation_does_not_show_the_password_of_an_index(
     assert done.returncode == 2
     assert "No matching distribution found for setuptools==" in done.stderr  # the first to be installed
     assert SECRET not in done.stdout + done.stderr
-
-
-def test_a_token_that_is_not_set_is_refused(revision: Path) -> None:
-    with pytest.raises(UserError, match="--token NOT_SET_HERE: this environment variable"):
-        run_reproduction(ReproduceOptions(str(revision), token=["NOT_SET_HERE"]))
 
 
 def test_what_a_download_and_a_clone_have_next_to_a_revision_is_ignored(revision: Path) -> None:

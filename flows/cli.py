@@ -35,7 +35,7 @@ COMMANDS = {
         "table": "flows.experiments.results:table",
     },
     "Experiments": {
-        "sweep": "flows.commands.sweep:sweep",
+        "sweep": "flows.sweep.run_cells:sweep",
     },
     "Data": {
         "data trace": "stages.train.commands.trace:trace",

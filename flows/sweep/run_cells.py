@@ -3,15 +3,20 @@
 The project stays locked, so no other run of it takes the same cores.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flows.experiments.cells import Cell, cells_of, check_cells
-from flows.experiments.experiment import bare_name, experiment_path, results_folder
+from flows.experiments.cells import cells_of, check_cells
+from flows.experiments.experiment import ExperimentName, bare_name, experiment_path, results_folder
 from flows.experiments.record import RUNS_FILE, Run
-from flows.experiments.results import compute
+from flows.experiments.results import compute, table
 from flows.run.locks import run_lock
+from flows.run.outcome import AsJson
+from flows.run.programs import stage_environment
+from flows.run.server import start_server
 from flows.sweep import clone
 from flows.sweep.jobs import Batch
 from flows.sweep.keys import CellStatus, cell_statuses, facts_of_targets, keys_of_cells
@@ -19,8 +24,62 @@ from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_params
 from stages.runtime.section import read_params_file
 
-RunCells = Callable[[Batch, str, Mapping[str, Mapping[str, str]]], dict[str, Run]]
-"""Runs the cells of a batch at a commit and records them, given the keys of their stages."""
+
+def sweep(
+    name: ExperimentName,
+    /,
+    *,
+    retry: bool = False,
+    at_once: int = 1,
+    pool: bool = False,
+    dry: bool = False,
+    wait: bool = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Run the cells of an experiment that have no current result, and make its tables and figures.
+
+    Each cell becomes a DVC experiment. The same command continues after Ctrl-C or a kill. If you add a level or a seed,
+    only the new cells run.
+
+    Parameters
+    ----------
+    name
+        A file in experiments/ without its suffix, or a path.
+    retry
+        Also run the cells that failed.
+    at_once
+        Run this many cells at a time, each with its share of the GPUs, or of the cores if there is no GPU.
+    pool
+        Run the cells on workers of a Prefect work pool (that of the deployment `sweep-cell`), not on this machine.
+    dry
+        Only show which cells would run, and why.
+    wait
+        Wait for another run in this folder instead of refusing.
+    """
+    if at_once < 1 or (pool and at_once > 1):
+        raise UserError("--at-once: expected 1 or more, and not with --pool")
+    with nullcontext() if dry else run_lock(f"sweep {bare_name(name)}", wait=wait):
+        batch = grid(name)
+        head = clone.head_commit()
+        keys = keys_of_cells(batch.cells, batch.targets, head)
+        statuses = cell_statuses(batch, keys)
+        if dry:
+            return show_statuses(batch, statuses, retry=retry)
+        kept = [status.run for status in statuses.values() if not status.reason or (status.failed and not retry)]
+        runs = {run.cell: run for run in kept if run}
+        clone.remove_leftovers(run.cell for run in runs.values() if run.state == "finished")
+        if left := [cell for cell in batch.cells if cell.id not in runs]:
+            print(f"sweep {batch.name}: {len(left)} cells to run; {len(runs)} more are recorded already", flush=True)
+            runs |= run_batch(replace(batch, cells=left), head, keys, pool=pool, at_once=at_once)
+    ended = ((cell.label, runs[cell.id]) for cell in batch.cells)
+    missing = [f"{label} {run.state}: {run.message}" for label, run in ended if run.state != "finished"]
+    facts = table(name)
+    if missing:
+        again = "" if any(run.state == "cancelled" for run in runs.values()) else " with --retry"
+        count = f"{len(missing)} of {len(batch.cells)} cells have no result"
+        missing.append(f"{count}; run the same command{again} to retry them")
+        print("\n".join(missing))
+    return facts | {"exit_code": int(bool(missing)), "error": "; ".join(missing)}
 
 
 def grid(name: str) -> Batch:
@@ -40,39 +99,28 @@ def grid(name: str) -> Batch:
     return batch
 
 
-def planned(name: str) -> list[tuple[Cell, CellStatus]]:
-    """Return the state of each cell. Raises the UserError that the sweep itself would end with."""
-    batch = grid(name)
-    standing = cell_statuses(batch, keys_of_cells(batch.cells, batch.targets, clone.head_commit()))
-    return [(cell, standing[cell.id]) for cell in batch.cells]
+def show_statuses(batch: Batch, statuses: Mapping[str, CellStatus], *, retry: bool) -> dict[str, Any]:
+    """Print which cells would run, and why; the same for `--json`."""
+    for cell in batch.cells:
+        print(f"{cell.label}: {statuses[cell.id].reason or 'up to date'}")
+    failed = 0 if retry else sum(one.failed for one in statuses.values())
+    waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
+    wanted = sum(bool(one.reason) for one in statuses.values()) - failed
+    print(f"{wanted} of {len(statuses)} cells would run{waiting}")
+    return {"to_run": wanted, "cells": [{"cell": one.label, "why": statuses[one.id].reason} for one in batch.cells]}
 
 
-def run_sweep(name: str, *, run_cells: RunCells, retry: bool = False, wait: bool = False) -> list[str]:
-    """Run the cells that are not up to date. Returns a line for each that still has no result, and what to do.
+def run_batch(
+    batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], *, pool: bool, at_once: int
+) -> dict[str, Run]:
+    """Run cells at the commit `head` in one flow run; return their runs by the cells' ids. `keys`: of their stages."""
+    environment, server = stage_environment(batch.targets), start_server()
+    server.reach_directly()
+    # These import Prefect, which takes seconds, while the server starts.
+    if pool:
+        from flows.sweep.pool import run_cells_on_pool
 
-    A cell that failed runs again only with `retry`, or once one of its inputs has changed.
-    """
-    with run_lock(f"sweep {bare_name(name)}", wait=wait):
-        batch = grid(name)
-        runs = _brought_up_to_date(batch, run_cells, retry=retry)
-    missing = [(cell, runs[cell.id]) for cell in batch.cells if runs[cell.id].state != "finished"]
-    lines = [f"{cell.label} {run.state}: {run.message}" for cell, run in missing]
-    if missing:
-        again = "" if any(run.state == "cancelled" for _, run in missing) else " with --retry"
-        count = f"{len(missing)} of {len(batch.cells)} cells have no result"
-        lines.append(f"{count}; run the same command{again} to retry them")
-    return lines
+        return run_cells_on_pool(batch, head, keys, server)
+    from flows.sweep.local import run_cells_here
 
-
-def _brought_up_to_date(batch: Batch, run: RunCells, *, retry: bool) -> dict[str, Run]:
-    """The run of each cell, by its id, after `run` has run those that are not current."""
-    head = clone.head_commit()
-    keys = keys_of_cells(batch.cells, batch.targets, head)
-    standing = cell_statuses(batch, keys)
-    kept = {id_: one.run for id_, one in standing.items() if one.run and (not one.reason or (one.failed and not retry))}
-    finished = {id_ for id_, run in kept.items() if run.state == "finished"}
-    clone.remove_leftovers(finished)
-    cells = [cell for cell in batch.cells if cell.id not in kept]
-    if cells:
-        print(f"sweep {batch.name}: {len(cells)} cells to run; {len(kept)} more are recorded already", flush=True)
-    return kept | (run(replace(batch, cells=cells), head, keys) if cells else {})
+    return run_cells_here(batch, head, keys, environment, server, at_once)

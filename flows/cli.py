@@ -22,7 +22,7 @@ COMMANDS = {
         "run": "flows.commands.run:run",
         "why": "flows.commands.why:why",
         "params": "flows.commands.params:params",
-        "doctor": "flows.commands.doctor:doctor",
+        "doctor": "flows.project.doctor:doctor",
         "sample": "stages.evaluate.commands.sample:sample",
     },
     "Results": {

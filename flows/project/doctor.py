@@ -9,14 +9,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
+from rich.console import Console
+from rich.markup import escape
 
 from flows.dvc_repo import drop_damaged, is_torn
 from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
+from flows.run.locks import run_lock
+from flows.run.outcome import AsJson
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.code import installed
@@ -34,6 +39,8 @@ FREE_DISK_BYTES = 1_000_000_000
 GROWING_FOLDERS = (".dvc/cache", ".parrotflow")
 """Folders that grow from run to run."""
 
+LEVEL_STYLE = {"ok": "green", "note": "yellow", "fault": "red"}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -47,14 +54,36 @@ class Finding:
     """The remedy; empty if there is nothing to do."""
 
 
+def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) -> dict[str, Any]:
+    """Check whether this machine is ready, and say how to repair each fault. Exits with 1 if a fault stops a run.
+
+    Parameters
+    ----------
+    cache
+        Also read all of DVC's cache, and remove each entry that is damaged.
+    free
+        Also delete the checkpoints of earlier runs: all but those of the newest run, of the last finished one, and of
+        the run that train.start_from names.
+    """
+    console, findings = Console(highlight=False, soft_wrap=True), []
+    with run_lock("`parrotflow doctor`") if cache or free else nullcontext():
+        for finding in examine_machine(whole_cache=cache, free=free):
+            findings.append(asdict(finding))
+            style = LEVEL_STYLE[finding.level]
+            console.print(f"[{style}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
+            if finding.remedy:
+                console.print(f"       → {escape(finding.remedy)}")
+    return {"exit_code": int(any(one["level"] == "fault" for one in findings)), "findings": findings}
+
+
 def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterator[Finding]:
-    """Check everything that a run depends on. `whole_cache` and `free`: the options of `parrotflow doctor`."""
+    """Check everything that a run depends on, and do what the options of `parrotflow doctor` say."""
     yield packages()
     yield parameters()
     yield git_finding()
     yield dvc()
     if whole_cache:
-        yield cache()
+        yield cleaned_cache()
     if free:
         yield freed()
     yield disk()
@@ -118,7 +147,7 @@ def dvc() -> Finding:
     return Finding("ok", "DVC", f"remotes: {', '.join(line.split()[0] for line in remotes)}")
 
 
-def cache() -> Finding:
+def cleaned_cache() -> Finding:
     """Every entry of DVC's cache, which takes as long as reading all of it. A damaged one is removed."""
     if not (damaged := drop_damaged()):
         return Finding("ok", "cache", "every entry matches its hash")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands import doctor as doctor_command
 from flows.project import doctor
 from flows.run.locks import RUN_LOCK
 from stages.formats.model_folder import CHECKPOINTS
@@ -95,4 +94,4 @@ def test_the_cache_is_not_read_while_a_run_writes_to_it(tmp_path: Path, monkeypa
         fcntl.flock(file, fcntl.LOCK_EX)
 
         with pytest.raises(UserError, match="is using this folder"):
-            doctor_command.doctor(cache=True)
+            doctor.doctor(cache=True)

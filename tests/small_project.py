@@ -58,7 +58,7 @@ tokenize: {engine: fastokens}
 train:
   seed: 0
   model:
-    {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 16, n_positions: 32, resid_pdrop: 0.0, embd_pdrop: 0.0,
+    {model_type: gpt2, n_layer: 2, n_head: 2, n_embd: 16, resid_pdrop: 0.0, embd_pdrop: 0.0,
       attn_pdrop: 0.0}
   start_from: null
   sequence_length: 16

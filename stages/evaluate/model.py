@@ -113,19 +113,6 @@ def note_untrained_positions(length: int, remedy: str) -> None:
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model can read at once; None if its positions have no limit.
-
-    Learned positions that the training's sequences did not reach hold random values, so they do not count.
-    """
+    """Tokens that a model can read at once; None if its positions have no limit."""
     limit: int | None = getattr(config, "max_position_embeddings", None)
-    record = Path(config.name_or_path or "") / TRAINING_RUN
-    run = read_json(record) if limit and record.is_file() else {}
-    # What is continued may have been trained at all its positions.
-    if limit is None or run.get("sequence_length", limit) >= limit or "start_from" in run:
-        return limit
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    others = (part for part in model.modules() if part is not model.get_input_embeddings())
-    rows = (part.num_embeddings for part in others if isinstance(part, torch.nn.Embedding))
-    # OPT and BioGPT have two rows more than positions.
-    return int(run["sequence_length"]) if any(limit <= count <= limit + 2 for count in rows) else limit
+    return limit

@@ -21,8 +21,7 @@ class EvaluateParams(Section):
     """The section `evaluate` of params.yaml."""
 
     context_length: Annotated[int, Field(ge=2)] | None
-    """Tokens in a window; null is all that the model's positions allow,
-    of learned ones those that it was trained at."""
+    """Tokens in a window; null is as many as the model has positions."""
     stride: Annotated[int, Field(ge=1)] | None
     """Tokens by which a window advances; null is three quarters of it. Smaller: more context for each token, a
     lower loss, more time (context_length / stride times a single pass)."""

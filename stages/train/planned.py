@@ -5,7 +5,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from stages.formats.tokens import Manifest
 from stages.runtime.errors import UserError, describe_error
-from stages.train.compute.model.build import build_config, padded_vocabulary
+from stages.train.compute.model.build import build_config, check_positions, padded_vocabulary
 from stages.train.compute.model.source import load_source
 from stages.train.compute.params import ComputingParams
 
@@ -16,7 +16,10 @@ def model_without_weights(params: ComputingParams, vocabulary: Manifest) -> PreT
     if params.start_model is not None:
         load_source(params.start_model, config, vocabulary, device="meta")
     config.vocab_size = padded_vocabulary(vocabulary.vocab_size)
-    return without_values(config)
+    model = without_values(config)
+    if params.start_model is None:
+        check_positions(model, params.sequence_length)
+    return model
 
 
 def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:

@@ -27,7 +27,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"} | GROUPED | UNTIED,
     "gpt_neox": {"model_type": "gpt_neox", "max_position_embeddings": 32} | WIDTH | UNTIED,
     "qwen3": {"model_type": "qwen3", "head_dim": 8, "tie_word_embeddings": True} | GROUPED,
-    "gpt2": {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 32}
+    "gpt2": {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16}
     | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 

@@ -59,7 +59,7 @@ def message() -> str:
         ({"model__n_layers": 3}, "train.model.n_layers: no such field in the config of `gpt2`"),
         ({"model__n_head": 3}, "train.model: cannot build `gpt2` with these fields: ValueError: `embed_dim` must be "),
         (
-            {"sequence_length": 64},
+            {"sequence_length": 64, "model__n_positions": 32},
             "train.sequence_length = 64: the model has 32 positions; lower it, or raise",
         ),
         (

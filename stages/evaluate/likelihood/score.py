@@ -73,8 +73,7 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
         raise UserError(
-            f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens (its positions, "
-            "or train.sequence_length if positions are learned); lower it, or set null"
+            f"evaluate.context_length = {context_length}: the model has {limit} positions; lower it, or set null"
         )
     note_untrained_positions(context_length, "a shorter evaluate.context_length leaves them out")
     stride = params.stride or default_stride(context_length)

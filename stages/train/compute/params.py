@@ -25,7 +25,7 @@ class DataOrder(Section):
     global_batch_size: PositiveInteger
     """Sequences per optimizer step, over all processes."""
     sequence_length: Annotated[int, Field(ge=2)]
-    """Tokens in a training sequence."""
+    """Tokens in a training sequence, and positions of a new model if `train.model` does not say how many."""
     mixture: Mixture | None
     """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
     once in each epoch, so each source as it is in the corpus."""

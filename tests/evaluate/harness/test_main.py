@@ -88,8 +88,7 @@ def test_the_same_inputs_give_the_same_bytes_in_another_folder_and_with_another_
 
 
 def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With five examples before it no question fits into the window, which is as long as the training's sequences."""
-    (project / "model/training.json").write_text('{"sequence_length": 16}')
+    """With five examples before it no question fits into the window."""
     for name, examples in (("bare", 0), ("crowded", 5)):
         write_task(name, fewshot_split="test", num_fewshot=examples, fewshot_delimiter="\n" * CONTEXT_LENGTH)
 
@@ -97,7 +96,7 @@ def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsy
 
     tasks = report.tasks
     assert report.scored_with is not None
-    assert report.scored_with.context_length == 16
+    assert report.scored_with.context_length == CONTEXT_LENGTH
     assert [(tasks[name].requests, tasks[name].requests_cut) for name in ("bare", "crowded")] == [(6, 0), (6, 6)]
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
     assert "6 of 6 requests are longer than the model reads at once" in note
@@ -262,7 +261,7 @@ def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelt_one_
     ("keys", "message"),
     [
         ({"unsafe_code": True}, "ValueError: Attempted to run task: own which is marked as unsafe"),
-        ({"metric_list": [{"metric": "f1", "hf_evaluate": True}]}, "ValueError: the metric `f1` is a script"),
+        ({"metric_list": [{"metric": "f1", "hf_evaluate": True}]}, "ValueError: the metric `f1` is a Hub script"),
         ({"doc_to_txt": "x"}, "TypeError: "),
         ({"doc_to_text": "{{ 1 / (question[0] | int - 5) }}"}, "ZeroDivisionError: "),
     ],

@@ -54,6 +54,9 @@ def _new_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConf
         raise
     except Exception as error:  # Each architecture refuses in a way of its own.
         raise UserError(f"params.yaml: train.model: {describe_error(error)}") from None
+    positions = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    if positions not in fields and (getattr(config, positions, None) or 0) > params.sequence_length:
+        setattr(config, positions, params.sequence_length)  # what the model will have learned, not what it might
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
@@ -68,6 +71,7 @@ def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedMode
     torch.manual_seed(params.seed)
     if params.start_model is None:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        check_positions(model, params.sequence_length)
     else:
         model = load_source(params.start_model, config, vocabulary)
         # Many models were padded when they were trained (Pythia, Qwen): rows that no id reads go first.
@@ -80,6 +84,23 @@ def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedMode
         omit_mask(model, params.sequence_length)
     check_causal(model, params.sequence_length)
     return model
+
+
+def check_positions(model: PreTrainedModel, sequence_length: int) -> None:
+    """Raise UserError if a new model learns positions that no sequence reaches: they would keep their random values."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is None or limit <= sequence_length:
+        return
+    others = (part for part in model.modules() if part is not model.get_input_embeddings())
+    rows = (part.num_embeddings for part in others if isinstance(part, nn.Embedding))
+    # OPT and BioGPT have two rows more than positions.
+    if any(limit <= count <= limit + 2 for count in rows):
+        field = model.config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+        raise UserError(
+            f"params.yaml: train.sequence_length = {sequence_length}: `{model.config.model_type}` learns {limit} "
+            f"positions, and no sequence would reach the last {limit - sequence_length}; "
+            f"set train.model.{field}={sequence_length}, or raise train.sequence_length"
+        )
 
 
 def set_trainable(model: PreTrainedModel, params: ComputingParams) -> None:

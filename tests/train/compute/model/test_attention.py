@@ -30,7 +30,9 @@ MAMBA = {"model_type": "mamba", "hidden_size": 16, "num_hidden_layers": 1, "stat
 
 
 def loss_of(model: dict[str, Any], attention: str, precision: str = "fp32") -> CausalLoss:
-    values = TrainParams.model_validate(params(model=model, attention=attention, precision=precision))
+    values = TrainParams.model_validate(
+        params(sequence_length=32, model=model, attention=attention, precision=precision)
+    )
     return CausalLoss(build_model(values, vocabulary()), values).eval()
 
 

@@ -31,7 +31,7 @@ SHAPE = {
     "max_position_embeddings": 32,
 }
 HEADS: dict[str, tuple[dict[str, Any], bool]] = {
-    "gpt2, tied": ({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 32}, True),
+    "gpt2, tied": ({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16}, True),
     "llama, untied": ({"model_type": "llama", **SHAPE, "tie_word_embeddings": False}, True),
     "gemma2, capped logits": ({"model_type": "gemma2", **SHAPE, "head_dim": 8}, False),
     "granite, scaled logits": ({"model_type": "granite", **SHAPE, "logits_scaling": 8.0}, False),

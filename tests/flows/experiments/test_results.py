@@ -123,7 +123,7 @@ def claiming(data: Tidy, *conditions: Condition) -> Tidy:
     [
         ({"size": "w9"}, "size has no level `w9`; choose from: w1, w2, w4, w8"),
         ({"size": "w1"}, "say which level of recipe"),
-        ({"depth": "1"}, "no axis `depth`; there are size, recipe"),
+        ({"depth": "1"}, "no axis `depth`; choose from: size, recipe"),
     ],
 )
 def test_a_claim_about_what_the_grid_does_not_have_is_refused(

@@ -143,7 +143,7 @@ def table_facts(name: str, results: Results) -> dict[str, Any]:
     metrics = {
         table.name: [
             {"levels": dict(zip(table.row_headings, row, strict=True))}
-            | {column: asdict(one.number) for column, one in zip(table.columns, line, strict=True) if one.number}
+            | {one.metric: asdict(one.number) for one in line if one.number}
             for row, line in zip(table.rows, table.entries, strict=True)
         ]
         for table in results.tables

@@ -26,6 +26,8 @@ class Entry:
     expected: int
     number: Estimate | None = None
     """The number and its interval."""
+    metric: str = ""
+    """The metric that the number is of, by its name in the file."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
         text += f" [{', '.join(format_number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
-    return Entry(text if found.n else "", found.n, len(rows), found)
+    return Entry(text if found.n else "", found.n, len(rows), found, metric)
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
@@ -176,7 +178,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
-    return Entry(text if found.n else "", found.n, expected), found
+    return Entry(text if found.n else "", found.n, expected, found, metric), found
 
 
 def _p_text(p: float | None) -> str:

@@ -12,13 +12,10 @@ import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from pydantic import BaseModel, ConfigDict
 
 from flows.dvc_repo import repair_after_kill
-from flows.reproduce import ReproduceOptions
 from flows.reproduce.checkout import bring_data, check_out_revision
 from flows.reproduce.commands import describe_commit, only_reproduction_in, require_consent
 from flows.reproduce.environment import choose_interpreter, environment_of
@@ -51,7 +48,16 @@ class Prepared(BaseModel):
     """The stages whose inputs were brought: for a segment only the training."""
 
 
-def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) -> int:
+def run_reproduction(
+    revision: str,
+    /,
+    *,
+    folder: Path | None = None,
+    from_scratch: bool = False,
+    yes: bool = False,
+    key: Path | None = None,
+    segment: str | None = None,
+) -> int:
     """Rebuild a published revision from what it records, and say whether the result is the same.
 
     This runs the revision's code on this machine. It first shows where the code comes from, and asks.
@@ -60,31 +66,56 @@ def run_reproduction(request: Annotated[ReproduceOptions, Parameter(name="*")]) 
     difference and the recorded facts that differ here. Exit code 2: it could not start, e.g. the revision is
     damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
     Ctrl-C or a kill.
+
+    Parameters
+    ----------
+    revision
+        A revision's folder, e.g. published/NAME/main, or owner/name@REVISION on the Hub.
+    folder
+        The folder to work in; the default is .parrotflow/reproduce/REVISION.
+    from_scratch
+        Compute the data too, instead of taking it from this project's cache or the default DVC remote.
+    yes
+        Run the revision's code without asking; needed if there is no terminal.
+    key
+        A file with the publisher's public key: the revision must be signed by it.
+    segment
+        Compute only the steps FROM-TO again, e.g. 0-100. FROM is 0 or a checkpoint kept in this project, TO a recorded
+        one.
     """
-    steps = request.steps
-    work = work_folder(request.revision, request.folder)
+    steps = None if segment is None else steps_of(segment)
+    work = work_folder(revision, folder)
     with only_reproduction_in(work):
-        revision = open_revision(request.revision, work)
-        print_step(
-            "revision", f"{revision.provenance.revision}: {len(revision.provenance.files)} files, all as published"
-        )
+        recorded = open_revision(revision, work)
+        provenance = recorded.provenance
+        print_step("revision", f"{provenance.revision}: {len(provenance.files)} files, all as published")
         if steps is not None:
-            require_recorded(steps, revision)
-        signature = check_signature(request.revision, revision.folder, request.key)
+            require_recorded(steps, recorded)
+        signature = check_signature(revision, recorded.folder, key)
         print_step("signature", signature)
-        checkout = check_out_revision(revision)
-        restored = prepare_reproduction(request, revision, checkout, signature)
-        interpreter = choose_interpreter(revision, checkout)
+        checkout = check_out_revision(recorded)
+        print_step("code", f"{describe_commit(provenance.git)}; every file as the stages read it, in {checkout}")
+        computed = [stage for stage in recorded.stages if steps is None or stage == recorded.training]
+        restored = prepare_reproduction(recorded, checkout, computed, signature, from_scratch=from_scratch, yes=yes)
+        interpreter = choose_interpreter(recorded, checkout)
         print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
-        environment, notes = environment_of(revision, interpreter, checkout)
+        environment, notes = environment_of(recorded, interpreter, checkout)
         print_step("execution", "; ".join(notes) or "as recorded")
         if steps is not None:
-            rerun_stages(revision.data_stages, checkout, environment)
-            return check_segment(steps, revision, interpreter.python, checkout, environment)
-        rerun_stages(list(revision.stages), checkout, environment)
-        verdict = verdict_of(revision, checkout, restored)
+            rerun_stages(recorded.data_stages, checkout, environment)
+            return check_segment(steps, recorded, interpreter.python, checkout, environment)
+        rerun_stages(computed, checkout, environment)
+        verdict = verdict_of(recorded, checkout, restored)
         print("\n".join(verdict_lines(verdict)), flush=True)
         return int(verdict.result == "not reproduced")
+
+
+def steps_of(segment: str) -> tuple[int, int]:
+    """The two steps of FROM-TO. Raises UserError if it is not that."""
+    first, _, last = segment.partition("-")
+    if not (first.isdecimal() and last.isdecimal()):
+        raise UserError(f"--segment {segment}: expected FROM-TO in steps, e.g. 0-100")
+    return int(first), int(last)
 
 
 def print_step(step: str, text: str) -> None:
@@ -115,31 +146,29 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
 
 
 def prepare_reproduction(
-    request: ReproduceOptions, revision: RecordedRevision, checkout: Path, signature: str
+    revision: RecordedRevision, checkout: Path, computed: list[str], signature: str, *, from_scratch: bool, yes: bool
 ) -> list[str]:
-    """Ask whether the code may run, and bring the data; return the restored stages.
+    """Ask whether the code may run, and bring the data that `computed` stages read; return the restored stages.
 
     A later start asks for nothing again. Raises UserError if it has other options: the results of the first would be
     taken for its own.
     """
     prepared, index = revision.work / PREPARED, file_sha256(revision.folder / PROVENANCE)
     before = Prepared.model_validate_json(prepared.read_bytes()) if prepared.exists() else None
-    if before and (before.index, before.from_scratch) != (index, request.from_scratch):
+    if before and (before.index, before.from_scratch) != (index, from_scratch):
         raise UserError(
             f"{revision.work}: this reproduction was started with another revision or another choice of "
             "--from-scratch; use the same ones, or choose another folder with --folder"
         )
-    print_step("code", f"{describe_commit(revision.provenance.git)}; every file as the stages read it, in {checkout}")
     if before is None:
-        require_consent(revision, checkout, signature, yes=request.yes)
+        require_consent(revision, checkout, signature, yes=yes)
     else:
         print_step("", f"already confirmed by an earlier start in {revision.work}")
-    computed = [stage for stage in revision.stages if request.steps is None or stage == revision.training]
     restored = before.restored if before else []
     if before is None or not {*computed} <= {*before.computed}:  # an earlier segment needed less
-        from_scratch = not restored if before else request.from_scratch  # data that was computed stays computed
-        restored = bring_data(revision, checkout, computed, from_scratch=from_scratch)
-        now = Prepared(index=index, from_scratch=request.from_scratch, restored=restored, computed=computed)
+        computes_data = not restored if before else from_scratch  # data that was computed stays computed
+        restored = bring_data(revision, checkout, computed, from_scratch=computes_data)
+        now = Prepared(index=index, from_scratch=from_scratch, restored=restored, computed=computed)
         atomic_write(prepared, now.model_dump_json(indent=2) + "\n")
     print_step("data", f"restored: {', '.join(restored)}" if restored else "nothing restored; all stages are computed")
     return restored

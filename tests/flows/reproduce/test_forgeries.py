@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import run_reproduction
 from flows.reproduce.revision import read_revision, require_as_published
 from flows.reproduce.verdict import verdict_of
@@ -70,7 +69,7 @@ def test_what_no_revision_can_hold_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(UserError, match=r"is damaged: modeling_evil\.py: is not a file"):
-        run_reproduction(ReproduceOptions("main", segment="3-6"))
+        run_reproduction("main", segment="3-6")
     assert not Path(".parrotflow").exists()
 
 
@@ -112,7 +111,7 @@ def rebuilt(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         monkeypatch.chdir(project)
         for name, segment in (("segment", "3-6"), ("said", None)):
             with (work.parent / name).open("w") as said, redirect_stdout(said):
-                assert run_reproduction(ReproduceOptions("published/tiny", yes=True, folder=work, segment=segment)) == 0
+                assert run_reproduction("published/tiny", yes=True, folder=work, segment=segment) == 0
     return work / "checkout"
 
 
@@ -162,7 +161,7 @@ def test_a_segment_that_ends_with_a_step_that_is_not_recorded_is_refused(
 ) -> None:
     monkeypatch.chdir(project)
     with pytest.raises(UserError, match=r"--segment 3-7: step 7 is not recorded; choose from: 3, 6$"):
-        run_reproduction(ReproduceOptions("published/tiny", segment="3-7", folder=tmp_path / "work"))
+        run_reproduction("published/tiny", segment="3-7", folder=tmp_path / "work")
     assert not (tmp_path / "work/checkout").exists()
 
 

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from flows.reproduce import ReproduceOptions
 from flows.reproduce.reproduction import run_reproduction
 from stages.formats.revision.provenance import EVALUATION, RECORDED_LOCK
 from stages.runtime.atomic import file_md5
@@ -53,11 +53,11 @@ def revision(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_nothing_more_to_compute(
     project: Path, revision: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    request = ReproduceOptions(str(revision), yes=True)
+    reproduce = partial(run_reproduction, str(revision), yes=True)
     opened: list[str] = []
     sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
 
-    assert run_reproduction(request) == 0
+    assert reproduce() == 0
     # Its first line, which could be a pointer of Git LFS; then all of it, once.
     assert opened.count(str(revision / "model.safetensors")) == 2
     assert len([path for path in opened if path.endswith("checkout/model/model.safetensors")]) <= 2
@@ -66,7 +66,7 @@ def test_a_revision_is_bit_identical_in_another_folder_and_the_same_command_has_
     assert "\nbit-identical: " in said
     assert f"commit {commit(project)}; every file as the stages read it, in " in said
 
-    assert run_reproduction(request) == 0
+    assert reproduce() == 0
     said = capfd.readouterr().out
     assert "\nrunning " not in said
     assert "\nbit-identical: " in said
@@ -77,7 +77,7 @@ def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
 ) -> None:
     monkeypatch.setenv("OTHER_MACHINE", "7")
 
-    assert run_reproduction(ReproduceOptions(str(revision), yes=True)) == 0
+    assert run_reproduction(str(revision), yes=True) == 0
 
     said = capfd.readouterr().out
     assert "\nequal within intervals: " in said
@@ -95,7 +95,7 @@ def test_a_record_without_the_stage_of_a_published_file_is_refused(revision: Pat
     seal(revision)
 
     with pytest.raises(UserError, match=rf"no stage in record/dvc\.lock makes {unmade}"):
-        run_reproduction(ReproduceOptions(str(revision)))
+        run_reproduction(str(revision))
 
 
 def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_lies_within_its_interval(
@@ -110,7 +110,7 @@ def test_an_evaluation_forged_everywhere_is_found_by_computing_it_although_it_li
     (revision / RECORDED_LOCK).write_text(lock.replace(before, after))
     seal(revision)
 
-    assert run_reproduction(ReproduceOptions(str(revision), yes=True)) == 1
+    assert run_reproduction(str(revision), yes=True) == 1
 
     said = capfd.readouterr().out
     assert "\nnot reproduced: " in said
@@ -125,11 +125,11 @@ def test_code_that_is_not_as_it_ran_is_named_before_the_question(revision: Path)
     seal(revision)
 
     with pytest.raises(UserError, match=r"data/code/train\.json: stages/train/__main__\.py modified: the revision"):
-        run_reproduction(ReproduceOptions(str(revision)))
+        run_reproduction(str(revision))
     shutil.rmtree(code.parents[1])
     seal(revision)
     with pytest.raises(UserError, match=r"data/code/train\.json: is missing: the revision"):
-        run_reproduction(ReproduceOptions(str(revision)))
+        run_reproduction(str(revision))
 
 
 def until_it_trains(revision: Path, hold: Path) -> "subprocess.Popen[str]":
@@ -172,14 +172,14 @@ def test_data_that_a_dvc_remote_has_is_pulled_and_computed_only_from_scratch(
     write_revision(mine, tmp_path / "main")
     monkeypatch.chdir(tmp_path)
 
-    assert run_reproduction(ReproduceOptions("main", yes=True)) == 0
+    assert run_reproduction("main", yes=True) == 0
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert "Running stage 'data'" not in said
     assert "data      restored" in said
     assert "\nbit-identical: " in said
     with pytest.raises(UserError, match=r"was started with another revision or another choice of"):
-        run_reproduction(ReproduceOptions("main", yes=True, from_scratch=True))
+        run_reproduction("main", yes=True, from_scratch=True)
 
 
 @pytest.fixture
@@ -206,16 +206,16 @@ def test_an_input_that_changed_here_is_no_obstacle_if_what_was_made_of_it_is_res
     mine, revision = other_data
     (mine / "corpus.txt").write_text("1.5 2.5 3.5 4.5")
     monkeypatch.chdir(mine)
-    request = ReproduceOptions(str(revision), yes=True)
+    reproduce = partial(run_reproduction, str(revision), yes=True)
 
-    assert run_reproduction(request) == 0
-    assert run_reproduction(request) == 0
+    assert reproduce() == 0
+    assert reproduce() == 0
 
     said = capfd.readouterr().out
     assert "restored: data" in said
     assert said.count("\nbit-identical: ") == 2
     with pytest.raises(UserError, match=r"corpus\.txt: stage data read it \(md5 "):
-        run_reproduction(replace(request, from_scratch=True, folder=tmp_path / "work"))
+        reproduce(from_scratch=True, folder=tmp_path / "work")
 
 
 def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_puts_it_into_the_checkout(
@@ -227,21 +227,21 @@ def test_missing_input_data_is_named_before_an_environment_is_made_and_the_user_
 ) -> None:
     mine, _ = other_data
     monkeypatch.chdir(tmp_path)
-    request = ReproduceOptions("main", yes=True, folder=tmp_path / "work")
+    reproduce = partial(run_reproduction, "main", yes=True, folder=tmp_path / "work")
     there, md5 = tmp_path / "work/checkout/corpus.txt", file_md5(mine / "corpus.txt")
 
     with pytest.raises(UserError, match=rf"corpus\.txt: .*\(md5 {md5}\), .*; put it at {there} and run the same"):
-        run_reproduction(request)
+        reproduce()
     assert not (tmp_path / "work/venv").exists()
     shutil.copyfile(mine / "corpus.txt", there)
 
-    assert run_reproduction(request) == 0
+    assert reproduce() == 0
     assert "\nbit-identical: " in capfd.readouterr().out
 
 
 def test_a_segment_is_named_by_two_steps(revision: Path) -> None:
     with pytest.raises(UserError, match=r"--segment 2: expected FROM-TO in steps, e\.g\. 0-100"):
-        run_reproduction(ReproduceOptions(str(revision), segment="2"))
+        run_reproduction(str(revision), segment="2")
 
 
 def test_sigterm_reaches_the_stage_and_not_dvc_which_would_leave_it_running(

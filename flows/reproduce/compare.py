@@ -1,32 +1,32 @@
 """The rebuilt outputs of each stage against the recorded ones.
 
 The hashes in dvc.lock and in the index say whether the bytes are the recorded ones. If they are not, the files that the
-revision holds are compared field by field: JSON by key, tables by row and column, weights by tensor.
+revision holds are compared field by field: JSON by key, curves by step, weights by tensor.
 """
 
-import csv
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from safetensors import SafetensorError
 
 from flows.reproduce.revision import RecordedRevision, code_changes_in
+from stages.formats.curves import read_curves
 from stages.formats.revision.provenance import LockEntry, hash_of, overlaps
 from stages.runtime.atomic import file_sha256
 from stages.runtime.errors import first_line
 from stages.runtime.preflight import LOCK_FILE, recorded_stages
+from stages.runtime.section import differences
 from stages.runtime.stage_code import FOLDER
 
 VERSIONS = re.compile(r"(^|\.)(versions|python)\b")
 """Keys of a report that say with which libraries it was computed, not what came out."""
 
-UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, csv.Error, SafetensorError)
+UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, SafetensorError)
 """Exceptions raised for a damaged file."""
 
 
@@ -35,7 +35,7 @@ class FileDifference:
     """The first place at which two versions of a file differ, and how far they differ altogether."""
 
     field: str
-    """A dotted key, a row and a column, or a tensor; empty if the content is compared as a whole."""
+    """A dotted key, a step of a curve, or a tensor; empty if the content is compared as a whole."""
     recorded: str
     found: str
     extent: str = ""
@@ -79,8 +79,8 @@ def first_difference(recorded: Path, found: Path, sha256: str) -> FileDifference
 
 
 def value_difference(recorded: Path, found: Path) -> FileDifference | None:
-    """Compare JSON by key, and a table by row and column: a row is named by its first cell, in a curve the step."""
-    pairs = list(keys(values_in(recorded), values_in(found)))
+    """Compare JSON by key, and the curves of a table by step."""
+    pairs = list(differences("", values_in(recorded), values_in(found)))
     if not pairs:
         return None
     only_versions = all(VERSIONS.search(key) for key, _, _ in pairs)
@@ -90,24 +90,11 @@ def value_difference(recorded: Path, found: Path) -> FileDifference | None:
 
 
 def values_in(file: Path) -> Any:
-    """The values of a JSON file or a table, by key."""
+    """The values of a JSON file or of curves, by key."""
     if file.suffix == ".json":
         return json.loads(file.read_bytes())
-    delimiter = "\t" if file.suffix == ".tsv" else ","
-    head, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines(), delimiter=delimiter)
-    return {f"{head[0]} {row[0]}": dict(zip_longest(head, row)) for row in rows}
-
-
-def keys(left: Any, right: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, left, right) of each value that differs."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in dict.fromkeys((*left, *right)):
-            yield from keys(left.get(key), right.get(key), f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for number, (one, other) in enumerate(zip(left, right, strict=True)):
-            yield from keys(one, other, f"{prefix}[{number}]")
-    elif left != right and not (left != left and right != right):  # noqa: PLR0124 - both may be NaN
-        yield prefix, left, right
+    curves = read_curves(file).items()
+    return {f"{name} at {step:g}": str(value) for name, points in curves for step, value in points}
 
 
 def tensor_difference(recorded: Path, found: Path) -> FileDifference | None:
@@ -150,7 +137,6 @@ def whole(recorded: Path, found: Path) -> FileDifference:
 COMPARISONS: dict[str, Callable[[Path, Path], FileDifference | None]] = {
     ".json": value_difference,
     ".tsv": value_difference,
-    ".csv": value_difference,
     ".safetensors": tensor_difference,
 }
 """By the suffix of a file's name."""
@@ -169,17 +155,17 @@ def compare_stage(
     recorded = revision.stages[stage]
     if found is None:
         return ComparedStage(stage, "not run", [], [])
-    differences = list(different_files(revision, checkout, stage))
-    named = [difference.file for difference in differences]
+    differing = list(different_files(revision, checkout, stage))
+    named = [difference.file for difference in differing]
     new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
     for out in recorded.get("outs", []):
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
-            differences.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
+            differing.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
     # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
-    return ComparedStage(stage, "different" if differences else state, inputs, differences)
+    return ComparedStage(stage, "different" if differing else state, inputs, differing)
 
 
 def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:

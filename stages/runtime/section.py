@@ -209,7 +209,7 @@ def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     `key` is that of the two values themselves, empty at the top. A list is a leaf.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in sorted({*old, *new}):
+        for name in dict.fromkeys((*old, *new)):
             yield from differences(f"{key}.{name}" if key else str(name), old.get(name), new.get(name))
     elif old != new:
         yield key, old, new

@@ -83,7 +83,7 @@ def test_another_number_of_threads_is_listed_and_the_first_differing_step_too(
     assert "\nequal within intervals: " in said
     assert "first difference: train: model/model.safetensors: bias: recorded " in said
     assert "2 of 2 tensors differ" in said
-    assert re.search(r"reports/curves/loss\.tsv: step \d\.loss: recorded ", said)
+    assert re.search(r"reports/curves/loss\.tsv: loss at \d: recorded ", said)
     assert "\ndiffers: threads_per_process: recorded 2, here 7\n" in said
 
 

@@ -25,11 +25,8 @@ from stages.runtime.errors import UserError
 if TYPE_CHECKING:
     from flows.run.terminal import Terminal
 
-MAX_LOG_LETTERS = 20_000
-"""Prefect Cloud cuts off an entry above 25,000 bytes."""
-
 Log = Callable[[Sequence[str]], None]
-"""Logs lines to the task run. Lines printed together become one entry, since each entry is a request."""
+"""Logs lines to the task run."""
 
 
 def refused_with(upstream: StageOutcome | None, name: str) -> StageOutcome | None:
@@ -134,7 +131,11 @@ class Chain:
             if blocked := node.blocked(bad[0], node.name):
                 return outcome_state(self._noted(blocked))
             return Cancelled(message="not started: a stage that it depends on did not succeed")
-        log = task_log()
+        logger = get_run_logger()
+
+        def log(lines: Sequence[str]) -> None:
+            logger.info("%s", "\n".join(lines))  # in one entry: each is a request
+
         async with AsyncExitStack() as held:
             for resource in sorted(set(node.resources)):
                 await held.enter_async_context(self._resources[resource])
@@ -180,21 +181,3 @@ def outcome_state(outcome: StageOutcome) -> State[Any]:
             return Cancelled(message=message)
         case result:
             return Completed(name=result.capitalize(), message=message)
-
-
-def task_log() -> Log:
-    """The log of the calling task run."""
-    logger = get_run_logger()
-
-    def log(texts: Sequence[str]) -> None:
-        entry: list[str] = []
-        letters = 0
-        for text in texts:
-            if entry and letters + len(text) > MAX_LOG_LETTERS:
-                logger.info("%s", "\n".join(entry))
-                entry, letters = [], 0
-            entry.append(text)
-            letters += len(text)
-        logger.info("%s", "\n".join(entry))
-
-    return log

@@ -144,7 +144,8 @@ def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]
     first, *later = recorded.sessions
     for session in later:
         yield from (
-            f"the recorded run itself, from step {session.first_step}: {one.fact} became {one.here}"
-            for one in differing_facts(first, session)
+            f"the recorded run itself, from step {session.first_step}: {fact} became {later_value}"
+            for fact, _, later_value in differing_facts(first, session)
         )
-    yield from dict.fromkeys(str(one) for session in found.sessions for one in differing_facts(first, session))
+    differing = dict.fromkeys(facts for session in found.sessions for facts in differing_facts(first, session))
+    yield from (f"{fact}: recorded {then}, here {now}" for fact, then, now in differing)

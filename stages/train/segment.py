@@ -267,8 +267,8 @@ def print_comparison(segment: Segment, found: SegmentResult) -> bool:
             continue
         print(f"{what}: {recorded[:16]} recorded, different: {(own or 'none')[:16]} here")
         differences = list(differing_facts(segment.session, found.session))
-        for one in differences:
-            print(f"execution: {one}")
+        for fact, then, now in differences:
+            print(f"execution: {fact}: recorded {then}, here {now}")
         if not differences:
             print(
                 "no recorded fact of the execution differs: the record or a checkpoint was changed, or runs cannot be "

@@ -6,7 +6,6 @@ the same parameters, code and data give the same bits. Training writes it to `re
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -87,19 +86,6 @@ class Execution(Report, extra="ignore"):
     """Step of a checkpoint -> sha256 of its content, the same for any number of data-parallel processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class DifferingFact:
-    """A fact in which two executions differ."""
-
-    fact: str
-    """A field of `Session`, or one entry of it, such as `versions.torch`."""
-    recorded: str
-    here: str
-
-    def __str__(self) -> str:
-        return f"{self.fact}: recorded {self.recorded}, here {self.here}"
-
-
 def is_computing(name: str) -> bool:
     """True if a variable can change the computation."""
     return bool(COMPUTING.fullmatch(name)) and not PRIVATE_VARIABLES.search(name)
@@ -129,9 +115,10 @@ def recorded_settings(session: Session) -> dict[str, str]:
     }
 
 
-def differing_facts(recorded: Session, here: Session) -> Iterator[DifferingFact]:
-    """The facts in which two executions differ, in the order of their names.
+def differing_facts(recorded: Session, here: Session) -> Iterator[tuple[str, str, str]]:
+    """The facts in which two executions differ, in the order of their names, each with both values.
 
+    A fact is a field of `Session`, or one entry of it, such as `versions.torch`.
     Of the processor's instructions only those that one of the two lacks are listed. The launch preset is left out: its
     effect is the number of processes.
     """
@@ -141,7 +128,7 @@ def differing_facts(recorded: Session, here: Session) -> Iterator[DifferingFact]
         values["cpu_flags"] = " ".join(sorted(flags & set(session.cpu_flags)))
     for fact in sorted(before.keys() | now.keys()):
         if before.get(fact) != now.get(fact):
-            yield DifferingFact(fact, _shown(before.get(fact)), _shown(now.get(fact)))
+            yield fact, _shown(before.get(fact)), _shown(now.get(fact))
 
 
 def _facts(session: Session) -> dict[str, object]:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from dvc.dependency.param import ParamsDependency
 from dvc.repo import Repo
+from packaging.requirements import Requirement
 
-from flows.reproduce.environment import dependency_groups
 from stages.runtime.code import RUNTIME, CodeFiles, computing
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
@@ -197,13 +197,21 @@ def test_both_builds_of_torch_are_locked() -> None:
 
 
 def test_each_lock_pins_the_libraries_that_pyproject_names_for_it_and_no_other_groups() -> None:
-    named = dependency_groups()
+    named = libraries_by_group()
     run, development = pinned(), pinned(Path("requirements-dev.lock"))
 
     assert named["run"] <= set(run)
     assert set().union(*named.values()) <= set(run) | set(development)
     assert not set(run) & set(development)
     assert len(named["run"]) <= 36
+
+
+def libraries_by_group() -> dict[str, set[str]]:
+    """The libraries that pyproject.toml names: `run` for all users, each extra, each group (PEP 735)."""
+    values = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, groups = values.get("project", {}), values.get("dependency-groups", {})
+    lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {}), **groups}
+    return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 
 def test_every_module_has_a_name_that_says_what_is_in_it() -> None:

@@ -8,11 +8,9 @@ import os
 import re
 import shutil
 import sys
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from pydantic import BaseModel, ConfigDict
 
 from flows.reproduce.commands import SHOWN_LINES, output, without_secrets
@@ -22,7 +20,7 @@ from stages.formats.revision.execution import Session, recorded_settings
 from stages.formats.revision.provenance import RECORDED_REQUIREMENTS
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STAGES_TO_DO, STATE_DIR, UserError, first_line
-from stages.runtime.stage_code import normalised, pinned
+from stages.runtime.stage_code import pinned
 
 RECORDED_LAUNCH_FILE = "launch.yaml"
 
@@ -70,31 +68,15 @@ class Interpreter:
     """How the environment was made, in words."""
 
 
-def choose_interpreter(revision: RecordedRevision, checkout: Path) -> Interpreter:
+def choose_interpreter(revision: RecordedRevision) -> Interpreter:
     """The running interpreter if it has the locked versions; else that of a virtual environment made with them."""
-    locked, machine = needed_versions(revision, checkout), probe_interpreter(Path(sys.executable))
+    pins, machine = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True), probe_interpreter(Path(sys.executable))
+    locked = {name: version for name, (_, version) in pins.items()}
     if locked.items() <= machine.versions.items():
         how = f"the running interpreter has all {len(locked)} locked versions"
         return Interpreter(Path(sys.executable), machine, how)
     made = make_environment(revision, machine.python)
     return Interpreter(made, probe_interpreter(made), f"{revision.work / VENV}, made from the lock")
-
-
-def needed_versions(revision: RecordedRevision, checkout: Path) -> dict[str, str]:
-    """The pins of the recorded lock, without the optional groups: tests, benchmarks."""
-    pyproject = checkout / "pyproject.toml"
-    named = dependency_groups(pyproject) if pyproject.exists() else {}
-    optional = set[str]().union(*named.values()) - named.get("run", set())
-    pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True)
-    return {name: version for name, (_, version) in pins.items() if name not in optional}
-
-
-def dependency_groups(pyproject: Path = Path("pyproject.toml")) -> dict[str, set[str]]:
-    """The libraries that pyproject.toml names: `run` for all users, each extra, each group (PEP 735)."""
-    values = tomllib.loads(pyproject.read_text(encoding="utf-8"))
-    project, groups = values.get("project", {}), values.get("dependency-groups", {})
-    lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {}), **groups}
-    return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 
 def probe_interpreter(python: Path) -> Machine:

@@ -97,7 +97,7 @@ def run_reproduction(
         print_step("code", f"{describe_commit(provenance.git)}; every file as the stages read it, in {checkout}")
         computed = [stage for stage in recorded.stages if steps is None or stage == recorded.training]
         restored = prepare_reproduction(recorded, checkout, computed, signature, from_scratch=from_scratch, yes=yes)
-        interpreter = choose_interpreter(recorded, checkout)
+        interpreter = choose_interpreter(recorded)
         print_step("environment", f"Python {interpreter.machine.python}: {interpreter.how}")
         environment, notes = environment_of(recorded, interpreter, checkout)
         print_step("execution", "; ".join(notes) or "as recorded")

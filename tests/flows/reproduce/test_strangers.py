@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.environment import choose_interpreter, make_environment, needed_versions
+from flows.reproduce.environment import choose_interpreter, make_environment
 from flows.reproduce.revision import read_revision, require_as_published
 from stages.formats.revision.provenance import EXECUTION, RECORDED_REQUIREMENTS
 from stages.formats.revision.statement import GitState
@@ -166,24 +166,6 @@ def test_an_environment_is_made_with_the_recorded_minor_version_of_python(
         make_environment(found, recorded)
 
 
-@pytest.mark.parametrize(
-    ("pyproject", "needed"),
-    [
-        ("", {"numpy", "tiny"}),
-        ("[project.optional-dependencies]\nd = ['tiny']\n", {"numpy"}),
-        ("[dependency-groups]\nd = ['tiny']\n", {"numpy"}),
-        ("[project]\ndependencies = ['tiny']\noptional-dependencies.d = ['tiny']\n", {"numpy", "tiny"}),
-    ],
-)
-def test_the_locked_libraries_are_needed_but_those_that_optional_groups_alone_name(
-    revision: Path, tmp_path: Path, pyproject: str, needed: set[str]
-) -> None:
-    pin_only(revision, "numpy==1.0\ntiny==1.0\n")
-    (tmp_path / "pyproject.toml").write_text(pyproject)
-
-    assert set(needed_versions(read_revision("main", revision, tmp_path), tmp_path)) == needed
-
-
 def test_an_environment_is_made_from_the_lock(revision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tiny.py", "")
@@ -194,7 +176,7 @@ def test_an_environment_is_made_from_the_lock(revision: Path, tmp_path: Path, mo
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
-    chosen = choose_interpreter(read_revision("main", revision, tmp_path), tmp_path)
+    chosen = choose_interpreter(read_revision("main", revision, tmp_path))
 
     assert chosen.how == f"{tmp_path / 'venv'}, made from the lock"
     assert chosen.python == tmp_path / "venv/bin/python"

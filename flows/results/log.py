@@ -102,7 +102,10 @@ def first_causes(plan: "Plan") -> list[str]:
     changed = [reason for reason in reasons if reason.kind != "output"] or reasons
     changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
     changed.sort(key=lambda reason: REASON_KINDS.index(reason.kind))
-    return [*dict.fromkeys(map(str, changed))]
+    changes = [*dict.fromkeys(map(str, changed))]
+    # A training that was stopped has no earlier run to be compared with.
+    new = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
+    return changes or [f"{name} had not finished" for name in [*new][:1]]
 
 
 def record_begin(plan: "Plan", note: str) -> LoggedRun:

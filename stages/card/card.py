@@ -169,7 +169,7 @@ def verdict(sample: Sample) -> str:
         notes.append("the model wrote nothing")
     elif not sample.finished:
         notes.append("cut off")
-    return f" ({'; '.join(notes)})" if notes else ""
+    return "; ".join(notes)
 
 
 def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:

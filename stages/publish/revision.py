@@ -175,7 +175,7 @@ def attested(index: Path) -> dict[str, Path]:
     return {PROVENANCE: index, SIGNATURE_FILE: sign(index, Path(key).expanduser())}
 
 
-ADVICE = "main was not moved; to move it, set publish.gate.allow_worse or run `published promote --allow-worse`"
+PUBLISH_ANYWAY = "`parrotflow params publish.gate.allow_worse=true`, then `parrotflow run publish`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +193,10 @@ class Gate:
                 f"publish.gate.bits_per_byte_at_most = {limit:g}: the model has {value:g}; nothing was published"
             )
 
-    def check_not_worse(self, published: Evaluation | None, location: str) -> None:
+    def check_not_worse(self, published: Evaluation | None, location: str, remedy: str = PUBLISH_ANYWAY) -> None:
         """Raise RefusedError if the model is worse than `published`, the evaluation of the model that `main` leads to,
-        or cannot be compared with it: None means that this model has no readable evaluation.
+        or cannot be compared with it: None means that this model has no readable evaluation. `remedy`: what moves
+        `main` all the same.
         """
         ours, theirs, fault = self.evaluation, published, ""
         if theirs is None:
@@ -219,7 +220,7 @@ class Gate:
             elif not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
                 fault = f"the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
         if fault and not self.params.allow_worse:
-            raise RefusedError(f"{location}: {fault}; {ADVICE}")
+            raise RefusedError(f"{location}: {fault}; main was not moved; to move it all the same: {remedy}")
 
 
 def _documents(evaluation: Evaluation) -> str:

@@ -152,7 +152,7 @@ def promote(revision: str, /, *, allow_worse: bool = False, folder: Path | None 
         if name != current:
             gate = gate_of(folder / REVISIONS / name, allow_worse)
             if current is not None:
-                gate.check_not_worse(Evaluation.find(folder / MAIN / EVALUATION), str(folder))
+                gate.check_not_worse(Evaluation.find(folder / MAIN / EVALUATION), str(folder), "add --allow-worse")
             link(folder / MAIN, Path(REVISIONS) / name)
     print(f"main points to {name}" + (f"; before: {current}" if name != current else " already"))
 

@@ -57,7 +57,7 @@ def test_a_copy_with_other_file_dates_is_listed_in_the_same_way(three: list[str]
 
 @pytest.mark.parametrize("given", ["", "0123456789abcdef"])
 def test_a_name_that_means_no_revision_is_refused(three: list[str], printed: Printed, given: str) -> None:
-    with pytest.raises(UserError, match=f"^{given}: no revision .*; published/tiny has: {three[2]}, {three[1]}, "):
+    with pytest.raises(UserError, match=f"^{given}: no such revision .*; published/tiny has: {three[2]}, {three[1]}, "):
         printed(promote, given)
 
 
@@ -91,7 +91,7 @@ def test_a_revision_that_was_copied_over_another_is_not_that_one(three: list[str
 
     (fault,) = faults(PUBLISHED, three[0])
 
-    assert fault == f"provenance.json: is that of {three[1]}"
+    assert fault == f"provenance.json: belongs to {three[1]}"
 
 
 def test_a_copy_that_did_not_keep_the_links_is_named_and_repaired_as_it_says(

@@ -131,7 +131,7 @@ ITEM = json.dumps({"prompt": PROBLEM, "solution": SOLUTION})
         (
             "mapping.jsonl",
             '{"prompt": {"text": ["a"], "label": ["A"]}, "solution": ""}\n',
-            "clean.decontamination: mapping.jsonl#1: field `prompt` has fields of its own (text, label)",
+            "clean.decontamination: mapping.jsonl#1: field `prompt` has subfields (text, label)",
         ),
         ("set.txt", "a set of words", "set.txt: rows are read from .jsonl, .json, .csv, .tsv, .parquet: rename"),
         ("set.jsonl.zst", "a set of words", "set.jsonl.zst: cannot be read ("),

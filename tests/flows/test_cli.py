@@ -77,7 +77,7 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
         ("published forget", "forget: no such command; see `parrotflow --help`"),
         (
             "sweep",
-            'Command "sweep" parameter NAME requires an argument. There are '
+            'Command "sweep" parameter NAME requires an argument. Experiments: '
             f"{', '.join(sorted(path.stem for path in (ROOT / 'experiments').glob('*.yaml')))}.",
         ),
     ],

@@ -57,6 +57,7 @@ def plain_losses(project: Path, values: TrainParams) -> Iterator[float]:
     store = TokenStore(project / "data/tokens/train")
     order = open_order(store, values)
     config = AutoConfig.for_model(**values.model, vocab_size=300, bos_token_id=0, eos_token_id=0)
+    config.max_position_embeddings = values.sequence_length
     if config.pad_token_id is not None:
         config.pad_token_id = 0  # that of another vocabulary; its row starts at zero
     torch.manual_seed(values.seed)

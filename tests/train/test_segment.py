@@ -158,7 +158,10 @@ def test_a_segment_that_cannot_be_checked_is_refused_with_the_steps_that_can(pro
     assert "3, 6, 9, 12" in check(project, 6, 11, CANNOT)
     assert "choose from: 0, 6, 9, 12" in check(project, 5, 12, CANNOT)
     pruned = check(project, 3, 12, CANNOT)
-    assert "0, 6, 9, 12 are (monitoring.milestone_every_steps and monitoring.checkpoints_kept keep more)" in pruned
+    assert (
+        "choose from: 0, 6, 9, 12 (monitoring.milestone_every_steps and monitoring.checkpoints_kept keep more)"
+        in pruned
+    )
     assert "--from must be at least 0, and --to later" in check(project, 9, 9, CANNOT)
     (project / TRAIN_EXECUTION).unlink()
     assert "holds no record" in check(project, 9, 12, CANNOT)

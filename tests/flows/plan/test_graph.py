@@ -35,7 +35,7 @@ def test_a_date_in_the_parameters_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(make_toy(tmp_path / "toy"))
     Path("params.yaml").write_text("left: {rate: 1, name: a, since: 2024-01-01}\n")
 
-    with pytest.raises(UserError, match=r"Unsupported value of type 'date' in 'params.yaml:left.since'; write it in"):
+    with pytest.raises(UserError, match=r"Unsupported value of type 'date' in 'params.yaml:left.since'; quote it"):
         make_plan()
 
 

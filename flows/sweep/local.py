@@ -16,7 +16,6 @@ from flows.run.outcome import StageOutcome
 from flows.run.server import Server
 from flows.sweep import clone
 from flows.sweep.jobs import Batch, BatchRun, Job, repro_in_clone
-from stages.runtime.workers import worker_count
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
@@ -67,23 +66,28 @@ def run_cells_here(
     for number, cell in enumerate(batch.cells, start=1):
         print(f"sweep {batch.name}: clone {number} of {len(batch.cells)}: {cell.label}", flush=True)
         folders[cell.id] = clone.prepare_clone(cell, head, clone.CLONES / cell.id, cache=cache)
-    shares = shares_of(at_once, gpus(), worker_count())
+    shares = shares_of(at_once, gpus(), cores())
     here = OnThisMachine(batch, head, keys, folders, environment, shares)
     return here.run(server, at_once, retries=batch.facts.retries)
 
 
 def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, str]]:
-    """The variables that give each concurrent job its share of the machine; empty for a single job.
-
-    A number of threads that the user has set is that of each job.
-    """
+    """The variables that give each concurrent job its share of the machine; empty for a single job."""
     if at_once == 1:
         return [{}]
     if not devices:
-        return [{THREADS: os.environ.get(THREADS) or str(max(1, cores // at_once))}] * at_once
+        return [{THREADS: str(max(1, cores // at_once))} for _ in range(at_once)]
     each = max(1, len(devices) // at_once)
     starts = [number * each % len(devices) for number in range(at_once)]
     return [{VISIBLE: ",".join(devices[start : start + each])} for start in starts]
+
+
+def cores() -> int:
+    """The cores that jobs may use: those of this process, or fewer where OMP_NUM_THREADS says so."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # OpenMP also takes a list, a number for each level of nesting.
+    asked = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return min(usable, int(asked)) if asked.isdecimal() and int(asked) else usable
 
 
 def gpus() -> list[str]:

@@ -1,8 +1,12 @@
 """What jobs that run at the same time see of this machine."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from flows.sweep.local import THREADS, VISIBLE, gpus, shares_of
+from flows.sweep.local import THREADS, VISIBLE, cores, gpus, shares_of
 
 
 @pytest.mark.parametrize(
@@ -16,10 +20,8 @@ from flows.sweep.local import THREADS, VISIBLE, gpus, shares_of
     ],
 )
 def test_what_runs_at_once_divides_the_gpus_or_the_cores(
-    at_once: int, devices: list[str], shares: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    at_once: int, devices: list[str], shares: list[dict[str, str]]
 ) -> None:
-    monkeypatch.delenv(THREADS, raising=False)
-
     assert shares_of(at_once, devices, 8) == shares
 
 
@@ -42,7 +44,12 @@ def test_the_gpus_are_those_that_this_process_may_use(
     assert gpus() == found
 
 
-def test_each_job_has_as_many_threads_as_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(THREADS, "3")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process to some cores")
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    first = min(os.sched_getaffinity(0))
+    script = f"import os; os.sched_setaffinity(0, [{first}]); from flows.sweep.local import cores; print(cores())"
 
-    assert shares_of(2, [], 8) == [{THREADS: "3"}] * 2
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "1"
+    monkeypatch.setenv(THREADS, "1,4")
+    assert cores() == 1

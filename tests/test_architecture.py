@@ -333,7 +333,6 @@ WITH_FEW_LINES = {
     "stages/evaluate/harness/check.py": "is a program of its own, which rarely imports lm-eval",
     "stages/evaluate/likelihood/check.py": "is a program of its own, which rarely imports torch",
     "stages/evaluate/libraries.py": "is imported first, for its effect",
-    "stages/formats/plain_head.py": "in a larger module its libraries would be those of stages that want only the rest",
 }
 """Modules under 25 lines, with the reason. The parameters of a stage and its story have files of their own anyway."""
 

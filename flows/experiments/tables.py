@@ -178,7 +178,7 @@ def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: 
     text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
     text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
     expected = len({*own["seed"], *against["seed"]})
-    return Entry(text if found.n else "", found.n, expected, found, metric), found
+    return Entry(text if found.n else "", found.n, expected, metric=metric), found
 
 
 def _p_text(p: float | None) -> str:

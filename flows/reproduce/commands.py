@@ -59,13 +59,16 @@ def run_quietly(
 
 
 def without_secrets() -> dict[str, str]:
-    """This shell's variables without secrets. Git asks for no password."""
+    """This shell's variables without secrets.
+
+    Git asks for no password, and the Hub's client takes no token from the user's home.
+    """
     values = {
         name: value
         for name, value in os.environ.items()
         if not NOT_GIVEN.fullmatch(name) and not is_computing(name) and credential_in(value) is None
     }
-    return values | {"GIT_TERMINAL_PROMPT": "0"}
+    return values | {"GIT_TERMINAL_PROMPT": "0", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
 @contextmanager

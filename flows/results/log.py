@@ -104,8 +104,8 @@ def first_causes(plan: "Plan") -> list[str]:
     changed.sort(key=lambda reason: REASON_KINDS.index(reason.kind))
     changes = [*dict.fromkeys(map(str, changed))]
     # A training that was stopped has no earlier run to be compared with.
-    new = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
-    return changes or [f"{name} had not finished" for name in [*new][:1]]
+    unfinished = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
+    return changes or [f"{name} had not finished" for name in unfinished][:1]
 
 
 def record_begin(plan: "Plan", note: str) -> LoggedRun:

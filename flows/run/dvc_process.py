@@ -40,8 +40,9 @@ KILL_SECONDS = 5.0
 KEPT_LINES = 100
 """The number of last lines of a command that are searched for its error message."""
 
-CHUNK_BYTES = 1 << 16
-"""The number of bytes read at once, and kept of a line that does not end."""
+CHUNK_BYTES = 20_000
+"""The number of bytes read at once, and kept of a line that does not end. Lines read at once are one entry of Prefect's
+log, and Prefect Cloud cuts off an entry above 25,000 bytes."""
 
 RENEWED_SECONDS = 5.0
 """Minimum interval between two states shown of a line that renews itself, such as a progress bar."""

@@ -15,6 +15,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from stages.formats.architecture import learned_positions
 from stages.formats.model_folder import MODEL, TRAINING_RUN, weight_files
 from stages.formats.reports import read_json
 from stages.runtime.errors import UserError, first_line
@@ -113,6 +114,16 @@ def note_untrained_positions(length: int, remedy: str) -> None:
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model can read at once; None if its positions have no limit."""
+    """Tokens that a model can read at once; None if its positions have no limit.
+
+    Learned positions that its training did not reach do not count: earlier versions published them.
+    """
     limit: int | None = getattr(config, "max_position_embeddings", None)
-    return limit
+    record = Path(config.name_or_path or "") / TRAINING_RUN
+    run = read_json(record) if limit and record.is_file() else {}
+    # What is continued may have been trained at all its positions.
+    if limit is None or run.get("sequence_length", limit) >= limit or "start_from" in run:
+        return limit
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return int(run["sequence_length"]) if learned_positions(model) else limit

@@ -196,7 +196,7 @@ class Gate:
     def check_not_worse(self, published: Evaluation | None, location: str, remedy: str = PUBLISH_ANYWAY) -> None:
         """Raise RefusedError if the model is worse than `published`, the evaluation of the model that `main` leads to,
         or cannot be compared with it: None means that this model has no readable evaluation. `remedy`: what moves
-        `main` all the same.
+        `main` anyway.
         """
         ours, theirs, fault = self.evaluation, published, ""
         if theirs is None:
@@ -220,7 +220,7 @@ class Gate:
             elif not ours.bits_per_byte <= theirs.bits_per_byte + self.params.tolerance:
                 fault = f"the model has {ours.bits_per_byte:g} bits per byte, main has {theirs.bits_per_byte:g}"
         if fault and not self.params.allow_worse:
-            raise RefusedError(f"{location}: {fault}; main was not moved; to move it all the same: {remedy}")
+            raise RefusedError(f"{location}: {fault}; main was not moved; to move it anyway: {remedy}")
 
 
 def _documents(evaluation: Evaluation) -> str:

@@ -28,9 +28,9 @@ from stages.evaluate.likelihood.documents import (
 )
 from stages.evaluate.model import note_untrained_positions, open_config, open_model, open_tokenizer, position_limit
 from stages.evaluate.params import EvaluateParams
+from stages.formats.architecture import has_plain_head
 from stages.formats.evaluation.intervals import Floats
 from stages.formats.model_folder import MODEL, TOKENIZER_FILES
-from stages.formats.plain_head import has_plain_head
 from stages.formats.reports import significant
 from stages.runtime.errors import UserError, whole_number
 from stages.runtime.hub import model_folder
@@ -73,7 +73,7 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
         raise UserError("evaluate.context_length = null: this model's positions have no limit; set a number of tokens")
     if limit is not None and context_length > limit:
         raise UserError(
-            f"evaluate.context_length = {context_length}: the model has {limit} positions; lower it, or set null"
+            f"evaluate.context_length = {context_length}: the model reads at most {limit} tokens; lower it, or set null"
         )
     note_untrained_positions(context_length, "a shorter evaluate.context_length leaves them out")
     stride = params.stride or default_stride(context_length)

@@ -88,7 +88,8 @@ def test_the_same_inputs_give_the_same_bytes_in_another_folder_and_with_another_
 
 
 def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With five examples before it no question fits into the window."""
+    """With five examples before it no question fits into the window, which is as long as the training's sequences."""
+    (project / "model/training.json").write_text('{"sequence_length": 16}')
     for name, examples in (("bare", 0), ("crowded", 5)):
         write_task(name, fewshot_split="test", num_fewshot=examples, fewshot_delimiter="\n" * CONTEXT_LENGTH)
 
@@ -96,7 +97,7 @@ def test_requests_that_the_window_cuts_are_counted_and_said(project: Path, capsy
 
     tasks = report.tasks
     assert report.scored_with is not None
-    assert report.scored_with.context_length == CONTEXT_LENGTH
+    assert report.scored_with.context_length == 16
     assert [(tasks[name].requests, tasks[name].requests_cut) for name in ("bare", "crowded")] == [(6, 0), (6, 6)]
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
     assert "6 of 6 requests are longer than the model reads at once" in note

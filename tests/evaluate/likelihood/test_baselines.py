@@ -41,10 +41,20 @@ def write_byte_model(folder: Path) -> None:
     GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0)).save_pretrained(folder)
 
 
-def test_windows_longer_than_the_sequences_of_the_training_are_named(
+def test_learned_positions_that_the_training_did_not_reach_are_not_scored(project: Path) -> None:
+    """Earlier versions published models with such positions."""
+    (project / "model/training.json").write_text('{"sequence_length": 16}')
+
+    assert evaluated(project)["receipt"]["models"]["model"]["context_length"] == 16
+    with pytest.raises(UserError, match=r"context_length = 20: the model reads at most 16 tokens.*; lower it"):
+        evaluated(project, evaluate__context_length=20)
+
+
+def test_windows_that_are_longer_than_the_sequences_of_a_continued_model_are_named(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "model/training.json").write_text('{"sequence_length": 16}')
+    """Its weights may have been trained at all positions before."""
+    (project / "model/training.json").write_text('{"sequence_length": 16, "start_from": "base"}')
 
     evaluated(project, evaluate__context_length=20)
     assert "windows of 20 tokens, but was trained on sequences of 16" in capsys.readouterr().out

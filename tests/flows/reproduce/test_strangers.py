@@ -113,6 +113,7 @@ def test_no_secret_of_the_user_is_in_what_a_reproduction_writes_or_its_code_sees
     (seen,) = here.rglob("data/environment.txt")
     assert "'PATH'" in seen.read_text()
     assert "'SOME_OTHER_VARIABLE'" in seen.read_text()
+    assert "('HF_HUB_DISABLE_IMPLICIT_TOKEN', '1')" in seen.read_text(), "the token in the user's home is not used"
     written = [file for file in here.rglob("*") if file.is_file() and file != here / ".git/config"]
     assert [file for file in written if SECRET.encode() in file.read_bytes()] == []
     assert SECRET not in done.stdout + done.stderr

@@ -56,6 +56,12 @@ def test_each_run_is_on_record_with_what_had_changed_and_how_it_ended_also_a_kil
     assert (first["seconds"] > 0, newest["seconds"]) == (True, None)
 
 
+def test_a_training_that_was_stopped_is_named_when_it_continues() -> None:
+    never, after = Reason("never run", "train"), Reason("upstream", "train")
+    stages = PlannedStage("train", "run", (never,), ()), PlannedStage("card", "run", (after,), ("train",))
+    assert first_causes(Plan(stages)) == ["train had not finished"]
+
+
 def test_what_only_follows_is_no_change_and_a_missing_output_is_one_if_there_is_no_other() -> None:
     rate, gone = Reason("parameter", "train.optimizer.rate", 1, 2), Reason("output", "model", new="is missing")
     follows = PlannedStage("evaluate", "maybe", (Reason("upstream", "train"),), ("train",))

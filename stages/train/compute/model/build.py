@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from stages.formats.architecture import learned_positions
 from stages.formats.tokens import Manifest
 from stages.runtime.errors import UserError, describe_error
 from stages.train.compute.model.attention import check_causal, omit_mask
@@ -54,7 +55,7 @@ def _new_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConf
         raise
     except Exception as error:  # Each architecture refuses in a way of its own.
         raise UserError(f"params.yaml: train.model: {describe_error(error)}") from None
-    positions = config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    positions = positions_field(config)
     if positions not in fields and (getattr(config, positions, None) or 0) > params.sequence_length:
         setattr(config, positions, params.sequence_length)  # what the model will have learned, not what it might
     config.vocab_size = vocabulary.vocab_size
@@ -63,6 +64,11 @@ def _new_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConf
         config.pad_token_id = vocabulary.eos_id  # the default is an id of another vocabulary
     config.use_cache = True
     return config
+
+
+def positions_field(config: PreTrainedConfig) -> str:
+    """The field in which an architecture keeps its number of positions, such as n_positions."""
+    return str(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
 
 
 def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
@@ -88,17 +94,11 @@ def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedMode
 
 def check_positions(model: PreTrainedModel, sequence_length: int) -> None:
     """Raise UserError if a new model learns positions that no sequence reaches: they would keep their random values."""
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if limit is None or limit <= sequence_length:
-        return
-    others = (part for part in model.modules() if part is not model.get_input_embeddings())
-    rows = (part.num_embeddings for part in others if isinstance(part, nn.Embedding))
-    # OPT and BioGPT have two rows more than positions.
-    if any(limit <= count <= limit + 2 for count in rows):
-        field = model.config.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    if (learned := learned_positions(model)) is not None and learned > sequence_length:
+        field = positions_field(model.config)
         raise UserError(
-            f"params.yaml: train.sequence_length = {sequence_length}: `{model.config.model_type}` learns {limit} "
-            f"positions, and no sequence would reach the last {limit - sequence_length}; "
+            f"params.yaml: train.sequence_length = {sequence_length}: `{model.config.model_type}` learns {learned} "
+            f"positions, and no sequence would reach the last {learned - sequence_length}; "
             f"set train.model.{field}={sequence_length}, or raise train.sequence_length"
         )
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from stages.formats.plain_head import has_plain_head
+from stages.formats.architecture import has_plain_head
 from stages.runtime.errors import UserError
 from stages.train.compute.model.cross_entropy import linear_cross_entropy, rows_at_once
 from stages.train.compute.model.head_rows import DrawnRows, HeadRows, sampled_cross_entropy

@@ -107,7 +107,7 @@ def test_nothing_in_the_runtime_computes_since_hashes_of_code_leave_it_out() -> 
     assert found == allowed
 
 
-SHARED_WITH_COMPUTE = {"model_folder", "plain_head", "tokens"}
+SHARED_WITH_COMPUTE = {"architecture", "model_folder", "tokens"}
 """The formats that a training computes with."""
 
 

@@ -24,7 +24,7 @@ FILES = {"README.md": "index.md"} | {
 
 WITHOUT_SIDEBARS = "---\nhide: [navigation, toc]\n---\n"
 
-_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
@@ -49,7 +49,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def linked_files() -> Iterator[str]:
     """The files outside of docs/ to which a page links, other than pictures."""
     for page in (*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES)):
-        for link in _LINK.finditer("".join(_FENCE.split(page.read_text(encoding="utf-8"))[::2])):
+        for link in LINK.finditer("".join(_FENCE.split(page.read_text(encoding="utf-8"))[::2])):
             target = (page.parent / link["target"]).resolve()
             if target.is_file() and not target.is_relative_to(ROOT / "docs") and target.suffix != ".svg":
                 yield target.relative_to(ROOT).as_posix()
@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     place = page.file.src_uri
     source = next((name for name in FILES if FILES[name] == place), f"docs/{place}")
     parts = _FENCE.split(markdown)
-    parts[::2] = [_LINK.sub(lambda link: _rewritten(link, source, place, files), part) for part in parts[::2]]
+    parts[::2] = [LINK.sub(lambda link: _rewritten(link, source, place, files), part) for part in parts[::2]]
     return "".join(parts)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs._build.hooks import LINK
 from docs._build.reference import OF_LIBRARIES, OF_THE_PROGRAM
 from flows.cli import app
 from stages.runtime.section import flatten, read_params_file
@@ -106,6 +107,16 @@ def test_a_link_leads_to_a_page_of_the_site(site: Path) -> None:
     assert "PROVENANCE = " in listing
     assert 'href="../files/CONTRIBUTING.html' in page
     assert (site / "experiments/presets/figures/bits_per_byte.svg").is_file()
+
+
+def test_a_link_also_leads_to_a_file_of_a_clone() -> None:
+    linked = (
+        (page.parent / link["target"])
+        for page in (ROOT / "docs").rglob("*.md")
+        for link in LINK.finditer(page.read_text())
+    )
+
+    assert [path for path in linked if not path.exists()] == []
 
 
 def test_the_pages_have_no_more_words_than_contributing_allows() -> None:

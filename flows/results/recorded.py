@@ -27,7 +27,7 @@ FIGURES = {
     "tokens read": (TRAIN_REPORT, "tokens"),
     "epochs": (TRAIN_REPORT, "epochs"),
     "parameters": (TRAIN_REPORT, "parameters"),
-    "FLOPs": (TRAIN_REPORT, "model_flops"),
+    "FLOP": (TRAIN_REPORT, "model_flops"),
     "tokens per second": (TRAIN_SPEED, "tokens_per_second"),
 }
 """The numbers by which runs are compared: name -> report and key."""

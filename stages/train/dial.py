@@ -117,7 +117,7 @@ def widths() -> Iterator[int]:
 def model_of(width: int, sequence_length: int) -> dict[str, Any]:
     """A Qwen3: 2 + width / 64 layers, heads of 32 (of 64 from width 512 on), 5/2 of the width inside.
 
-    The embedding is not the output matrix too: it is only looked up, which costs no FLOPs.
+    The embedding is not the output matrix too: it is only looked up, which costs no operations.
     """
     head = 32 if width < 512 else 64
     return {
@@ -180,7 +180,7 @@ class Recipe:
 
 
 def recipe_of(model: Counted, flops: float, sequence_length: int) -> Recipe:
-    """The recipe that trains a model for that many FLOPs, to within half a step."""
+    """The recipe that trains a model for that many FLOP, to within half a step."""
     tokens = flops / model.flops_per_token
     batch = REFERENCE_BATCH_TOKENS * (tokens / REFERENCE_TOKENS) ** BATCH_EXPONENT
     rows = sharing(batch / sequence_length)
@@ -196,7 +196,7 @@ def sharing(rows: float) -> int:
 def best_recipe(
     flops: float, sequence_length: int, count: Callable[[int], Counted], corpus_tokens: float | None
 ) -> Recipe | None:
-    """The recipe with the fewest bits per byte by the law for that many FLOPs; None if no model gets enough steps.
+    """The recipe with the fewest bits per byte by the law for that many FLOP; None if no model gets enough steps.
 
     Over widths the law has one valley: the search ends where it has risen four times in a row, since layers come
     in whole numbers.

@@ -118,9 +118,9 @@ class Forecast:
             tokens = read_of_corpus(self.params.tokens, self.corpus_tokens)
         each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
         return [
-            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOPs')} per token; "
+            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOP')} per token; "
             f"{tokens} in {self.params.max_steps:,} steps are "
-            f"{scaled(self.params.tokens * self.flops_per_token, 'FLOPs')}",
+            f"{scaled(self.params.tokens * self.flops_per_token, 'FLOP')}",
             f"time: {time}",
             f"memory: {self.memory} in {each}, and activations ({self.params.precision})",
         ]
@@ -258,7 +258,7 @@ def device_memory(device_type: str) -> int:
 
 
 def scaled(value: float, unit: str) -> str:
-    """A quantity with three digits and a prefix: 1.28 GB, 9.25 MFLOPs."""
+    """A quantity with three digits and a prefix: 1.28 GB, 9.25 MFLOP."""
     prefixes = iter(("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R"))
     prefix = next(prefixes)
     while value >= 999.5:

@@ -29,7 +29,7 @@ Control")."""
 
 REPAYS_FROM_FLOPS = 2e16
 """Total work from which compilation repays its start-up on a GPU: on an H200 GPT-2 124M compiles in 26 s, and 1e17
-FLOPs then take 233 instead of 369 s. On a CPU it gains a few per cent of a long run, and is not done unasked."""
+FLOP then take 233 instead of 369 s. On a CPU it gains a few per cent of a long run, and is not done unasked."""
 
 
 def resolve_precision(asked: Precision, device_type: str, asked_by: str = "params.yaml: train.precision") -> Precision:

@@ -217,7 +217,7 @@ def test_the_difference_and_the_law_are_shown_and_the_recipe_is_written(project:
     said = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
 
     assert said.returncode == 0, said.stderr
-    for part in ("-  max_steps: 2250", "dial: 1,000 TFLOP: width", "rows of 128 tokens", "extrapolated", "1 PFLOPs"):
+    for part in ("-  max_steps: 2250", "dial: 1,000 TFLOP: width", "rows of 128 tokens", "extrapolated", "1 PFLOP"):
         assert part in said.stdout
     written = (project / "params.yaml").read_text(encoding="utf-8")
     train, default = yaml.safe_load(written)["train"], yaml.safe_load(before)["train"]

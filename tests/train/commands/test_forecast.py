@@ -128,7 +128,7 @@ def test_parrotflow_params_says_what_the_training_of_what_it_composed_costs(proj
     said = parrotflow_params(project, "optimizer=adamw", "train.max_steps=2000")
 
     assert said.returncode == 0, said.stderr
-    assert "model: 4,336,256 parameters, 1.74 MFLOPs per token; 4,096,000 tokens in 2,000 steps" in said.stdout
+    assert "model: 4,336,256 parameters, 1.74 MFLOP per token; 4,096,000 tokens in 2,000 steps" in said.stdout
     assert "memory: weights " in said.stdout
     assert yaml.safe_load((project / "params.yaml").read_text())["train"]["optimizer"]["name"] == "adamw"
 

@@ -10,7 +10,7 @@ import sys
 from stages.runtime.errors import EXIT_TERMINATED
 
 if __name__ == "__main__":
-    # What follows takes seconds to import. Nothing has begun by then; the launcher takes over before anything does.
+    # The imports below take seconds. Nothing has begun by then, so SIGTERM may end the process at once.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_TERMINATED))
 
 from stages.formats.model_folder import TOKENIZER
@@ -32,9 +32,9 @@ from stages.train.params import TrainParams
 
 
 def main() -> None:
-    os.environ.pop(SEGMENT, None)  # for one who computes a part of a run again, never for the stage
+    os.environ.pop(SEGMENT, None)  # only `stages.train.segment` sets it
     params = read_section("train", TrainParams)
-    require_locked(*TRAIN_LIBRARIES)  # the versions by which checkpoints are found
+    require_locked(*TRAIN_LIBRARIES)  # their versions are part of the fingerprint that finds checkpoints
     config = launch_config()
     require_devices(config)
     precision = describe_precision(params.precision, config.device_type)

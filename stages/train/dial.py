@@ -1,9 +1,9 @@
-"""The dial, `parrotflow params compute=`: for some compute the size with the fewest bits per byte, and its recipe.
+"""The dial, `parrotflow params compute=`: the model size with the fewest bits per byte for a compute budget.
 
-A law predicts the bits per byte that a model of some size reaches with some compute. A model's size is its operations
-per token, so it does not depend on rows of the embedding that are only looked up. The coefficients are the fit `valley`
-of `experiments/dial.yaml`. `parrotflow sweep dial` runs that experiment again, and a test compares the two. Fixed rules
-derive shape, batch, steps, warm-up and rates from the size. docs/how-to/training.md says what was measured.
+A law predicts the bits per byte that a model of a given size reaches with a given compute. A model's size is its
+operations per token, so embedding rows that are only looked up do not count. The coefficients are the fit `valley` of
+`experiments/dial.yaml`, which `parrotflow sweep dial` runs again; a test compares the two. Fixed rules derive shape,
+batch, steps, warm-up and rates from the size. docs/how-to/training.md says what was measured.
 """
 
 import math
@@ -18,47 +18,47 @@ Data-Constrained Language Models", section 5, fitted to models of 7 million to 9
 
 
 BEYOND = 0.5
-"""The power of compute by which the best size grows outside of what was measured: Hoffmann et al. 2022, "Training
-Compute-Optimal Large Language Models", table 2, approaches 1 and 2. The fit's own exponent is lower, from few runs of a
-few hundred steps; far away it would choose models that are much too small."""
+"""Outside of the measured range, the best size grows as compute to this power: Hoffmann et al. 2022, "Training
+Compute-Optimal Large Language Models", table 2, approaches 1 and 2. The fit's own exponent, from few runs of a few
+hundred steps, is lower and would choose models that are much too small."""
 
 
 @dataclass(frozen=True)
 class Law:
     """log bits per byte = k0 + k1 u + k2 v + k3 v^2 + k4 u v + k5 u^2: u is log TFLOP, v log MFLOP per token.
 
-    At each compute a parabola over the size, as `experiments/dial.py` fits it. Outside of the compute that
-    was measured its bottom continues with the slope that it has at the edge, at a size that grows as compute^`BEYOND`.
+    For each compute this is a parabola over the size, fitted by `experiments/dial.py`. Outside of the measured range
+    its minimum continues with the slope at the edge, at a size that grows as compute^`BEYOND`.
     """
 
     coefficients: tuple[float, float, float, float, float, float]
     measured_tflop: tuple[float, float]
-    """Least and most compute of the runs behind it."""
+    """The least and the most compute of the fitted runs."""
 
     def bits_per_byte(self, flops_per_token: float, flops: float, corpus_tokens: float | None = None) -> float:
-        """Expected of a model trained for `flops` on a corpus of `corpus_tokens`; None: no token is repeated.
+        """Prediction for a model trained with `flops` on a corpus of `corpus_tokens`; None: no token is repeated.
 
-        A token that is repeated counts for less, and so does the compute that is spent on it: the bottom is that of
-        less compute. The best size stays that of all compute, so that a larger model, which repeats less, gains.
+        Repeated tokens, and the compute spent on them, count for less, which moves the minimum to that of less compute.
+        The best size stays that of all compute, which favors larger models: they repeat less.
         """
         worth = effective_tokens(flops / flops_per_token, corpus_tokens) * flops_per_token / 1e12
         off = math.log(flops_per_token / self.best_flops_per_token(flops))
         return math.exp(self._bottom(math.log(worth)) + self.coefficients[3] * off**2)
 
     def best_flops_per_token(self, flops: float) -> float:
-        """With the fewest bits per byte, if no token is repeated."""
+        """The size with the fewest bits per byte, if no token is repeated."""
         _, _, k2, k3, k4, _ = self.coefficients
         u = math.log(flops / 1e12)
         edge = self._measured(u)
         return 1e6 * math.exp(-(k2 + k4 * edge) / (2 * k3) + BEYOND * (u - edge))
 
     def covers(self, flops: float) -> bool:
-        """True if compute lies within the measured range, or at most 1 % outside."""
+        """True if `flops` are within the measured range, or at most 1 % outside."""
         low, high = self.measured_tflop
         return 0.99 * low <= flops / 1e12 <= 1.01 * high
 
     def _bottom(self, u: float) -> float:
-        """The lowest log bits per byte at log TFLOP."""
+        """The lowest log bits per byte at log TFLOP `u`."""
         k0, k1, k2, k3, k4, k5 = self.coefficients
         edge = self._measured(u)
         slope = k1 + 2 * k5 * edge - k4 * (k2 + k4 * edge) / (2 * k3)
@@ -71,7 +71,7 @@ class Law:
 
 
 def effective_tokens(tokens: float, corpus_tokens: float | None) -> float:
-    """How many different tokens are worth as much: all of the first epoch, of each later one a smaller share.
+    """How many unique tokens would be worth as much as `tokens` of a corpus that is repeated.
 
     U + U R (1 - exp(-(epochs - 1) / R)), equation 5 of Muennighoff et al. 2023, for U tokens and R = `DECAY_EPOCHS`.
     """
@@ -85,25 +85,25 @@ LAW = Law(
     coefficients=(0.373619789, -0.0892653276, 0.0334267009, 0.0449480619, -0.031421479, 0.0044087652),
     measured_tflop=(0.5, 12.0),
 )
-"""Fitted to models of the dial's shapes on rows of 256 tokens of Python code, with a vocabulary of 32,768 and 512 drawn
-rows of the output matrix."""
+"""Fitted to models of the dial's shapes on sequences of 256 tokens of Python code, with a vocabulary of 32,768 and
+`head_rows` 512."""
 
 MIN_STEPS = 20
-"""Fewer are no training: rates are warmed up and brought down within them."""
+"""The learning rate must warm up and decay within the steps."""
 
 MAX_WIDTH = 16_384
 
 
 REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 4.608e6, 2048
 MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.006, 0.016
-"""The reference run, from which batch and rates follow: the default recipe (docs/explanation/recipe.md)."""
+"""The reference run, from which batch and rates are scaled: the default recipe (docs/explanation/recipe.md)."""
 
 BATCH_EXPONENT = 0.383
-"""The batch grows as tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,
+"""The batch grows as the run's tokens to this power: nanochat, dev/LOG.md of 2026-02-05, after Bergsma et al. 2025,
 "Power Lines"."""
 
 WARMUP_SHARE = 0.02
-"""Share of the steps: 45 of the reference's 2,250."""
+"""Share of all steps: 45 of the reference's 2,250."""
 
 
 def widths() -> Iterator[int]:
@@ -115,9 +115,9 @@ def widths() -> Iterator[int]:
 
 
 def model_of(width: int, sequence_length: int) -> dict[str, Any]:
-    """A Qwen3: 2 + width / 64 layers, heads of 32 (of 64 from width 512 on), 5/2 of the width inside.
+    """A Qwen3 of 2 + width / 64 layers, heads of 32 (from width 512 on 64), and MLPs of 5/2 of the width.
 
-    The embedding is not the output matrix too: it is only looked up, which costs no operations.
+    The embedding is untied from the output matrix: looking it up costs no operations.
     """
     head = 32 if width < 512 else 64
     return {
@@ -148,7 +148,7 @@ class Recipe:
     model: Counted
     sequence_length: int
     rows: int
-    """Rows of a step."""
+    """Rows per step."""
     steps: int
 
     @property
@@ -163,9 +163,9 @@ class Recipe:
 
     @property
     def values(self) -> dict[str, Any]:
-        """By the keys of `train`; what is not here stays as it is."""
-        # Both rules are nanochat's (scripts/base_train.py), there the second for AdamW's rate alone. Below the
-        # reference's batch rates stay as they are.
+        """The values to change, by their keys in `train`."""
+        # Both rules are from nanochat (scripts/base_train.py), which applies the second to AdamW alone. Batches smaller
+        # than the reference's do not lower the rates.
         by_batch = max(1.0, self.rows * self.sequence_length / REFERENCE_BATCH_TOKENS) ** 0.5
         by_width = (REFERENCE_WIDTH / self.model.width) ** 0.5
         return {
@@ -180,7 +180,7 @@ class Recipe:
 
 
 def recipe_of(model: Counted, flops: float, sequence_length: int) -> Recipe:
-    """The recipe that trains a model for that many FLOP, to within half a step."""
+    """The recipe that trains a model with `flops`, rounded to a whole step."""
     tokens = flops / model.flops_per_token
     batch = REFERENCE_BATCH_TOKENS * (tokens / REFERENCE_TOKENS) ** BATCH_EXPONENT
     rows = sharing(batch / sequence_length)
@@ -188,7 +188,7 @@ def recipe_of(model: Counted, flops: float, sequence_length: int) -> Recipe:
 
 
 def sharing(rows: float) -> int:
-    """A number of rows that devices can share: from 16 on a multiple of 8, from 128 on of 64."""
+    """Round to a number of rows that devices can share: from 16 on a multiple of 8, from 128 on of 64."""
     unit = 1 if rows < 16 else 8 if rows < 128 else 64
     return max(1, round(rows / unit) * unit)
 
@@ -196,10 +196,10 @@ def sharing(rows: float) -> int:
 def best_recipe(
     flops: float, sequence_length: int, count: Callable[[int], Counted], corpus_tokens: float | None
 ) -> Recipe | None:
-    """The recipe with the fewest bits per byte by the law for that many FLOP; None if no model gets enough steps.
+    """The recipe with the fewest bits per byte by the law; None if no model gets enough steps.
 
-    Over widths the law has one valley: the search ends where it has risen four times in a row, since layers come
-    in whole numbers.
+    The law has one minimum over the widths, apart from the rounding of layers, so the search ends after the prediction
+    has risen four times in a row.
     """
     best: tuple[float, Recipe] | None = None
     risen = 0
@@ -207,8 +207,7 @@ def best_recipe(
         recipe = recipe_of(count(width), flops, sequence_length)
         if recipe.steps < MIN_STEPS:
             break
-        model = recipe.model
-        bits = LAW.bits_per_byte(model.flops_per_token, flops, corpus_tokens)
+        bits = LAW.bits_per_byte(recipe.model.flops_per_token, flops, corpus_tokens)
         if best is None or bits < best[0]:
             best, risen = (bits, recipe), 0
         else:
@@ -219,5 +218,5 @@ def best_recipe(
 
 
 def rounded(rate: float) -> float:
-    """Two digits: rates are not known any closer."""
+    """Round to two digits."""
     return float(f"{rate:.2g}")

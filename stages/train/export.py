@@ -1,4 +1,4 @@
-"""The model folder that a training leaves: weights, config and tokenizer as `from_pretrained` loads them."""
+"""The exported model folder: weights, config and tokenizer as `from_pretrained` loads them."""
 
 import errno
 import json
@@ -20,10 +20,9 @@ from stages.train.compute.model.loss import CausalLoss
 
 
 def plain_model(trained: CausalLoss, weights: dict[str, Tensor], vocabulary: Manifest) -> PreTrainedModel:
-    """A model like the trained one with `weights`, on the CPU, without the padding of the vocabulary.
+    """A copy of the trained model with `weights`, on the CPU, without the padding of the vocabulary.
 
-    It can be saved, and does not compute: it is made without weights, takes these, and has none of the tables that
-    models do not save.
+    It can be saved but not run, because it lacks the buffers that models do not save.
     """
     with torch.device("meta"):
         plain: PreTrainedModel = type(trained.model)(deepcopy(trained.model.config))
@@ -37,15 +36,15 @@ def plain_model(trained: CausalLoss, weights: dict[str, Tensor], vocabulary: Man
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model into an existing folder; its files have the modes that the umask gives.
+    """Write a model into an existing folder, with the file modes that the umask gives.
 
-    Raises OSError on a full disk, UserError if transformers refuses to save the model.
+    Raises OSError if the disk is full, UserError if transformers refuses to save the model.
     """
     try:
         model.save_pretrained(folder)
     except OSError:
         raise
-    except Exception as error:  # Each architecture refuses in a way of its own.
+    except Exception as error:  # architectures raise different exceptions
         if isinstance(error, SafetensorError) and "No space left" in str(error):
             raise OSError(errno.ENOSPC, str(error), str(folder)) from error
         raise UserError(
@@ -57,23 +56,20 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
         weights.chmod(mode)  # safetensors makes them readable by their owner alone
 
 
-OWN_BEGINNINGS = ("add_bos_token", "add_eos_token")
-"""Keys by which transformers would replace the post-processor."""
-
-
 def write_tokenizer(folder: Path, eos_id: int, source: Path = TOKENIZER) -> None:
     """Copy a tokenizer into a model folder, set to begin each text with `eos_id` and to pad on the left with it.
 
-    In training every document follows the end-of-sequence id of the one before it. With another beginning, or none,
-    `pipeline`, lm-eval and the card's example would begin a text in a way that the model never saw.
+    In training every document follows an end-of-sequence id. Without it, `pipeline`, lm-eval and the card's example
+    would begin texts in a way that the model never saw.
     """
     shutil.copytree(source, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
     tokenizer, config = read_json(source / TOKENIZER_JSON), read_json(source / TOKENIZER_CONFIG)
-    eos = token_text(config["eos_token"])
+    eos = config["eos_token"]
+    eos = str(eos["content"] if isinstance(eos, dict) else eos)  # transformers may write a token's properties too
     tokenizer["post_processor"] = begins_with(eos, eos_id)
-    for key in OWN_BEGINNINGS:
+    for key in ("add_bos_token", "add_eos_token"):  # they make transformers replace the post-processor
         config.pop(key, None)
-    # Other classes of transformers build a post-processor of their own and ignore the file's.
+    # Other tokenizer classes of transformers ignore the file's post-processor.
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
     config |= {"bos_token": eos, "eos_token": eos, "pad_token": eos}
     text = json.dumps(tokenizer, indent=2, ensure_ascii=False)
@@ -81,13 +77,8 @@ def write_tokenizer(folder: Path, eos_id: int, source: Path = TOKENIZER) -> None
     write_json(folder / TOKENIZER_CONFIG, config)
 
 
-def token_text(token: Any) -> str:
-    """The text of a special token, which transformers writes as it is or with its properties."""
-    return str(token["content"] if isinstance(token, dict) else token)
-
-
 def begins_with(token: str, number: int) -> dict[str, Any]:
-    """The post-processor of `tokenizer.json` that puts one token in front of each text, or pair of texts."""
+    """The post-processor of tokenizer.json that puts one token in front of each text or pair of texts."""
     first = {"SpecialToken": {"id": token, "type_id": 0}}
     text, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     return {

@@ -1,7 +1,7 @@
-"""Checks what can be known to be wrong before a worker starts; then runs the workers to their end.
+"""Checks the configuration before a worker starts, then runs the workers to their end.
 
-A worker that dies ends the command; whoever started it, such as the flow, starts it again, and it continues from the
-last checkpoint.
+If a worker dies, the command fails. Its caller, such as the flow, starts it again, and training continues from the last
+checkpoint.
 """
 
 import json
@@ -34,28 +34,27 @@ WORKER = "stages.train.worker"
 """The module that each process of a training runs."""
 
 DIED_AFTER = STATE_DIR / f"train_died_on_{gethostname()}"
-"""The newest checkpoint when a worker of this machine last died."""
+"""Names the newest checkpoint at the time when a worker last died on this machine."""
 
 LAUNCH_SETTINGS = "PARROTFLOW_LAUNCH_SETTINGS"
 
 LAUNCHED_PARAMS = "train.json"
-"""In the folder of the locks: the parameters for the workers. Since the command read them, params.yaml may have been
-edited."""
+"""The parameters for the workers, in the folder of the locks, because params.yaml may be edited during the run."""
 
 RECORDED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "use_cpu"}
 RECORDED |= {"fsdp_config", "parallelism_config", "enable_cpu_affinity"}
-"""Keys of an accelerate config that go on record: none with addresses, and none that has no effect."""
+"""Keys of an accelerate config that are recorded: those that have an effect and hold no addresses."""
 
 AFTER_FAILURE_SECONDS = 20.0
-"""How long workers may take to end after the first that failed: on GPUs they may wait for it in an exchange until the
-process group's timeout (`processes.PROCESS_GROUP`)."""
+"""How long workers may take to end after one failed. On GPUs they may wait for it in a collective until the process
+group's timeout (`processes.PROCESS_GROUP`)."""
 
 
 def launch(config: LaunchConfig, params: TrainParams) -> int:
-    """Run the workers with these parameters to their end and return the exit code for this command.
+    """Run the workers to their end and return the exit code for this command.
 
-    0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died, and
-    UserError if one died before without a new checkpoint since.
+    0; 75 after a stop that saved everything; 143 after one that did not. Raises UnavailableError if a worker died, or
+    UserError if one has died twice without a new checkpoint in between.
     """
     line, stop = supervision.Supervision(), threading.Event()
 
@@ -67,7 +66,7 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     values = environment(config) | recorded_launch(config) | {supervision.VARIABLE: str(line.folder)}
     try:
-        # In its own session: a terminal's Ctrl-C reaches this command alone.
+        # In a session of its own, so that a terminal's Ctrl-C reaches only this command.
         process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
         _wait(process, stop, line)
         if (outcome := line.outcome()) is not None:
@@ -93,10 +92,9 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, line: supervision.Supervision) -> None:
-    """Wait for the launcher. Its whole session is killed some time after a worker has failed.
+    """Wait for the launcher; kill its session `AFTER_FAILURE_SECONDS` after a worker failed.
 
-    After a stop before the first step it is killed at once: there is nothing to save, and a launcher or a worker may be
-    waiting for another machine.
+    A stop before the first step kills it at once: there is nothing to save, and it may be waiting for another machine.
     """
     failed = math.inf
     while process.poll() is None:
@@ -110,9 +108,9 @@ def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, line: super
 
 
 def recorded_launch(config: LaunchConfig) -> dict[str, str]:
-    """Return the environment variable that gives the workers the recorded part of the launch.
+    """The environment variable that tells the workers which launch settings to record.
 
-    It is JSON, which every reader of YAML reads alike: accelerate would take an unquoted `NO` for false.
+    It is JSON, because accelerate would read an unquoted `NO` in YAML as false.
     """
     settings = read_yaml(config.path.read_bytes())
     recorded = {name: value for name, value in settings.items() if name in RECORDED}
@@ -120,18 +118,18 @@ def recorded_launch(config: LaunchConfig) -> dict[str, str]:
 
 
 def note_idle_devices(config: LaunchConfig) -> Iterator[str]:
-    """Yield a note if GPUs of this machine have no process."""
-    own, found = config.processes // config.machines, device_count()
-    if not config.on_cpu and own < found:
+    """Yield a note if some GPUs of this machine have no process."""
+    processes, gpus = config.processes // config.machines, device_count()
+    if not config.on_cpu and processes < gpus:
         yield (
-            f"note: {found - own} of {found} GPUs of this machine stay idle: {config.path} starts {own} process"
-            f"{'es' if own > 1 else ''} here; for all of them copy deploy/launch/ddp.yaml (or fsdp2.yaml), set "
-            f"num_processes: {found} and name it by PARROTFLOW_LAUNCH"
+            f"note: {gpus - processes} of {gpus} GPUs of this machine stay idle: {config.path} starts {processes} "
+            f"process{'es' if processes > 1 else ''} here; to use all, copy deploy/launch/ddp.yaml (or fsdp2.yaml), "
+            f"set num_processes: {gpus} and set PARROTFLOW_LAUNCH to the copy"
         )
 
 
 def check_batch(params: TrainParams, config: LaunchConfig) -> None:
-    """Raise UserError if the global batch cannot be divided evenly, or the deterministic sum has no full tree."""
+    """Raise UserError if the global batch cannot be divided evenly, or its micro-batches form no full binary tree."""
     if params.global_batch_size % config.processes:
         raise UserError(
             f"params.yaml: train.global_batch_size = {params.global_batch_size}: {config.path} starts "
@@ -158,7 +156,7 @@ def check_batch(params: TrainParams, config: LaunchConfig) -> None:
 
 
 def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None:
-    """Raise UserError if a split was encoded by another tokenizer, or is shorter than one sequence."""
+    """Raise UserError if a split was made with another tokenizer, or is shorter than one sequence."""
     if file_sha256(tokenizer / "tokenizer.json") != store.manifest.tokenizer_sha256:
         raise UserError(f"{store.folder}: made with another tokenizer than {tokenizer}; run `dvc repro tokenize`")
     if (tokens := store.manifest.tokens) < params.sequence_length:
@@ -181,7 +179,7 @@ def note_dropout(params: TrainParams, config: PreTrainedConfig) -> Iterator[str]
 
 
 def describe_precision(asked: Precision, device_type: str) -> str:
-    """The resolved precision, with a remark if a fixed value is the slower one."""
+    """The resolved precision, with a remark if the other one is faster on this hardware."""
     chosen = resolve_precision(asked, device_type)
     faster = "bf16" if multiplies_bf16_fast(device_type) else "fp32"
     if chosen == faster:

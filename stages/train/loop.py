@@ -1,8 +1,7 @@
 """The training loop: what happens between steps.
 
-The host queues work for the GPU and runs ahead of it. Where it waits for a result, the GPU has nothing to do from the
-end of its queue until the host has queued the next operations. A copy to the GPU also waits, unless it is from pinned
-memory, which the GPU reads by itself.
+The host queues work for the GPU and runs ahead of it. Each time the host waits for a result, the GPU idles until the
+host has queued the next operations. Copies to the GPU wait too, unless they are from pinned memory.
 """
 
 import math
@@ -29,17 +28,17 @@ from stages.train.origins import origins
 
 
 class StopSignal:
-    """SIGTERM to this process or to the command: the current step is finished and saved first (pre-emption).
+    """After SIGTERM to this process or the command, as in a pre-emption, the current step is finished and saved.
 
-    Until `listen` SIGTERM ends the process: there is nothing to save, and it may be waiting for other processes.
+    Before `listen`, SIGTERM ends the process: there is nothing to save, and it may be waiting for other processes.
     """
 
     def __init__(self) -> None:
         self._received = False
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the launcher ignores it, and children inherit that
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # children inherit that the launcher ignores it
 
     def listen(self) -> None:
-        """Finish the current step on SIGTERM from now on."""
+        """From now on, finish the current step after SIGTERM."""
         signal.signal(signal.SIGTERM, self._receive)
         look_for_stop()
 
@@ -47,14 +46,14 @@ class StopSignal:
         self._received = True
 
     def is_set(self) -> bool:
-        """True if the run should stop; the launcher then hears that the state is being saved."""
+        """True if the run should stop; then tells the launcher that the state is being saved."""
         if stopping := self._received or stop_is_requested():
             report_saving()
         return stopping
 
 
 class TrainingStoppedError(Exception):
-    """The run was asked to stop; `saved` says whether its state is in a checkpoint."""
+    """The run was asked to stop; `saved`: its state is in a checkpoint."""
 
     def __init__(self, saved: bool) -> None:
         super().__init__()
@@ -70,11 +69,9 @@ def train(
     progress: TrainingProgress,
     segment: Sequence[int] = (),
 ) -> TrainingProgress:
-    """Run the steps of the reporter. If `segment` names steps, checkpoints are saved after these alone.
+    """Run the reporter's steps and return the progress. If `segment` names steps, only these are saved.
 
-    Returns the progress.
-
-    Raises TrainingStoppedError after SIGTERM, UserError if a loss or the weights are NaN.
+    Raises TrainingStoppedError after SIGTERM, UserError if a loss or a weight is NaN or infinite.
     """
     params, monitoring, steps = checkpoints.params, checkpoints.monitoring, reporter.steps
     throughput = reporter.throughput
@@ -88,7 +85,7 @@ def train(
             throughput.restart()
         done, last = step + 1, step + 1 == steps.stop
         if done % monitoring.log_every_steps == 0 or last:
-            # `.item()` waits for the device: losses are read only where they are shown or saved.
+            # `.item()` waits for the device, so losses are read only to be shown or saved.
             check_finite(trainer, step, "the loss", result.loss.item())
             aux_loss = result.aux_loss if trainer.raw_model.aux_loss else None
             reporter.step(done, result.loss.item(), result.gradient_norm, aux_loss)
@@ -96,20 +93,20 @@ def train(
             with throughput.exclude("evaluation"):
                 measured = validation.measure()
             reporter.validation(done, measured)
-        # The votes of the step before: those of this one would have to be waited for.
+        # Read the previous step's votes: reading this step's would wait for the device.
         stopping, votes = votes.read() > 0, HostCopy(result.stop_votes)
         every = monitoring.checkpoint_every_steps, monitoring.milestone_every_steps or params.max_steps
         kept = any(done % steps == 0 for steps in every) or done in params.export_steps
         due = done in segment if segment else kept or last or stopping
         if due:
             check_finite(trainer, step, "the loss", result.loss.item())
-            # The loss was computed before the update: weights that the update ruined must not replace good ones.
+            # The loss was computed before the update, which may have ruined the weights.
             check_finite(trainer, step, "the norm of the weights", norm(trainer.raw_model).item())
             progress = TrainingProgress(step=done, training_loss=result.loss.item())
             with throughput.exclude("checkpoint"):
                 checkpoints.save(progress, trainer.raw_model, trainer.optimizers)
         if stopping and not last:
-            # A checkpoint is one for all: what one process could not write is not saved.
+            # The state is saved only if every process could write its part.
             unsaved = count(trainer.accelerator, not checkpoints.finish())
             raise TrainingStoppedError(saved=due and not unsaved)
     with throughput.exclude("checkpoint"):
@@ -118,7 +115,7 @@ def train(
 
 
 def check_finite(trainer: Trainer, step: int, what: str, value: float) -> None:
-    """Raise UserError that names the batch's documents if a value of a step is NaN or infinite."""
+    """Raise UserError, naming the batch's documents, if `value` is NaN or infinite."""
     if math.isfinite(value):
         return
     rate = f"{trainer.params.optimizer.name}_learning_rate"
@@ -136,7 +133,7 @@ def documents(trainer: Trainer, step: int) -> str:
 
 
 class HostCopy:
-    """A value on the host, to be read later: what was queued since does not have to be waited for."""
+    """A copy of a scalar to the host. Reading it later does not wait for operations queued since."""
 
     def __init__(self, scalar: Tensor) -> None:
         on_gpu = scalar.device.type == "cuda"
@@ -147,7 +144,7 @@ class HostCopy:
             self._copied.record()
 
     def read(self) -> float:
-        """The value, as it was when this was made."""
+        """The value at the time of the copy."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._copy.item()

@@ -1,4 +1,4 @@
-"""Which documents and sources a run trains on, by its order."""
+"""Which documents and sources a run trains on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def shares(order: AnyOrder) -> dict[str, SourceShare]:
 
 
 def describe_order(order: AnyOrder, store: TokenStore) -> Iterator[str]:
-    """Yield a line for each source of a mixture, and one for the documents left out; nothing without a mixture."""
+    """Yield one line per source of a mixture, and one for documents left out; nothing without a mixture."""
     if isinstance(order, RowOrder):
         return
     for source, of_run in zip(order.sources, shares(order).values(), strict=True):
@@ -49,18 +49,18 @@ class Origin:
     first: int
     """First token of the span, within its document."""
     stop: int
-    """One after the last token of the span."""
+    """The token after the span."""
 
 
 def origins(store: TokenStore, order: AnyOrder, step: int) -> Iterator[Origin]:
-    """The spans that step number `step` (from 1) trained on, in the order of the batch."""
+    """Yield the spans that `step` (from 1) trained on, in the order of the batch."""
     spans = [
         (number, start, start + length)
         for number, row in enumerate(order.rows_of_step(step - 1))
         for start, length in order.index.spans(int(row))
     ]
     documents = [(number, *part) for number, start, stop in spans for part in store.documents_within(start, stop)]
-    # By their numbers, so that each file of documents is read once.
+    # Sorted, so that each file of documents is read once.
     infos = {document: store.document_info(document) for document in sorted({of for _, of, _, _ in documents})}
     for number, document, first, stop in documents:
         info = infos[document]

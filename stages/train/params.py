@@ -12,7 +12,7 @@ class TrainParams(ComputingParams):
     evaluation_sequences: PositiveInteger
     """Held-out sequences of each evaluation during training."""
     export_steps: list[PositiveInteger]
-    """After these steps the model is also written as `model/step-N`, loadable."""
+    """After these steps the model is also exported, as `model/step-N`."""
 
     @field_validator("export_steps")
     @classmethod

@@ -11,7 +11,7 @@ from stages.train.compute.params import ComputingParams
 
 
 def model_without_weights(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
-    """The model that training builds, of any size. Raises UserError as training would."""
+    """The model that training would build. Raises UserError as training would."""
     config = build_config(params, vocabulary)
     if params.start_model is not None:
         load_source(params.start_model, config, vocabulary, device="meta")
@@ -23,7 +23,7 @@ def model_without_weights(params: ComputingParams, vocabulary: Manifest) -> PreT
 
 
 def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrainedModel:
-    """The model that the config describes, in fp32; it takes no memory on `meta` or with fake tensors.
+    """Build a model in fp32; on `meta` or with fake tensors it takes no memory.
 
     Raises UserError if transformers cannot build it.
     """
@@ -32,7 +32,7 @@ def without_values(config: PreTrainedConfig, device: str = "meta") -> PreTrained
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=torch.float32, trust_remote_code=False
             )
-    except Exception as error:  # Each architecture refuses in a way of its own.
+    except Exception as error:  # architectures raise different exceptions
         raise UserError(
             f"params.yaml: train.model: cannot build `{config.model_type}` with these fields: {describe_error(error)}"
         ) from None

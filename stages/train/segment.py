@@ -1,15 +1,15 @@
-"""Compute the steps between two checkpoints of a run again, and compare: `python -m stages.train.segment`.
+"""Recompute the steps between two checkpoints of a run and compare: `python -m stages.train.segment`.
 
     python -m stages.train.segment --from 400 --to 500
 
-This checks a long run in minutes. It loads the state at one checkpoint, trains to a later one with the recorded
-execution settings, and compares the hashes of the states. Equal hashes mean that the later checkpoint follows from the
-earlier one, bit for bit. It exits with 0 if it does, with 3 if it does not, with 2 if it cannot check. It works on the
-parameters and the data of the working tree, and changes neither the run's checkpoints nor its results.
+This checks a long run in minutes. It loads one checkpoint, trains to a later one with the recorded execution settings,
+and compares the hashes of the states. Equal hashes mean that the later checkpoint follows from the earlier one, bit for
+bit. Exit codes: 0 equal, 3 different, 2 could not check. It uses the parameters and the data of the working tree, and
+changes neither the run's checkpoints nor its results.
 
-The trainer runs in a temporary project that links to all inputs of this one and to the first checkpoint. A run that was
-stopped and continued has several sessions, which may have had other threads or processes, so a segment lies within one
-session; a session begins at a checkpoint.
+The trainer runs in a temporary project with links to the inputs and the first checkpoint. A run that was stopped and
+continued has several sessions, which may differ in threads or processes, so a segment lies within one session. A
+session begins at a checkpoint.
 """
 
 import argparse
@@ -49,10 +49,7 @@ from stages.train.monitoring.params import MonitoringParams
 from stages.train.params import TrainParams
 
 EXIT_DIFFERENT = 3
-"""The steps do not lead to the recorded state. A traceback exits with 1."""
-
-RESULTS = (STATE_DIR, MODEL, REPORTS)
-"""Folders that a run writes; the temporary project has its own."""
+"""Exit code if the steps do not lead to the recorded state."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Segment:
     record: Execution
     session: Session
     checkpoints: Path
-    """The run's folder of checkpoints."""
+    """The folder of the run's checkpoints."""
     first: int
     last: int
 
@@ -78,25 +75,24 @@ class Segment:
 
     @property
     def recorded(self) -> dict[int, str]:
-        """Step -> content of each recorded checkpoint of the segment."""
+        """Step -> content hash of each recorded checkpoint in the segment."""
         return {step: self.record.checkpoints[step] for step in sorted(self.record.checkpoints) if step in self.steps}
 
     @property
     def steps(self) -> range:
-        """Each step that is computed, counted from 1."""
+        """The steps of the segment, counted from 1."""
         return range(self.first + 1, self.last + 1)
 
 
 @dataclass(frozen=True)
 class SegmentResult:
-    """The result of computing the steps again."""
+    """The result of recomputing the steps."""
 
     session: Session
-    """How they were executed."""
     contents: dict[int, str]
-    """Step -> content of the checkpoint, at each recorded step."""
+    """Step -> content hash of the checkpoint."""
     weights: str | None
-    """The sha256 of the exported weights, if the segment ends with the run."""
+    """The sha256 of the exported weights if the segment ends with the run."""
 
 
 def main() -> None:
@@ -105,13 +101,12 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--from", type=int, required=True, dest="start", help="step of a kept checkpoint, or 0")
     parser.add_argument("--to", type=int, required=True, dest="stop", help="step of a later recorded checkpoint")
-    parser.add_argument("--record", type=Path, default=TRAIN_EXECUTION, help="how the run was executed")
+    parser.add_argument("--record", type=Path, default=TRAIN_EXECUTION, help="the record of the run's execution")
     parser.add_argument("--checkpoints", type=Path, help=f"the run's folder of checkpoints; default: {CHECKPOINTS}/RUN")
     arguments = parser.parse_args()
     began = time.monotonic()
     segment = plan(arguments.record, arguments.checkpoints, arguments.start, arguments.stop)
-    found = recompute(segment)
-    equal = print_comparison(segment, found)
+    equal = print_comparison(segment, recompute(segment))
     verdict = "equal" if equal else "different"
     outcome = "lead to the recorded state, bit for bit" if equal else "do not lead to the recorded state"
     steps = f"steps {segment.first + 1} to {segment.last}, computed again, {outcome}"
@@ -120,14 +115,14 @@ def main() -> None:
 
 
 def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segment:
-    """The segment between two steps. Raises UserError if the record or the first checkpoint lacks it."""
+    """The segment between two steps. Raises UserError if a checkpoint is missing or no single session executed it."""
     execution = Execution.find(record)
     if execution is None or not execution.sessions:
         raise UserError(f"{record}: holds no record of how a training was executed; a finished training writes it")
     folder = (checkpoints or CHECKPOINTS / execution.fingerprint).absolute()
     recorded = execution.checkpoints
     names = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
-    kept = sorted(int(name) for name in names if name.isdecimal())  # whole or not
+    kept = sorted(int(name) for name in names if name.isdecimal())
     usable = steps_text([0, *(step for step in kept if step in recorded)])
     if not 0 <= first < last:
         raise UserError(f"--from {first} --to {last}: --from must be at least 0, and --to later")
@@ -145,7 +140,7 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
     for session in execution.sessions:
         if session.first_step <= first + 1 and last <= session.last_step:
             return Segment(execution, session, folder, first, last)
-    sessions = ", ".join(f"{one.first_step - 1}-{one.last_step}" for one in execution.sessions)
+    sessions = ", ".join(f"{session.first_step - 1}-{session.last_step}" for session in execution.sessions)
     raise UserError(
         f"--from {first} --to {last}: no single session executed these steps; the run was executed as {sessions}: "
         "check a segment within one of them"
@@ -153,7 +148,7 @@ def plan(record: Path, checkpoints: Path | None, first: int, last: int) -> Segme
 
 
 def steps_text(steps: list[int]) -> str:
-    """Steps, separated by commas."""
+    """Steps separated by commas."""
     return ", ".join(map(str, steps)) or "none"
 
 
@@ -185,11 +180,11 @@ def recompute(segment: Segment) -> SegmentResult:
                 raise UserError("the steps could not be computed; see above")
             if code:
                 sys.exit(EXIT_TERMINATED if code == EXIT_CONTINUE else code)
-            return read_found(segment)
+            return read_result(segment)
 
 
 def check_run(segment: Segment, params: TrainParams) -> None:
-    """Raise UserError if the working tree would compute another run, or if the first checkpoint is damaged."""
+    """Raise UserError if the working tree is of another run, or if the first checkpoint is damaged or another."""
     store = TokenStore(TOKENS / TRAIN)
     run = identity(params, store)
     if fingerprint(run) != segment.record.fingerprint:
@@ -211,7 +206,7 @@ def check_run(segment: Segment, params: TrainParams) -> None:
 def link_inputs(segment: Segment, params: TrainParams, monitoring: MonitoringParams, scratch: Path) -> None:
     """Write the parameters into the temporary project, and link its inputs and the checkpoint that it starts from."""
     for path in Path().absolute().iterdir():
-        if path.name not in (*map(str, RESULTS), PARAMS_FILE.name):
+        if path.name not in map(str, (STATE_DIR, MODEL, REPORTS, PARAMS_FILE)):  # the temporary project has its own
             (scratch / path.name).symlink_to(path)
     values = {"train": params.model_dump(mode="json"), "monitoring": monitoring.model_dump(mode="json")}
     (scratch / PARAMS_FILE).write_text(write_yaml(values), encoding="utf-8")
@@ -220,16 +215,16 @@ def link_inputs(segment: Segment, params: TrainParams, monitoring: MonitoringPar
     if segment.start:
         (run / segment.start.name).symlink_to(segment.start)
     if started_from := params.start_checkpoint:
-        place = scratch / started_from
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(started_from.absolute())
+        link = scratch / started_from
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(started_from.absolute())
 
 
 def execute_as_recorded(segment: Segment, scratch: Path) -> None:
-    """Give this process's children the recorded settings, and no others that could change the result.
+    """Set the environment to the recorded settings, and remove all others that could change the result.
 
-    Limits on instructions stay if the record has none: they let a newer processor compute as an older one did. A
-    session of several machines is started on this one, with all of its processes.
+    Limits on instructions stay if none are recorded, so that a newer processor can compute as an older one did. All
+    processes of a session of several machines run on this one.
     """
     session = segment.session
     for name in list(os.environ):
@@ -245,8 +240,8 @@ def execute_as_recorded(segment: Segment, scratch: Path) -> None:
         os.environ[LAUNCH] = str(file)
 
 
-def read_found(segment: Segment) -> SegmentResult:
-    """Read what the trainer left in the current folder. Raises UserError if the last checkpoint is missing."""
+def read_result(segment: Segment) -> SegmentResult:
+    """Read what the trainer wrote to the current folder. Raises UserError if the last checkpoint is missing."""
     checkpoint = CHECKPOINTS / segment.record.fingerprint / f"step-{segment.last:08d}"
     if problem := fault(checkpoint):
         raise UserError(f"the state after step {segment.last} could not be written ({problem}); see above")
@@ -256,17 +251,18 @@ def read_found(segment: Segment) -> SegmentResult:
     return SegmentResult(manifest.sessions[-1], contents, execution.weights_sha256 if execution else None)
 
 
-def print_comparison(segment: Segment, found: SegmentResult) -> bool:
-    """Print all hashes up to the first that differs, then the facts of the execution that differ; whether all agree."""
-    hashes = [(f"checkpoint of step {step}", one, found.contents.get(step)) for step, one in segment.recorded.items()]
+def print_comparison(segment: Segment, result: SegmentResult) -> bool:
+    """Print the hashes up to the first that differs, then execution facts that differ. True if all are equal."""
+    contents = segment.recorded.items()
+    hashes = [(f"checkpoint of step {step}", sha256, result.contents.get(step)) for step, sha256 in contents]
     if segment.last == segment.max_steps:
-        hashes.append(("weights", segment.record.weights_sha256, found.weights))
-    for what, recorded, own in hashes:
-        if recorded == own:
+        hashes.append(("weights", segment.record.weights_sha256, result.weights))
+    for what, recorded, here in hashes:
+        if recorded == here:
             print(f"{what}: {recorded[:16]} recorded, equal")
             continue
-        print(f"{what}: {recorded[:16]} recorded, different: {(own or 'none')[:16]} here")
-        differences = list(differing_facts(segment.session, found.session))
+        print(f"{what}: {recorded[:16]} recorded, different: {(here or 'none')[:16]} here")
+        differences = list(differing_facts(segment.session, result.session))
         for fact, then, now in differences:
             print(f"execution: {fact}: recorded {then}, here {now}")
         if not differences:

@@ -1,8 +1,7 @@
-"""One training process, started by `accelerate launch`; `python -m stages.train` does that.
+"""One training process, started through `accelerate launch` by `python -m stages.train`.
 
-The loop owns what must not depend on the hardware: the data order, the learning rate, the loss's normalisation, the
-random numbers and the checkpoints. Accelerate owns the process group and the device. Started by itself it trains in one
-process, which is the way to debug it.
+Accelerate provides the process group and the device. To debug, run `python -m stages.train.worker`: it trains in one
+process.
 """
 
 import os
@@ -38,7 +37,7 @@ from stages.train.params import TrainParams
 
 
 def main() -> None:
-    """Train in one process."""
+    """Train, as one of the processes."""
     follow_command()
     stop = StopSignal()
     params, monitoring = launched_params(), read_section("monitoring", MonitoringParams)
@@ -49,7 +48,7 @@ def main() -> None:
     checkpoints = Checkpoints(CHECKPOINTS / name, accelerator, params, monitoring)
     checkpoints.history = History(held_out=held_out_sha256(held_out, params.evaluation_sequences))
     latest = checkpoints.latest()
-    # By the main process's hardware: machines may differ, the computation may not.
+    # Decided by the main process's hardware, because machines may differ.
     precision = on_main(accelerator, lambda: precision_of_run(latest, params.precision, accelerator.device.type))
     params = params.model_copy(update={"precision": precision})
     trainer = build_trainer(params, accelerator, store)
@@ -72,25 +71,25 @@ def main() -> None:
         accelerator.print(f"stopped on request, {state}; run the same command to continue")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
-        if not on_main(accelerator, lambda: checkpoints.curves.has_held_out):  # it finished on other held-out tokens
+        if not on_main(accelerator, lambda: checkpoints.curves.has_held_out):  # measured on other held-out tokens
             reporter.validation(progress.step, validation.measure())
         write_train_results(trainer, throughput, progress, checkpoints)
     for tracker in accelerator.trackers:
-        tracker.finish()  # not `end_training`, which also frees the process groups (see `supervision.leave`)
+        tracker.finish()  # not `accelerator.end_training`, which also frees the process groups (`supervision.leave`)
     raise SystemExit(0)
 
 
 def launched_params() -> TrainParams:
-    """The parameters with which the command started; without a command those of params.yaml."""
+    """The parameters that the command passes, or those of params.yaml if this process was started by itself."""
     if folder := os.environ.get(VARIABLE):
         return TrainParams.model_validate_json((Path(folder) / LAUNCHED_PARAMS).read_bytes())
     return read_section("train", TrainParams)
 
 
 def join(monitoring: MonitoringParams) -> Accelerator:
-    """Join the other processes, if there are any."""
+    """Join the process group, if there is one."""
     logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process: as intended
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # intended with one process
     return Accelerator(
         mixed_precision="no",
         log_with=monitoring.trackers or None,
@@ -102,7 +101,7 @@ def join(monitoring: MonitoringParams) -> Accelerator:
 def run_worker() -> None:
     """Run the worker, and tell the command how it ended.
 
-    What one worker cannot do the others cannot either: the first says so, the others exit silently.
+    All workers hit the same user error: the first prints it, the others exit silently.
     """
 
     def with_one_message() -> None:
@@ -110,8 +109,8 @@ def run_worker() -> None:
             try:
                 main()
             except torch.OutOfMemoryError as error:
-                said = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
-                raise UserError(f"train: {said}") from None
+                cause = f"out of memory on the GPU; set {MICRO_BATCH} to fewer sequences ({first_line(error)})"
+                raise UserError(f"train: {cause}") from None
         except UserError as error:
             if is_first_to_fail():
                 raise

@@ -222,7 +222,7 @@ def test_a_start_from_a_model_with_another_tokenizer_is_refused(project: Path) -
     own.write_text(json.dumps(json.loads((tokenizer / "tokenizer.json").read_bytes())))
     assert list(check_vocabulary("base")) == []
     (project / "base/generation_config.json").write_text("{}")
-    assert list(check_vocabulary("base")) == ["note: train.start_from: the generation_config.json of base is not taken"]
+    assert list(check_vocabulary("base")) == ["note: train.start_from: the generation_config.json of base is ignored"]
 
     swap_two_tokens(own)
 

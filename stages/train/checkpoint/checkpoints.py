@@ -2,15 +2,15 @@
 
     .parrotflow/checkpoints/FINGERPRINT/
         lock                     held by the run that writes here
-        curves/                  the live curves
+        curves/                  the current curves
         step-00000100/
             .metadata, __0_0.distcp ...  sharded state (torch.distributed.checkpoint), a file per process
-            NAME.tsv                     the curves so far
+            NAME.tsv                     the curves up to this step
             manifest.json                the step, its history, and the sha256 of every file; written last
 
-The state is copied, and a thread writes the copy to a `.partial` folder, flushes it to the disk, adds the manifest and
-renames the folder; older checkpoints are deleted only afterwards. Those of `export_steps` are kept: the end of the run
-makes a model folder of each. An incomplete or damaged checkpoint is skipped with a warning.
+A thread writes a copy of the state to a `.partial` folder, flushes it to the disk, adds the manifest and renames the
+folder; only then are older checkpoints deleted. Checkpoints of `export_steps` are kept, because the end of the run
+exports each as a model folder. An incomplete or damaged checkpoint is skipped with a warning.
 """
 
 import fcntl
@@ -63,7 +63,7 @@ SHARED_WITHIN_SECONDS = 10.0
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder of its own."""
+    """The checkpoints of one run."""
 
     def __init__(
         self, folder: Path, accelerator: Accelerator, params: TrainParams, monitoring: MonitoringParams
@@ -80,19 +80,19 @@ class Checkpoints:
         self._check_shared()
         self.curves = CurveFiles(self.folder / "curves")
         self._alone = accelerator.num_processes == 1
-        # A group of its own: its messages must not meet those of the training. On GPUs torch asks for one of CPUs also
-        # where a launcher (ddp, fsdp2) has started a single process.
+        # A separate group keeps these messages apart from the training's. On GPUs torch requires a gloo group even if
+        # the launcher (ddp, fsdp2) started a single process.
         timeout = PROCESS_GROUP.timeout
         self._group = dist.new_group(backend="gloo", timeout=timeout) if dist.is_initialized() else None
-        # Where each process has all of the state, the main one's is saved: the others would copy it to the host too.
+        # If every process has the whole state, only the main one copies it to the host.
         self._saves = accelerator.is_main_process or uses_fsdp()
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
     def _prepare(self) -> None:
-        """Take the folder for this run and remove what a killed one left half written."""
+        """Lock the folder for this run and remove partial checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # The kernel releases it when this process ends, however it ends.
+        # The kernel releases the lock when this process ends, however it ends.
         self._lock = (self.folder / "lock").open("a", encoding="utf-8")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +105,7 @@ class Checkpoints:
             shutil.rmtree(left_behind, ignore_errors=True)
 
     def _check_shared(self) -> None:
-        """Raise UserError if a process does not see the main process's folder: its state would be missing there."""
+        """Raise UserError if a process does not see the main process's folder, where it must write its state."""
         processes = self.accelerator.num_processes
         if processes == 1:
             return
@@ -129,7 +129,7 @@ class Checkpoints:
             )
 
     def save(self, progress: TrainingProgress, model: nn.Module, optimizers: Optimizers) -> None:
-        """Begin to write a checkpoint, after the one before is done. Every process calls this."""
+        """Begin to write a checkpoint once the previous one is written. Every process calls this."""
         self.wait()
         path = self.path(progress.step)
         partial_path = self.folder / f"{path.name}.partial"
@@ -137,7 +137,7 @@ class Checkpoints:
         if self.accelerator.is_main_process:
             self.curves.copy_to(partial_path)
         state = _state(model, optimizers) if self._saves else {}
-        # Without a copy ahead the thread that writes asks nothing of CUDA: it would take memory of the first GPU.
+        # Copying ahead would make the writing thread initialize CUDA, which takes memory on the first GPU.
         writer = FileSystemWriter(partial_path, per_thread_copy_ahead=0)
         writer.fs = _Files()
         stager = DefaultStager(StagingOptions(False, False, False, False))  # waits until all is copied to the host
@@ -148,7 +148,7 @@ class Checkpoints:
         self._writing = self._thread.submit(self._finish, cast("Future[Any]", staged), partial_path, path, progress)
 
     def wait(self) -> bool:
-        """Wait until the last checkpoint is written; False if it could not be: training continues without it."""
+        """Wait until the last checkpoint is written; False if that failed, and training continues without it."""
         if self._writing is None:
             return True
         writing, self._writing = self._writing, None
@@ -159,7 +159,7 @@ class Checkpoints:
             writing.result()
         except (OSError, CheckpointException) as error:
             causes = [str(failure[0]) for failure in getattr(error, "failures", {}).values()] or [str(error)]
-            # Of a full disk torch often reports only a later consequence.
+            # If the disk is full, torch often reports only a later consequence.
             free = f"{shutil.disk_usage(self.folder).free / 1e6:,.1f} MB are free on its disk"
             self.accelerator.print(
                 f"warning: a checkpoint could not be written ({causes[0]}; {free}); the run continues"
@@ -191,7 +191,7 @@ class Checkpoints:
         flush_to_disk(self.folder)
         self.history.contents.update(history.contents)
         exported, every = set(map(self.path, self.params.export_steps)), self.monitoring.milestone_every_steps
-        # A later one is damaged: it does not count among those kept, and is replaced when its step is reached.
+        # Later checkpoints are damaged: they do not count as kept, and are replaced when their steps are reached.
         for old in [done for done in self._all() if done <= path][: -self.monitoring.checkpoints_kept]:
             if old not in exported and (every is None or step_of(old) % every):
                 shutil.rmtree(old, ignore_errors=True)
@@ -205,10 +205,9 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("step-*") if not path.name.endswith(".partial"))
 
     def latest(self) -> Path | None:
-        """The newest intact checkpoint; with none here, those in the mirror are fetched first.
+        """The newest intact checkpoint, chosen by the main process; if there is none, the mirror is downloaded.
 
-        The main process chooses. Checkpoints after a step of `export_steps` that was not kept do not count, so that its
-        model is computed again.
+        If a step of `export_steps` was not kept, later checkpoints are skipped, so that the run computes it again.
         """
 
         def choose() -> Path | None:
@@ -228,11 +227,11 @@ class Checkpoints:
     def load(self, path: Path, model: nn.Module, optimizers: Optimizers) -> CheckpointManifest:
         """Load a checkpoint's state into the model and the optimizers, on any number of processes.
 
-        The optimizers keep their own settings. Raises UserError if it is the state of another model or optimizer.
+        The optimizers keep their settings. Raises UserError if the state is of another model or optimizer.
         """
         state = _state(model, optimizers)
-        if found := misfit(path, state["model"]):
-            raise UserError(f"{path}: a checkpoint of another model: {found}")
+        if difference := misfit(path, state["model"]):
+            raise UserError(f"{path}: a checkpoint of another model: {difference}")
         settings = [dict(group) for optimizer in optimizers for group in optimizer.param_groups]
         try:
             load(state, storage_reader=FileSystemReader(path), no_dist=self._alone)
@@ -241,8 +240,8 @@ class Checkpoints:
             raise UserError(f"{path}: a checkpoint of other optimizers: {cause}") from None
         set_state_dict(model, list(optimizers), model_state_dict=state["model"], optim_state_dict=state["optimizers"])
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, own in zip(groups, settings, strict=True):
-            group.update({name: value for name, value in own.items() if name != "params"})
+        for group, before in zip(groups, settings, strict=True):
+            group.update({name: value for name, value in before.items() if name != "params"})
         return read_manifest(path)
 
 
@@ -254,8 +253,8 @@ class _Files(FileSystem):
 
 
 class _File(io.BufferedWriter):
-    """torch flushes a file again when it collects its wrapper (`NoCloseWriter`, torch 2.13). If a write failed, the
-    file is closed by then, and Python 3.13 would print a traceback of that."""
+    """torch flushes a file again when its wrapper is collected (`NoCloseWriter`, torch 2.13). After a failed write the
+    file is closed by then, and Python 3.13 would print a traceback."""
 
     def flush(self) -> None:
         if not self.closed:
@@ -263,13 +262,13 @@ class _File(io.BufferedWriter):
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint's name says."""
+    """The step in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def _state(model: nn.Module, optimizers: Optimizers) -> dict[str, Any]:
     weights, optimizer_state = get_state_dict(model, list(optimizers))
-    # Loading changes their order, and with it the bytes of the files by which a state is known.
+    # Loading changes the order, and with it the bytes of the files whose hashes identify a state.
     states = cast("dict[str, dict[str, Any]]", optimizer_state["state"])
     optimizer_state["state"] = {name: dict(sorted(states[name].items())) for name in sorted(states)}
     return {"model": weights, "optimizers": optimizer_state}

@@ -1,8 +1,7 @@
-"""The curves of a run, of which each checkpoint has a copy.
+"""The curves of a run: append-only, tab-separated files that `dvc plots` reads. Each checkpoint has a copy.
 
-They are tab-separated files that `dvc plots` reads, append-only. A run that continues takes the copy of its
-checkpoint: the live files hold points of steps that are computed again, and may have lost their
-ends in a power failure. (DVCLive rewrites its whole summary at every point, and would write such points twice.)
+A run that continues restores the copy of its checkpoint, because the current files hold points of steps that will be
+computed again, and may be truncated after a power failure. (DVCLive would write such points twice.)
 """
 
 import csv
@@ -12,30 +11,30 @@ from pathlib import Path
 from stages.runtime.atomic import atomic_write
 
 LEARNING_RATE = "learning_rate"
-"""A curve for each of the optimizers."""
+"""One curve per optimizer."""
 
 VALIDATION_LOSS, VALIDATION_BITS = "validation_loss", "validation_bits_per_byte"
 
 BITS_BY_SOURCE = "validation_bits_by_source"
-"""A curve for each of the held-out sources, if there are several."""
+"""One curve per held-out source, if there are several."""
 
 HELD_OUT_CURVES = (VALIDATION_LOSS, VALIDATION_BITS, BITS_BY_SOURCE)
 
 
 class CurveFiles:
-    """`folder/NAME.tsv` for each curve, or group of curves, that has a point."""
+    """`folder/NAME.tsv` for each curve or group of curves."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def restart(self) -> None:
-        """Begin empty curves."""
+        """Delete all curves."""
         for path in self.folder.glob("*.tsv"):
             path.unlink()
 
     def restore(self, checkpoint: Path, with_held_out: bool = True) -> None:
-        """Take a checkpoint's curves; without those of the held-out loss if it was measured on other tokens."""
+        """Replace the curves by a checkpoint's, without those of the held-out loss unless `with_held_out`."""
         self.restart()
         for path in checkpoint.glob("*.tsv"):
             if with_held_out or path.stem not in HELD_OUT_CURVES:
@@ -47,7 +46,7 @@ class CurveFiles:
         return (self.folder / f"{VALIDATION_LOSS}.tsv").is_file()
 
     def append(self, name: str, step: int, values: Mapping[str, float]) -> None:
-        """Add a point to each curve of a file: its column, which is the same at every step, and its value."""
+        """Add a point to each curve of a file. `values` maps its columns, the same at every step, to their values."""
         with (self.folder / f"{name}.tsv").open("a", encoding="utf-8", newline="") as file:
             table = csv.writer(file, delimiter="\t", lineterminator="\n")
             if file.tell() == 0:

@@ -1,7 +1,7 @@
-"""What a run of training is: all that its weights depend on, and the fingerprint of that.
+"""The identity of a training run: everything that its weights depend on, and the fingerprint of that.
 
-It covers the parameters that compute, the tokens that are trained on, the tokenizer, the libraries, and the code of
-`compute/` without comments. Nothing of the machine, nothing of what is held out, no message of other modules.
+It covers the computing parameters, the training tokens, the tokenizer, the libraries, and the code of `compute/`
+without comments; but not the machine, the held-out tokens or other modules.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ TRAIN_LIBRARIES = ("torch", "transformers", "accelerate", "numpy")
 
 
 def identity(params: ComputingParams, store: TokenStore) -> dict[str, Any]:
-    """Everything that the weights depend on, by name; not `auto`'s meaning, which the run's first checkpoint fixes.
+    """Everything that the weights depend on, by name, except what `precision: auto` resolves to (`precision_of_run`).
 
-    Raises UserError if there is nothing at `start_from`.
+    Raises UserError if `start_from` does not exist.
     """
     pins, start = pinned(), {}
     if params.start_checkpoint:
@@ -59,14 +59,14 @@ def source_sha256(start_from: str) -> str:
 
 
 def held_out_sha256(store: TokenStore, sequences: int) -> str:
-    """Identifies what the held-out loss is measured on."""
+    """Identifies the held-out sequences."""
     return fingerprint({"tokens": file_sha256(store.folder / STORE_MANIFEST), "sequences": sequences})
 
 
 def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
     """Raise UserError if the run with these parameters cannot start from a checkpoint.
 
-    There is none, it leaves no step, or its run had another vocabulary or another number of tokens in a step.
+    It is missing, no step remains, or its run had another vocabulary or number of tokens per step.
     """
     what = f"params.yaml: train.start_from = '{checkpoint}'"
     try:
@@ -91,40 +91,40 @@ def check_start(checkpoint: Path, train: Mapping[str, Any]) -> None:
 
 
 def check_vocabulary(start_from: str) -> Iterator[str]:
-    """Yield a note if ids of the model that is continued cannot be compared, or if its generation_config is not taken.
+    """Yield a note if the start model's ids cannot be compared, or if its generation_config.json is ignored.
 
     Raises UserError if the two tokenizers have different tokens for an id.
     """
     folder = source_folder(start_from)
-    own, ours = tokens_by_id(folder), tokens_by_id(TOKENIZER)
+    theirs, ours = tokens_by_id(folder), tokens_by_id(TOKENIZER)
     if (folder / "generation_config.json").is_file():
-        yield f"note: train.start_from: the generation_config.json of {start_from} is not taken"
-    if not own:
+        yield f"note: train.start_from: the generation_config.json of {start_from} is ignored"
+    if not theirs:
         yield f"note: train.start_from: {start_from} has no {TOKENIZER_JSON}: its ids are assumed to be the tokenizer's"
         return
-    for other in sorted(own.keys() & ours.keys()):
-        if own[other] != ours[other]:
+    for number in sorted(theirs.keys() & ours.keys()):
+        if theirs[number] != ours[number]:
             raise UserError(
-                f"params.yaml: train.start_from = {start_from!r}: it has another tokenizer (id {other} is "
-                f"{own[other]!r} there and {ours[other]!r} in {TOKENIZER}); use it (tokenizer.kind: existing)"
+                f"params.yaml: train.start_from = {start_from!r}: it has another tokenizer (id {number} is "
+                f"{theirs[number]!r} there and {ours[number]!r} in {TOKENIZER}); use it (tokenizer.kind: existing)"
             )
 
 
 def vocabulary_sha256() -> str:
-    """Identifies what the tokenizer's ids mean, however its file is written."""
+    """Identifies the tokenizer's ids and tokens, independent of the file's layout."""
     return hashlib.sha256(json.dumps(sorted(tokens_by_id(TOKENIZER).items())).encode()).hexdigest()
 
 
 def tokens_by_id(folder: Path) -> dict[int, str]:
     """The tokens of a folder's tokenizer.json by id; empty without one. Raises UserError for a damaged file.
 
-    Read as JSON: by the library, its next version would count as a change of the training.
+    It is read as JSON: an import of tokenizers would make the library's version part of the training.
     """
     file = folder / TOKENIZER_JSON
     try:
         content = read_json(file)
         vocabulary = content["model"]["vocab"]
-        if isinstance(vocabulary, list):  # of a unigram model: each token with its score
+        if isinstance(vocabulary, list):  # a unigram model: tokens with their scores
             vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
         tokens = {number: token for token, number in vocabulary.items()}
         return tokens | {token["id"]: token["content"] for token in content.get("added_tokens") or ()}
@@ -135,16 +135,16 @@ def tokens_by_id(folder: Path) -> dict[int, str]:
 
 
 def fingerprint(values: dict[str, Any]) -> str:
-    """16 hex digits that name an identity."""
+    """16 hex digits that identify `values`."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def identity_changes(recorded: Path, values: dict[str, Any]) -> list[str]:
-    """The differences from the identity in a file, a line each."""
+    """The differences from the identity in a file, one line each."""
     try:
         before, now = flatten(json.loads(recorded.read_bytes())), flatten(json.loads(json.dumps(values)))
     except (ValueError, AttributeError):
-        return [f"{recorded} is damaged"]  # it only serves messages
+        return [f"{recorded} is damaged"]  # only messages use it
     return [
         f"{key}: {as_yaml(before.get(key, 'absent'))} -> {as_yaml(now.get(key, 'absent'))}"
         for key in sorted(before.keys() | now.keys())
@@ -153,10 +153,10 @@ def identity_changes(recorded: Path, values: dict[str, Any]) -> list[str]:
 
 
 def shared_identity(params: ComputingParams, accelerator: Accelerator, store: TokenStore) -> dict[str, Any]:
-    """The run's identity, which every process computes. Raises UserError if that of another machine differs."""
-    own = identity(params, store)
-    run = on_main(accelerator, lambda: own)
-    if others := accelerator.num_processes - count(accelerator, fingerprint(own) == fingerprint(run)):
+    """The run's identity. Every process computes it; raises UserError if they differ."""
+    here = identity(params, store)
+    run = on_main(accelerator, lambda: here)
+    if others := accelerator.num_processes - count(accelerator, fingerprint(here) == fingerprint(run)):
         raise UserError(
             f"train: {others} of {accelerator.num_processes} processes have other parameters, data, libraries or code "
             "than the main one; every machine needs the same"

@@ -16,17 +16,15 @@ from stages.formats.revision.execution import Session
 from stages.runtime.atomic import atomic_write, file_sha256
 
 CHECKPOINT_MANIFEST = "manifest.json"
-DCP_METADATA = ".metadata"
-SHARD_SUFFIX = ".distcp"
-"""How the names of the files end that hold the state."""
+
+IDENTITY = "identity.json"
+"""The run's identity, in the folder of its checkpoints."""
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
-IDENTITY = "identity.json"
-"""In the folder of a run's checkpoints: what they belong to."""
 
 
 class TrainingProgress(BaseModel):
-    """How far a run is: what is neither in the weights nor in the optimizer's state."""
+    """A run's progress that is neither in the weights nor in the optimizer state."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -38,10 +36,10 @@ class TrainingProgress(BaseModel):
 
 @dataclass(frozen=True)
 class History:
-    """The sessions of a run, and the content of its checkpoints, also of those that are deleted by now.
+    """The sessions of a run, and the hashes of all its checkpoints, including deleted ones.
 
-    Every checkpoint carries it, as it carries the curves. So a run that continues takes up the history of the
-    checkpoint that it continues from: what a killed run did after that is computed again and never counted.
+    Every checkpoint stores it, so a run that continues restores the history of its checkpoint; steps that a killed run
+    computed after that are never counted.
     """
 
     sessions: list[Session] = field(default_factory=list)
@@ -51,7 +49,7 @@ class History:
     """Identifies the held-out sequences that the curves were measured on."""
 
     def sessions_until(self, step: int) -> list[Session]:
-        """The sessions that computed the steps up to `step`, the last one cut there."""
+        """The sessions that computed the steps up to `step`; the last one ends there."""
         return [
             session.model_copy(update={"last_step": min(session.last_step, step)})
             for session in self.sessions
@@ -67,13 +65,13 @@ class CheckpointManifest(TrainingProgress):
     sessions: list[Session]
     """How the steps until this one were executed."""
     contents: dict[int, str]
-    """Step of this checkpoint and of those before it -> `content_sha256`."""
+    """Step of this and each earlier checkpoint -> `content_sha256`."""
     held_out: str
     """As in `History`."""
 
 
 def write_manifest(checkpoint: Path, progress: TrainingProgress, history: History, sha256: dict[str, str]) -> None:
-    """Write it: the last of a checkpoint's files."""
+    """Write manifest.json, the last of a checkpoint's files."""
     sessions = history.sessions_until(progress.step)
     manifest = CheckpointManifest(
         **dict(progress), sha256=sha256, sessions=sessions, contents=history.contents, held_out=history.held_out
@@ -82,17 +80,17 @@ def write_manifest(checkpoint: Path, progress: TrainingProgress, history: Histor
 
 
 def read_manifest(checkpoint: Path) -> CheckpointManifest:
-    """How far a checkpoint is, and how it came about. Raises OSError or ValidationError if it has no manifest."""
+    """A checkpoint's manifest. Raises OSError if it is missing, ValidationError if it is invalid."""
     return CheckpointManifest.model_validate_json((checkpoint / CHECKPOINT_MANIFEST).read_bytes())
 
 
 def fault(checkpoint: Path) -> str:
-    """Why a checkpoint cannot be used; empty if its files are those of its manifest."""
+    """Why a checkpoint cannot be used; empty if its files match its manifest."""
     try:
         manifest = read_manifest(checkpoint)
     except (OSError, ValidationError):
         return f"it has no complete {CHECKPOINT_MANIFEST}"
-    for name in sorted({DCP_METADATA, *manifest.sha256}):
+    for name in sorted({".metadata", *manifest.sha256}):
         file = checkpoint / name
         if not file.is_file() or file_sha256(file) != manifest.sha256.get(name):
             return f"{name} is missing or damaged"
@@ -100,35 +98,32 @@ def fault(checkpoint: Path) -> str:
 
 
 def content_sha256(sha256: Mapping[str, str]) -> str:
-    """One hash for the state of a checkpoint, given those of its files: the same for the same number of shards.
+    """One hash for the state in a checkpoint, from those of its files. It depends on the number of shards.
 
-    Processes whose state the main one saves, as in data parallel training, leave empty files, which do not count.
+    Empty files do not count: in data parallel training all processes but the main one write them.
     """
-    shards = [sha256[name] for name in sorted(sha256) if name.endswith(SHARD_SUFFIX) and sha256[name] != EMPTY_SHA256]
+    shards = [sha256[name] for name in sorted(sha256) if name.endswith(".distcp") and sha256[name] != EMPTY_SHA256]
     return hashlib.sha256("".join(shards).encode()).hexdigest()
 
 
 def misfit(checkpoint: Path, weights: Mapping[str, Tensor]) -> str:
-    """The first weight of a checkpoint that is not in a model, or the other way round, or of another shape.
-
-    Empty if all fit. `weights` are the model's by their names.
-    """
+    """The first difference in names and shapes between a checkpoint and a model's `weights`; empty if there is none."""
     stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    there = {
+    saved = {
         name.removeprefix("model."): list(tensor.size)
         for name, tensor in stored.items()
         if name.startswith("model.") and isinstance(tensor, TensorStorageMetadata)
     }
     here = {name: list(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(there.keys() | here.keys()):
-        if there.get(name) != here.get(name):
-            return f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
+    for name in sorted(saved.keys() | here.keys()):
+        if saved.get(name) != here.get(name):
+            return f"{name} is {saved.get(name, 'absent')} there and {here.get(name, 'absent')} here"
     return ""
 
 
 def weights_in(checkpoint: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole weights in a checkpoint, with the names, shapes and types of those in `like`."""
-    found = {name: tensor.new_empty(tensor.shape) for name, tensor in like.items()}
-    state = {"model": {f"model.{name}": tensor for name, tensor in found.items()}}
+    """Load the unsharded weights of a checkpoint, with the names, shapes and types of `like`."""
+    weights = {name: tensor.new_empty(tensor.shape) for name, tensor in like.items()}
+    state = {"model": {f"model.{name}": tensor for name, tensor in weights.items()}}
     load(state, storage_reader=FileSystemReader(checkpoint), no_dist=True)
-    return found
+    return weights

@@ -1,11 +1,10 @@
-"""A copy of the newest checkpoint, for machines that lose their disks: any fsspec URL, `PARROTFLOW_MIRROR`.
+"""A copy of the newest checkpoint at any fsspec URL (`PARROTFLOW_MIRROR`), for machines that lose their disks.
 
     URL/FINGERPRINT/
         step-00000100/           the newest checkpoint, and those of `export_steps`
 
-It is read only if there is no checkpoint here. Files are uploaded first and the manifest last, so that a checkpoint
-with a manifest is complete. A thread uploads, and nothing waits for it for long. fsspec is imported only if a mirror is
-set.
+It is read only if no checkpoint is on the disk. A thread uploads a checkpoint's files, the manifest last, so that a
+checkpoint with a manifest is complete. fsspec is imported only if a mirror is set.
 """
 
 import importlib
@@ -22,14 +21,14 @@ from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, fault
 MIRROR = "PARROTFLOW_MIRROR"
 
 LAST_UPLOAD_SECONDS = 20.0
-"""How long a run that ends waits for the upload of its last checkpoint."""
+"""How long the end of a run waits for its last upload."""
 
 
 class Mirror:
     """Copies of the checkpoints of one run; does nothing if no URL is set."""
 
     def __init__(self, fingerprint: str) -> None:
-        """Raises UserError if the URL holds a password or its protocol is unknown."""
+        """Raises UserError if the URL contains a password or its protocol is unknown."""
         self.url = os.environ.get(MIRROR, "").rstrip("/")
         self._files: Any = None
         self._lock = Lock()
@@ -45,9 +44,9 @@ class Mirror:
             self._run = f"{root}/{fingerprint}"
 
     def push(self, checkpoints: list[Path]) -> None:
-        """Begin to upload those that are not there yet, and the last one in any case; older ones there are removed.
+        """Begin to upload missing checkpoints and, in any case, the last one; then remove older ones.
 
-        If an upload is under way, these are next, in place of others that are waiting.
+        During an upload, these replace the checkpoints that wait for the next.
         """
         if self._files is None:
             return
@@ -65,7 +64,7 @@ class Mirror:
                 self._warn(f"the last checkpoint was not uploaded within {LAST_UPLOAD_SECONDS:.0f} s; the run ends")
 
     def pull(self, folder: Path) -> None:
-        """Download the complete checkpoints to `folder`. If that fails, the run continues without."""
+        """Download the complete checkpoints to `folder`; if that fails, print a warning."""
         if self._files is None:
             return
         partial = folder / "mirror.partial"
@@ -96,26 +95,25 @@ class Mirror:
                 self._warn(f"{checkpoints[-1].name} was not uploaded ({error}); the run continues")
 
     def _upload(self, checkpoints: list[Path]) -> None:
-        there, newest = self._complete(), checkpoints[-1]
+        uploaded, newest = self._complete(), checkpoints[-1]
         for path in checkpoints:
-            if path.name not in there or path == newest:
+            if path.name not in uploaded or path == newest:
                 self._files.makedirs(f"{self._run}/{path.name}", exist_ok=True)
                 for file in sorted(path.iterdir(), key=lambda file: (file.name == CHECKPOINT_MANIFEST, file.name)):
                     self._files.put_file(str(file), f"{self._run}/{path.name}/{file.name}")
-        # A later one stays: the mirror could not be read when this run started.
+        # Keep later checkpoints: they exist if the mirror could not be read when this run started.
         for old in self._names("step-*") - {path.name for path in checkpoints}:
             if old < newest.name:
                 self._files.rm(f"{self._run}/{old}", recursive=True)
 
     def _complete(self) -> list[str]:
-        """The names of the checkpoints there that have a manifest."""
+        """Names of the mirrored checkpoints that have a manifest."""
         return sorted(self._names(f"step-*/{CHECKPOINT_MANIFEST}"))
 
     def _names(self, pattern: str) -> set[str]:
-        """The names of the checkpoints with something there of this pattern."""
+        """Names of the mirrored checkpoints that match a pattern."""
         self._files.invalidate_cache()
-        found = self._files.glob(f"{self._run}/{pattern}")
-        return {path[len(self._run) + 1 :].split("/")[0] for path in found}
+        return {path[len(self._run) + 1 :].split("/")[0] for path in self._files.glob(f"{self._run}/{pattern}")}
 
     def _warn(self, text: str) -> None:
         print(f"warning: {MIRROR}={self.url}: {text}", flush=True)

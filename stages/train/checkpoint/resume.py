@@ -1,7 +1,6 @@
-"""Where a run starts: at its newest checkpoint, at that of `start_from`, or at step 0.
+"""Where a run starts: at its own newest checkpoint, at the checkpoint in `train.start_from`, or at step 0.
 
-A run continues itself and nothing else. Another run, such as a longer one or one after a change of `compute/`, starts
-from a checkpoint by `train.start_from`.
+A longer run, or one after a change of `compute/`, is another run and needs `start_from` to use a checkpoint.
 """
 
 import json
@@ -25,9 +24,9 @@ from stages.train.compute.processes import on_main
 
 
 def precision_of_run(latest: Path | None, asked: Precision, device_type: str) -> Precision:
-    """The precision of a run, which `auto` fixes at its first start: that of `latest`, its newest checkpoint.
+    """The precision of a run: that of `latest`, its newest checkpoint, or `asked` resolved at its first start.
 
-    Raises UserError if a run that began on other hardware cannot continue on this.
+    Raises UserError if the run began on other hardware and cannot continue on this.
     """
     if latest is None:
         return resolve_precision(asked, device_type)
@@ -40,11 +39,11 @@ def precision_of_run(latest: Path | None, asked: Precision, device_type: str) ->
 def resume(
     checkpoints: Checkpoints, latest: Path | None, model: CausalLoss, optimizers: Optimizers, run: dict[str, Any]
 ) -> TrainingProgress:
-    """Load `latest`, the run's newest checkpoint, or that of `start_from`; without either, say why.
+    """Load `latest`, the run's newest checkpoint, or that of `start_from`; without either, say why it starts afresh.
 
-    Every process calls this. Of a checkpoint that measured other held-out tokens the curves of these are left out.
+    Held-out curves of a checkpoint are dropped if they were measured on other tokens. Every process calls this.
 
-    Raises UserError if the checkpoint of `start_from` is damaged, or does not fit.
+    Raises UserError if the checkpoint of `start_from` is damaged, or of another model or optimizer.
     """
     params, accelerator = checkpoints.params, checkpoints.accelerator
     if accelerator.is_main_process:
@@ -68,7 +67,7 @@ def resume(
 
 
 def why_afresh(folder: Path, values: dict[str, Any]) -> str:
-    """How this run differs from the newest other one here, and how to continue from that; empty if there is none."""
+    """How this run differs from the newest other run here, and how to start from that; empty if there is none."""
     others = [path for path in folder.parent.glob(f"*/{IDENTITY}") if path.parent != folder]
     newest = max(others, key=lambda path: path.stat().st_mtime_ns, default=None)
     if newest is None:

@@ -1,7 +1,6 @@
-"""The recipe for some compute: `python -m stages.train.commands.dial PARAMS --tflop 20`, or `--seconds 600`.
+"""The recipe for a compute budget: `python -m stages.train.commands.dial PARAMS --tflop 20`, or `--seconds 600`.
 
-It prints JSON: the values for params.yaml by their dotted keys, and what is said of them.
-`parrotflow params compute=20` writes the values.
+It prints JSON: values for params.yaml, and explanations. `parrotflow params compute=20` writes the values.
 """
 
 import argparse
@@ -13,7 +12,7 @@ from statistics import median
 from typing import Any
 
 if __name__ == "__main__":
-    # As the launcher sets it for the workers, before torch reads it: threads that spin would wait for other programs.
+    # As in `launch.environment`, before torch reads them: spinning threads are slow when other programs use the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
@@ -40,17 +39,17 @@ from stages.train.params import TrainParams
 from stages.train.planned import model_without_weights
 
 HELPFUL_EPOCHS = 4.0
-"""Over a corpus; up to these a repeated token is nearly worth a new one (Muennighoff et al. 2023, section 6)."""
+"""Up to this many, a repeated token is worth nearly as much as a new one (Muennighoff et al. 2023, section 6)."""
 
 MEASURED_VOCABULARY, MEASURED_LENGTH = 32_768, 256
-"""The vocabulary and the row length of the runs behind the law."""
+"""Vocabulary and sequence length of the runs to which the law was fitted."""
 
 TIMING_SECONDS = 2.0
 """How long to time training steps, after one warm-up step."""
 
 
 def main() -> None:
-    """Print the values and what is said of them."""
+    """Print the values and their explanations."""
     parser = argparse.ArgumentParser(prog="python -m stages.train.commands.dial", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("params", type=Path, help="a file as params.yaml")
@@ -67,13 +66,13 @@ def main() -> None:
 
 
 def of_packages(values: dict[str, Any]) -> bool:
-    """True if the corpus is Python packages, as in the runs behind the law."""
+    """True if the corpus is Python packages, to which the law was fitted."""
     sources = value_at(values, "collect.sources") or []
     return all(isinstance(source, dict) and source.get("kind") == "packages" for source in sources)
 
 
 def tokens_of_corpus(values: dict[str, Any], params: TrainParams) -> int | None:
-    """Tokens of the train split that are trained on; None if it was made of another corpus than `values` ask for."""
+    """Tokens of the train split that are trained on; None if the split was not made from `values`."""
     if not (TOKENS / TRAIN / STORE_MANIFEST).is_file() or not is_made_of(values):
         return None
     store = TokenStore(TOKENS / TRAIN)
@@ -86,10 +85,7 @@ class Dial:
     def __init__(
         self, params: TrainParams, tokens: Manifest, corpus_tokens: int | None, is_python: bool = True
     ) -> None:
-        """`is_python`: whether the corpus is Python source, to which the law was fitted.
-
-        Raises UserError if the model's size is given.
-        """
+        """Raises UserError if `params.start_from` fixes the model's size. `is_python`: as `of_packages`."""
         if params.start_from:
             raise UserError(
                 "compute chooses a model's size, but train.start_from has one already; set train.start_from: null"
@@ -100,16 +96,16 @@ class Dial:
         self.is_python = is_python
 
     def for_flops(self, flops: float) -> tuple[Recipe, list[str]]:
-        """The best recipe by the law, and what is said of it. Raises UserError for too little compute."""
+        """The best recipe by the law, and its explanation. Raises UserError if there is too little compute."""
         recipe = best_recipe(flops, self.params.sequence_length, self._counted, self.corpus_tokens)
         if recipe is None:
             raise UserError(f"compute: {scaled(flops, 'FLOP')} are too few for {MIN_STEPS} steps of the smallest model")
         return recipe, [*self._lines(recipe)]
 
     def for_seconds(self, seconds: float) -> tuple[Recipe, list[str]]:
-        """The same for a time of training steps, at the speed that is measured now.
+        """The same for a duration of training steps, at the speed measured now.
 
-        A smaller model does fewer operations a second, so compute and model are sought in turns.
+        A smaller model does fewer operations per second, so compute and model are chosen in turns.
         """
         config = launch_config()
         speed = self._flops_per_second(self.for_flops(1e12)[0], config)
@@ -125,7 +121,7 @@ class Dial:
         return recipe, [*self._lines(recipe), f"time: {took}, measured now with this model on {device}{times}"]
 
     def _flops_per_second(self, recipe: Recipe, config: LaunchConfig) -> float:
-        # What makes a step what it is; rates and warm-up, in sections of their own, do not.
+        # Dotted keys (rates, warm-up) do not change the speed.
         fields = {key: value for key, value in recipe.values.items() if "." not in key}
         return flops_per_second(self.params.model_copy(update=fields), self.vocabulary, config)
 
@@ -167,7 +163,7 @@ class Dial:
 
 
 def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchConfig) -> float:
-    """The speed of a few steps on one device, without the compiler; several processes are taken to scale."""
+    """The speed of a few steps on one device, not compiled, times the number of processes."""
     precision = resolve_precision(params.precision, config.device_type)
     params = params.model_copy(update={"precision": precision})
     rows = given_micro_batch_size(params, config.device_type, params.global_batch_size)
@@ -178,7 +174,7 @@ def flops_per_second(params: TrainParams, vocabulary: Manifest, config: LaunchCo
 
 
 def step_seconds(params: TrainParams, vocabulary: Manifest, micro_batch_size: int, device: torch.device) -> float:
-    """The median of training steps on random tokens."""
+    """The median time of a training step on random tokens."""
     model = AutoModelForCausalLM.from_config(model_without_weights(params, vocabulary).config, dtype=torch.float32)
     if params.attention == "causal":
         model.set_attn_implementation(UNMASKED)

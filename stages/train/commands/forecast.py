@@ -1,10 +1,9 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
-It prints operations, time, and the state that must fit into memory, from a model without weights, before data or a
-device are touched. The time is that of the last run of this model. Activations are not counted: the first steps of a
-run show whether they fit. `parrotflow params` prints the same for the parameters that it composes. `--check`, which
-`parrotflow why` and `parrotflow run` use, also prints the mixture's shares and refuses a run that training would refuse
-for its memory or its mixture.
+It prints operations, time, and the state that must fit into memory, computed from a model without weights. The time
+assumes the speed of the last run of this model. Activations are not counted: the first steps of a run show whether they
+fit. `parrotflow params` prints the same for the parameters that it composes. `--check`, which `parrotflow why` and
+`parrotflow run` use, also prints the mixture's shares and fails if training would for its memory, mixture or trackers.
 """
 
 import argparse
@@ -44,10 +43,7 @@ from stages.train.params import TrainParams
 from stages.train.planned import model_without_weights, without_values
 
 DATA_SECTIONS = ("collect", "clean", "tokenizer", "tokenize")
-"""Sections of params.yaml that decide which tokens there are."""
-
-NOMINAL_VOCABULARY = 32_768
-"""The size if neither params.yaml nor a token store says it."""
+"""Sections of params.yaml that the tokens depend on."""
 
 StatePart = Literal["weights", "gradients", "optimizer"]
 
@@ -77,37 +73,37 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a whole run, including the steps that are done already."""
+    """The cost of a whole run, including steps already done."""
 
     params: TrainParams
-    """With the precision that the hardware means."""
+    """`precision` is resolved: never auto."""
     launch: LaunchConfig
     parameters: int
-    """As trained: the vocabulary is padded."""
+    """As trained, with the vocabulary padded."""
     flops_per_token: int
     corpus_tokens: int
-    """0 if the tokens are not made yet."""
+    """0 if the corpus is not tokenized yet."""
     state: Mapping[StatePart, int]
     """Bytes that each process keeps between steps."""
     capacity: int
-    """Bytes of memory for each process: the GPU's, or an equal share of the machine's."""
+    """Bytes of memory per process: its GPU's, or an equal share of the machine's."""
     tokens_per_second: float | None
-    """The speed of all processes in the last run; None if that was another model or on other hardware."""
+    """The speed of all processes in the last run; None if its model or hardware was different."""
 
     @property
     def needed(self) -> int:
-        """Bytes of the whole state."""
+        """Bytes of the state."""
         return sum(self.state.values())
 
     @property
     def memory(self) -> str:
-        """The state by part, and the memory there is."""
+        """The size of each part of the state, their sum, and the capacity."""
         parts = " + ".join(f"{name} {scaled(size, 'B')}" for name, size in self.state.items())
         return f"{parts} = {scaled(self.needed, 'B')} of {scaled(self.capacity, 'B')}"
 
     @property
     def lines(self) -> list[str]:
-        """Model, time and memory, a line each."""
+        """Model, time and memory, one line each."""
         device, rate = device_name(torch.device(self.launch.device_type)), self.tokens_per_second
         time = f"unknown until this model has been trained on {device} in {self.params.precision}"
         if rate is not None:
@@ -127,7 +123,7 @@ class Forecast:
 
     @property
     def misfit(self) -> str:
-        """The numbers and what to change if the state alone does not fit; else empty."""
+        """An error message if the state alone does not fit; else empty."""
         if self.needed <= self.capacity:
             return ""
         shard = "" if self.launch.sharded else "shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or "
@@ -140,10 +136,10 @@ class Forecast:
 
 
 def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bool) -> Forecast | None:
-    """The forecast, or None (with a printed note) if `start_from` names a model that is not here yet.
+    """The forecast, or None (with a printed note) if `start_from` names a model that is not on this machine yet.
 
-    That may be a commit of the Hub, which is downloaded when training starts; and, with `may_lack_source`, a missing
-    folder, which another stage may make. Raises UserError if the model cannot be built.
+    This may be a Hub commit, which training downloads, or with `may_lack_source` a missing folder, which another stage
+    may write. Raises UserError if the model cannot be built.
     """
     try:
         if params.start_model:
@@ -158,9 +154,9 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
 
 
 def mixture_lines(params: TrainParams) -> Iterator[str]:
-    """Yield the mixture's shares, as training prints them; nothing without a mixture.
+    """Yield the mixture's shares, as training prints them, or that they are unknown until `tokenize` has run.
 
-    If the tokens are still to be made, nothing is known of the shares. Raises UserError if a source is missing.
+    Yields nothing without a mixture. Raises UserError if the tokens lack a source.
     """
     if params.mixture is None:
         return
@@ -173,7 +169,7 @@ def mixture_lines(params: TrainParams) -> Iterator[str]:
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:
-    """Return the vocabulary of the tokens if `values` ask for these, else one of the size that `values` ask for.
+    """The manifest of the tokens if they were made from `values`, else an empty one with the vocabulary size asked for.
 
     A small corpus may give fewer tokens than `tokenizer.vocabulary_size`.
     """
@@ -181,15 +177,15 @@ def vocabulary(values: dict[str, Any]) -> Manifest:
     size = tokenizer.get("vocabulary_size") if tokenizer.get("kind") == "bpe" else None
     if (TOKENS / TRAIN / STORE_MANIFEST).is_file() and (size is None or is_made_of(values)):
         return TokenStore(TOKENS / TRAIN).manifest
-    return Manifest("uint32", size or NOMINAL_VOCABULARY, 0, "", "", ())
+    return Manifest("uint32", size or 32_768, 0, "", "", ())
 
 
 def is_made_of(values: dict[str, Any]) -> bool:
-    """True if the tokens were made from these values, by dvc.lock: params.yaml may have changed since."""
+    """True if the tokens were made from these values, according to dvc.lock."""
     recorded = {
         key: value
         for name, stage in recorded_stages().items()
-        if name in DATA_SECTIONS  # others may not have run since
+        if name in DATA_SECTIONS  # other stages may have run before these
         for key, value in stage.get("params", {}).get(PARAMS_FILE.name, {}).items()
         if key.split(".")[0] in DATA_SECTIONS
     }
@@ -206,7 +202,7 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
     model = model_without_weights(params, vocabulary)
     flops = flops_per_token(model, params.sequence_length, params.head_rows)
     state = state_bytes(params, model.config, launch.device_type)
-    own = launch.processes // launch.machines if launch.device_type == "cpu" else 1
+    sharing = launch.processes // launch.machines if launch.device_type == "cpu" else 1
     return Forecast(
         params,
         launch,
@@ -214,13 +210,13 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         flops_per_token=flops,
         corpus_tokens=vocabulary.tokens,
         state={part: size // launch.shards for part, size in state.items()},
-        capacity=device_memory(launch.device_type) // own,
+        capacity=device_memory(launch.device_type) // sharing,
         tokens_per_second=measured_speed(flops, launch, params.precision),
     )
 
 
 def state_bytes(params: TrainParams, config: PreTrainedConfig, device_type: str) -> dict[StatePart, int]:
-    """Bytes of weights, gradients and the optimizer's state, from an update of tensors that have no values.
+    """Bytes of weights, gradients and optimizer state, from one update with fake tensors.
 
     Raises UserError if transformers cannot build the model.
     """
@@ -240,7 +236,7 @@ def state_bytes(params: TrainParams, config: PreTrainedConfig, device_type: str)
 
 
 def measured_speed(flops_per_token: int, launch: LaunchConfig, precision: Precision) -> float | None:
-    """Tokens per second of the last run, if it was of this model on this kind and number of devices, in `precision`."""
+    """Tokens per second of the last run; None unless it had the same model, devices and precision."""
     device = device_name(torch.device(launch.device_type))
     here = {"device": device, "processes": launch.processes, "precision": precision, "flops_per_token": flops_per_token}
     with suppress(OSError, UserError, ValueError, AttributeError):  # an estimate is not worth a failure
@@ -251,14 +247,14 @@ def measured_speed(flops_per_token: int, launch: LaunchConfig, precision: Precis
 
 
 def device_memory(device_type: str) -> int:
-    """Bytes of the first GPU, or of the machine for a CPU."""
+    """Bytes of memory of the first GPU, or of the machine if the device is a CPU."""
     if device_type == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def scaled(value: float, unit: str) -> str:
-    """A quantity with three digits and a prefix: 1.28 GB, 9.25 MFLOP."""
+    """Format with three digits and a prefix: 1.28 GB, 9.25 MFLOP."""
     prefixes = iter(("", "k", "M", "G", "T", "P", "E", "Z", "Y", "R"))
     prefix = next(prefixes)
     while value >= 999.5:
@@ -267,7 +263,7 @@ def scaled(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: 40 s, 7 min, 3.5 h, 12 days."""
+    """Format seconds: 40 s, 7 min, 3.5 h, 12 days."""
     for size, unit, until in ((1, "s", 90), (60, "min", 5400), (3600, "h", 172800)):
         if seconds < until:
             return f"{seconds / size:.2g} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"

@@ -2,9 +2,8 @@
 
     parrotflow data trace --step 120
 
-It answers for the run that made `model/`, whose seed and batch size are recorded in `model/training.json`: the order of
-the data follows from these. Without a model it answers for params.yaml. The record names the tokens by their hash, and
-other tokens are refused.
+The order of the data follows from the settings in `model/training.json`, or in params.yaml if there is no model. The
+tokens must be those whose hash is recorded there.
 """
 
 from pathlib import Path
@@ -27,7 +26,7 @@ def trace(*, step: int) -> None:
     Parameters
     ----------
     step
-        From 1, as in the curves.
+        Counted from 1, as in the curves.
     """
     params, store = trained_order(), TokenStore(TOKENS / TRAIN)
     if not 1 <= step <= params.max_steps:
@@ -42,16 +41,16 @@ def trace(*, step: int) -> None:
 
 
 def trained_elsewhere() -> int:
-    """The step of the checkpoint that the run started from; 0 if it began by itself."""
+    """The step of the checkpoint in `start_from`; 0 if the run started from none."""
     recorded = read_json(MODEL / TRAINING_RUN) if (MODEL / TRAINING_RUN).exists() else {}
     name = Path(recorded.get("start_from") or "").name
     return int(name.removeprefix("step-")) if name.startswith("step-") else 0
 
 
 def trained_order() -> DataOrder:
-    """The order of the run that made `model/`; of params.yaml if there is no model.
+    """The data order of the run that made `model/`, or that of params.yaml if there is no model.
 
-    Raises UserError if the tokens are not those that it was trained on.
+    Raises UserError if the model was trained on other tokens.
     """
     recorded, manifest = MODEL / TRAINING_RUN, TOKENS / TRAIN / STORE_MANIFEST
     if not recorded.exists():

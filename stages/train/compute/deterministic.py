@@ -1,8 +1,8 @@
 """Gradients with the same bits on any number of processes: `train.deterministic_micro_batch_size`.
 
-M micro-batches, whose size is fixed by the parameters, are summed as a full binary tree over their index. Process r of
-W holds a contiguous block of M / W, a subtree (both are powers of two); the subtrees' sums are gathered and summed by
-the upper part of the tree, the same everywhere.
+M micro-batches of a fixed size are summed as a full binary tree over their index. Process r of W holds a contiguous
+block of M / W, which is a subtree (both are powers of two). Each process gathers the subtrees' sums and adds them in
+the order of the upper tree.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +17,7 @@ Gradients = list[Tensor]
 
 
 class DeterministicReduce:
-    """As `parallel.AllReduce`, in a fixed order."""
+    """Like `parallel.AllReduce`, but sums in a fixed order."""
 
     scale = 1
 
@@ -31,7 +31,7 @@ class DeterministicReduce:
         return nullcontext()
 
     def collect(self, losses: Tensor) -> None:
-        """Take a micro-batch's gradients; its losses are a leaf of the tree too."""
+        """Move a micro-batch's gradients and losses into the tree."""
         self.tree.add([*(cast(Tensor, parameter.grad) for parameter in self.trained), losses])
         for parameter in self.trained:
             parameter.grad = None
@@ -45,13 +45,13 @@ class DeterministicReduce:
 
 
 class BinaryTree:
-    """Adds summands in the order in which they come, as a full binary tree, like the carries of a binary counter."""
+    """Sums tensors in order of arrival as a full binary tree, like the carries of a binary counter."""
 
     def __init__(self) -> None:
         self._subtrees: list[tuple[int, Gradients]] = []
 
     def add(self, gradients: Gradients) -> None:
-        """Take the next summand; it may be changed in place."""
+        """Add the next summand, which may be changed in place."""
         height = 0
         while self._subtrees and self._subtrees[-1][0] == height:
             _, left = self._subtrees.pop()
@@ -67,7 +67,7 @@ class BinaryTree:
 
 
 def sum_over_processes(own: Gradients) -> Gradients:
-    """The tree's upper part: the sum of all processes' sums, with the same bits in each of them."""
+    """The tree's upper part: the sum over all processes, with the same bits in each."""
     processes = dist.get_world_size() if dist.is_initialized() else 1
     if processes == 1:
         return own

@@ -1,8 +1,8 @@
-"""Sharded training (FSDP2), with replicas of the shards too (HSDP).
+"""Sharded training (FSDP2), optionally with replicas of the shards (HSDP).
 
-A sharded model computes in bf16 by gathering its weights in bf16, not by autocast: that would gather twice the bytes,
-and keep a bf16 copy of each whole weight until the backward pass. So between its layers too activations are bf16.
-Gradients are summed in fp32, and the shards of weights and optimizer state stay in fp32.
+A sharded model computes in bf16 by gathering its weights in bf16. Autocast would gather twice the bytes, and keep a
+bf16 copy of each weight until the backward pass. Activations between layers are therefore bf16 too. Gradients are
+summed in fp32, and the shards of weights and optimizer state stay in fp32.
 """
 
 import os
@@ -32,13 +32,13 @@ def uses_fsdp() -> bool:
 
 
 def build_on_main(build: Callable[[], CausalLoss], params: ComputingParams, accelerator: Accelerator) -> CausalLoss:
-    """The model on the CPU; only the main process's has values, until `apply_fsdp` sends them.
+    """Build the model on the CPU; only the main process's has values, until `apply_fsdp` sends them.
 
-    Eight processes would hold eight times all fp32 weights in the host's memory until they are sharded. So the others
-    make a model whose memory is allocated and never written, which takes none of the machine's. On torch's meta device
-    a model would forget which weights are tied, and the buffers that it computes from its config (rotary frequencies).
+    If every process had values, the host would hold a copy of all fp32 weights for each. The others allocate memory and
+    never write it, which takes none of the machine's. On torch's meta device a model would lose its weight tying and
+    the buffers that it computes from its config (rotary frequencies).
 
-    Every process calls this, and raises the UserError of the main one's `build`.
+    Every process calls this, and raises the UserError of the main process's `build`.
     """
     built: list[CausalLoss] = []
 
@@ -49,7 +49,7 @@ def build_on_main(build: Callable[[], CausalLoss], params: ComputingParams, acce
     config, plain_head = on_main(accelerator, with_values)
     if built:
         return built[0]
-    with no_init_weights():  # the weights are what the memory holds
+    with no_init_weights():  # leave the memory unwritten
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     model.tie_weights()
     set_trainable(model, params)
@@ -59,8 +59,7 @@ def build_on_main(build: Callable[[], CausalLoss], params: ComputingParams, acce
 def apply_fsdp(model: CausalLoss, accelerator: Accelerator) -> None:
     """Shard a model of `build_on_main` in place, and send each shard its values. Every process calls this.
 
-    First each block is sharded, then the rest of the model. `fully_shard` moves what it shards to the device,
-    a block at a time: the whole model need not fit there.
+    `fully_shard` moves one block at a time to the device, then the rest, so the whole model need not fit there.
     """
     whole: dict[str, Tensor] = model.state_dict() if accelerator.is_main_process else {}
     mesh, in_bf16 = _mesh(accelerator), model.dtype == torch.bfloat16
@@ -72,14 +71,14 @@ def apply_fsdp(model: CausalLoss, accelerator: Accelerator) -> None:
         return
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, dict[str, Any](whole), options=options)
-    for buffer in model.buffers():  # also those that no state dict has
+    for buffer in model.buffers():  # including non-persistent ones
         dist.broadcast(buffer, 0)
 
 
 def compile_blocks(model: CausalLoss, options: dict[str, Any]) -> None:
-    """Compile each block's `forward` alone: FSDP's hooks gather weights, and would split what is compiled.
+    """Compile each block's `forward` separately, because FSDP's hooks would break the graph of the whole model.
 
-    Layers alike share the code; torch's limit of recompilations is shared too.
+    Equal layers share the compiled code, and all layers share torch's limit of recompilations.
     """
     found = list(blocks(model))
     torch._dynamo.config.recompile_limit *= max(1, len(found))
@@ -88,23 +87,23 @@ def compile_blocks(model: CausalLoss, options: dict[str, Any]) -> None:
 
 
 def blocks(model: CausalLoss) -> Iterator[nn.Module]:
-    """The transformer's layers: the modules of the classes that transformers says are not to be split.
+    """The transformer's layers: modules of the classes in transformers' `_no_split_modules`.
 
-    A model that names none is sharded as a whole. What only some processes use in a step, such as an expert of a list,
-    must be no block: all processes gather a block's weights together.
+    A model without such classes is sharded as a whole. A module that only some processes use in a step, such as one
+    expert of a list, cannot be a block, because all processes gather a block's weights together.
     """
     names = set(model.model._no_split_modules or ())
-    # Sharding gives a layer a class of its own, derived from the model's.
+    # Sharding replaces a layer's class by a subclass.
     return (module for module in model.modules() if names & {kind.__name__ for kind in type(module).__mro__})
 
 
 def _mesh(accelerator: Accelerator) -> DeviceMesh:
-    """One dimension to shard over; with replicas (HSDP) one more, e.g. a replica per node."""
+    """One dimension to shard over; with replicas (HSDP), e.g. one per node, a second one."""
     replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE") or 1)
     device, processes = accelerator.device.type, accelerator.num_processes
     if replicas == 1:
         return init_device_mesh(device, (processes,), mesh_dim_names=("shard",))
     mesh = init_device_mesh(device, (replicas, processes // replicas), mesh_dim_names=("replicate", "shard"))
-    for group in mesh.get_all_groups():  # they have their backend's default: 10 minutes with NCCL
+    for group in mesh.get_all_groups():  # the default timeout is 10 minutes with NCCL
         _set_pg_timeout(PROCESS_GROUP.timeout, group)
     return mesh

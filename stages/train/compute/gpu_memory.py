@@ -1,8 +1,8 @@
-"""How many sequences a forward pass takes on GPUs: as many as fit, by trials.
+"""Finds by trial how many sequences of a forward pass fit on GPUs.
 
-The memory of a pass peaks at the start of the backward half: the activations of its sequences, and what does not depend
-on their number (weights cast to bf16, gathered layers, workspaces, the logits of one part of the loss). Two trials tell
-one from the other.
+The memory of a pass peaks at the start of the backward half: the activations of its sequences, and a part that does not
+depend on their number (weights cast to bf16, gathered layers, workspaces, the logits of one part of the loss). Two
+trials separate the two.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,15 +19,15 @@ from stages.train.compute.model.loss import CausalLoss
 from stages.train.compute.params import ComputingParams
 
 USABLE = 0.8
-"""Share of a GPU's free memory; the rest is for what trials do not show (fragments, the compiler)."""
+"""Usable share of a GPU's free memory; the rest is for fragmentation and the compiler, which trials do not show."""
 
 STATE = 3
-"""Memory besides the weights, in multiples of their size: gradients and AdamW's two moments (Muon has one). One more
-if there are DDP's buckets."""
+"""Memory besides the weights, in multiples of their size: gradients and AdamW's two moments (Muon has one). DDP's
+buckets add one."""
 
 
 def fitting_micro_batch_size(params: ComputingParams, accelerator: Accelerator, model: CausalLoss, share: int) -> int:
-    """Sequences of a forward pass, found by trials; at most `share`, a process's part of a step.
+    """Sequences per forward pass, found by trial; at most `share`, a process's part of a step.
 
     Every process calls this. Raises UserError if not even one sequence fits.
     """
@@ -53,14 +53,14 @@ def fitting_micro_batch_size(params: ComputingParams, accelerator: Accelerator, 
 def has_buckets(params: ComputingParams, processes: int, sharded: bool) -> bool:
     """True if processes exchange their gradients in DDP's buckets.
 
-    These are the gradients only after the exchange: before it, the sums of a step's other micro-batches lie next to
-    them (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
+    Gradients become views of the buckets only in the exchange. Before it, the sums of a step's micro-batches take extra
+    memory (torch/nn/parallel/distributed.py, "the bucket view alias is destroyed every iteration").
     """
     return processes > 1 and not sharded and params.deterministic_micro_batch_size is None
 
 
 def balanced(share: int, fitting: int) -> int:
-    """The size of equal micro-batches, as few as can be, of at most `fitting` sequences: 10 by at most 4 is 4, 3, 3."""
+    """The size of the fewest micro-batches of at most `fitting` sequences, as equal as possible: 10 by 4 is 4, 3, 3."""
     micro_batches = -(-share // max(1, fitting))
     return -(-share // micro_batches)
 
@@ -68,10 +68,10 @@ def balanced(share: int, fitting: int) -> int:
 def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[int], int]) -> int:
     """Sequences, up to about `share`, that fit into the memory of every process; 0 if not even one does.
 
-    `part`: sequences in the largest part of the loss. `least`: the smallest of all processes' values, so that all try
-    the same. A sharded model's processes wait for each other in every layer, so one that is out of memory would leave
-    the others waiting. Only what is known to fit is tried: two sequences take at most twice the memory of one, and each
-    further one no more than the second. From `part` on they take less, as the logits grow no further: it is measured.
+    `part`: sequences in the largest part of the loss. `least`: the minimum over all processes, so that all try the
+    same. In a sharded model, a process that runs out of memory would leave the others waiting in a layer, so only sizes
+    known to fit are tried: two sequences take at most twice the memory of one, and each further one at most as much as
+    the second. From `part` sequences on, the logits stop growing, so the memory per sequence is measured again.
     """
     one = trials.peak(1)
     if not least(int(one is not None)) or one is None:
@@ -91,7 +91,7 @@ def fitting_on_all(share: int, part: int, trials: "GpuTrials", least: Callable[[
 
 
 def sequences_that_fit(room: int, size: int, smaller: int, larger: int) -> int:
-    """How many sequences take at most `USABLE` of `room` bytes, from the peaks of `size` and of twice as many."""
+    """How many sequences take at most `USABLE` of `room` bytes, given the peaks of `size` and of twice as many."""
     per_sequence = max(1, (larger - smaller) // size)
     constant = smaller - size * per_sequence
     return max(1, int((room - constant) * USABLE / per_sequence))
@@ -99,7 +99,7 @@ def sequences_that_fit(room: int, size: int, smaller: int, larger: int) -> int:
 
 @dataclass(frozen=True)
 class GpuTrials:
-    """Forward and backward passes on this process's GPU, and the memory around them."""
+    """Trial passes on this process's GPU, and its free memory."""
 
     model: CausalLoss
     sequence_length: int
@@ -108,9 +108,9 @@ class GpuTrials:
     """As `STATE`."""
 
     def peak(self, sequences: int) -> int | None:
-        """The most bytes that a pass takes besides weights and gradients; None if it does not fit.
+        """The peak bytes of a pass besides weights and gradients; None if it does not fit.
 
-        The first pass of all leaves gradients, which the others add to.
+        The first call runs one more pass before, which allocates the gradients.
         """
         try:
             if not local_bytes(parameter.grad for parameter in self.model.parameters()):
@@ -120,7 +120,7 @@ class GpuTrials:
             self._pass(sequences)
         except torch.OutOfMemoryError:
             if uses_fsdp():
-                raise  # the others may wait for this process in a layer, where they hear of no vote
+                raise  # the others may be waiting for this process in a layer and cannot vote
             return None
         return torch.cuda.max_memory_allocated(self.device) - before
 
@@ -130,7 +130,7 @@ class GpuTrials:
         torch.autograd.backward(self.model(ids, ids, ids, drawn).sum())
 
     def room(self) -> int:
-        """The bytes that passes can take while a step's gradients and the optimizers' state exist."""
+        """The bytes left for a pass beside a step's gradients and the optimizers' state."""
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
         gradients = local_bytes(parameter.grad for parameter in self.model.parameters())

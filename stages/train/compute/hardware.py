@@ -1,9 +1,8 @@
-"""Choices made from the hardware: the precision of matrix products, compilation, the size of micro-batches.
+"""Choices that depend on the hardware: the precision of matrix products, compilation, the size of micro-batches.
 
-By what the hardware is, never by timing, so that the same machine always decides alike. `PARROTFLOW_COMPILE` (auto, the
-default, on or off) decides otherwise. The precision that `train.precision: auto` means at the first start of a run
-stays that of the run: its checkpoints, reports and provenance carry it. `PARROTFLOW_MICRO_BATCH` sets the size of
-micro-batches.
+They depend on the kind of hardware, never on timing, so the same machine always chooses the same. `PARROTFLOW_COMPILE`
+(auto, the default, on or off) overrides compilation, and `PARROTFLOW_MICRO_BATCH` the micro-batch size. A run keeps the
+precision that `train.precision: auto` resolved to at its first start.
 """
 
 import os
@@ -24,19 +23,19 @@ from stages.train.compute.params import ComputingParams
 COMPILE = "PARROTFLOW_COMPILE"
 
 ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""oneDNN multiplies bf16 on CPUs; these variables keep it below an instruction set (its manual, "CPU Dispatcher
+"""Variables that limit the instruction set of oneDNN, which multiplies bf16 on CPUs (its manual, "CPU Dispatcher
 Control")."""
 
 REPAYS_FROM_FLOPS = 2e16
-"""Total work from which compilation repays its start-up on a GPU: on an H200 GPT-2 124M compiles in 26 s, and 1e17
-FLOP then take 233 instead of 369 s. On a CPU it gains a few per cent of a long run, and is not done unasked."""
+"""Total work of a run from which compilation pays off on a GPU: on an H200 GPT-2 124M compiles in 26 s, and 1e17 FLOP
+then take 233 instead of 369 s. On a CPU it saves a few per cent of a long run, so it is off by default."""
 
 
 def resolve_precision(asked: Precision, device_type: str, asked_by: str = "params.yaml: train.precision") -> Precision:
-    """The precision that `auto` means on a device (`cpu`, `cuda`, ...); a fixed one stays.
+    """Resolve `auto` for a device (`cpu`, `cuda`, ...); a fixed precision is returned unchanged.
 
-    Raises UserError, which names who asked, if bf16 is fixed and the GPU has no such arithmetic. Every CPU has, many
-    slowly.
+    Raises UserError, naming `asked_by`, if bf16 is fixed and the GPU has no bf16 arithmetic. Every CPU has it, many of
+    them slow.
     """
     fast = multiplies_bf16_fast(device_type)
     if asked == "bf16" and device_type == "cuda" and not fast:
@@ -51,8 +50,8 @@ def resolve_precision(asked: Precision, device_type: str, asked_by: str = "param
 def multiplies_bf16_fast(device_type: str) -> bool:
     """True if matrix products in bf16 are faster than in fp32.
 
-    CPUs: with AMX ten times as fast. With AVX-512's bf16 alone they are slower (GPT-2 of 4 layers, 2 cores: 2,700
-    tokens/s against 4,200), with AVX2 fifty times slower. Other devices than CUDA's were not measured: fp32.
+    On CPUs with AMX they are ten times as fast. With AVX-512's bf16 alone they are slower (GPT-2 of 4 layers, 2 cores:
+    2,700 tokens/s against 4,200), with AVX2 fifty times slower. Other devices were not measured and use fp32.
     """
     if device_type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -62,9 +61,9 @@ def multiplies_bf16_fast(device_type: str) -> bool:
 
 
 def should_compile(params: ComputingParams, flops_per_token: float, device: torch.device) -> bool:
-    """True if a run compiles, which the work of the whole run decides.
+    """True if the model is compiled, which depends on the total work of the run.
 
-    Raises UserError if compiling is asked for and there is no compiler, or it would fail.
+    Raises UserError if compilation is forced and there is no compiler, or it would fail.
     """
     choice, compiler = _compile_choice(), _has_compiler(device)
     if choice == "on" and not compiler:
@@ -72,7 +71,7 @@ def should_compile(params: ComputingParams, flops_per_token: float, device: torc
         if device.type != "cpu":
             needed = "GPU needs a C compiler (gcc or clang) and Python's headers (python3-dev); install both"
         raise UserError(f"{COMPILE}=on: compiling for the {needed}")
-    if choice == "on" and device.type == "cpu" and " " in torch.__file__:  # torch gives it to the linker unquoted
+    if choice == "on" and device.type == "cpu" and " " in torch.__file__:  # torch passes it to the linker unquoted
         folder = Path(torch.__file__).parent
         raise UserError(f"{COMPILE}=on: torch cannot compile for the CPU from a path with a space ({folder}); move it")
     if choice != "auto" or not compiler:
@@ -88,7 +87,7 @@ def _compile_choice() -> str:
 
 
 def _has_compiler(device: torch.device) -> bool:
-    """True if the compilers for the device are installed. triton, which compiles for GPUs, builds a C module."""
+    """True if a compiler for the device is installed. triton, which compiles for GPUs, builds a C module."""
     if device.type == "cpu":
         return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -96,34 +95,34 @@ def _has_compiler(device: torch.device) -> bool:
 
 
 def set_determinism(device: torch.device, asked_for: bool = False) -> None:
-    """Make the same run give the same bits: compiled code on a CPU otherwise adds gradients in the order of threads.
+    """Use deterministic algorithms on CPUs, where compiled code would add gradients in the order of threads.
 
-    On GPUs the fast kernels add in the order of their blocks, so there it is done only if the parameters ask for
-    deterministic sums; a kernel that has no such variant then ends the run with torch's own message.
+    On GPUs they are slower, so they are used only if `asked_for`; an operation without a deterministic kernel then ends
+    the run with torch's own message.
     """
     if device.type == "cpu" or asked_for:
         # Read when cuBLAS is first used (its documentation, "Results reproducibility").
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # A search for bugs of others, at a cost in each step.
+        # This only helps to find bugs, and costs time in each step.
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 MICRO_BATCH = "PARROTFLOW_MICRO_BATCH"
 
 CPU_MICRO_BATCH_TOKENS = 8192
-"""More tokens at a time gain nothing on a CPU and cost memory."""
+"""More tokens at a time are not faster on a CPU and cost memory."""
 
 
 def micro_batch_size(params: ComputingParams, accelerator: Accelerator, model: CausalLoss) -> int:
-    """Sequences of a forward pass in each process; at most its share of the largest batch. Every process calls this."""
+    """Sequences per forward pass in each process; at most its share of a step. Every process calls this."""
     share: int = params.global_batch_size // accelerator.num_processes
     given = given_micro_batch_size(params, accelerator.device.type, share)
     return fitting_micro_batch_size(params, accelerator, model, share) if given is None else given
 
 
 def given_micro_batch_size(params: ComputingParams, device_type: str, share: int) -> int | None:
-    """Sequences of a forward pass unless trials on the device decide; at most `share`, a process's part of a step."""
+    """Sequences per forward pass, at most `share` (a process's part of a step); None if trials on the GPU decide."""
     if params.deterministic_micro_batch_size is not None:
         return params.deterministic_micro_batch_size
     if (given := whole_number(MICRO_BATCH)) is not None:

@@ -5,8 +5,8 @@
       phases:
         - {after: 0.8, weights: {web: 0.3, code: 0.3, books: 0.4}}    # the last fifth of the steps
 
-A source is what the documents of the token store name as theirs. `*` stands for all sources that have no weight of
-their own. `data/draws.py` shares the rows out among the sources.
+A source is the name in a document's field `source`. `*` stands for all sources without a weight of their own.
+`data/draws.py` chooses the source of each row.
 """
 
 from itertools import pairwise
@@ -29,10 +29,10 @@ def _some_weight(weights: SourceWeights) -> SourceWeights:
 
 
 class Phase(Section):
-    """Other weights from some step on."""
+    """New weights from a step on."""
 
     after: int | float
-    """The steps after this one: a number of steps, or a share of `max_steps` (0.8: the last fifth)."""
+    """The last step before the phase: a number, or a share of `max_steps` (0.8: the phase is the last fifth)."""
     weights: SourceWeights
     """As `Mixture.weights`."""
 
@@ -46,17 +46,17 @@ class Phase(Section):
         raise ValueError("expected a step such as 800, or a share of all steps such as 0.8")
 
     def start(self, max_steps: int) -> int:
-        """The first step, from 0, of a run of `max_steps`."""
+        """The phase's first step, from 0, in a run of `max_steps`."""
         return self.after if isinstance(self.after, int) else round(self.after * max_steps)
 
 
 class Mixture(Section):
-    """The share of the tokens that each source gives."""
+    """The share of the tokens that come from each source."""
 
     weights: SourceWeights
-    """Source -> weight; only their ratios count. 0, or no weight: no document of that source is trained on."""
+    """Source -> weight; only the ratios count. Sources with weight 0 or no weight are not trained on."""
     phases: list[Phase]
-    """Later weights, in the order of their steps; a source without a weight there is not read any more."""
+    """Later weights, in the order of their steps; a source without a weight there is no longer read."""
 
     _has_some_weight = field_validator("weights")(_some_weight)
 
@@ -75,12 +75,12 @@ class Mixture(Section):
 
     @property
     def all_weights(self) -> list[SourceWeights]:
-        """The weights of the start and of each phase."""
+        """The initial weights, then those of each phase."""
         return [self.weights, *(phase.weights for phase in self.phases)]
 
     @property
     def sources(self) -> list[str]:
-        """The sources that are trained on, sorted: their order in params.yaml means nothing."""
+        """The sources that are trained on, sorted, so that their order in params.yaml has no effect."""
         return sorted({source for weights in self.all_weights for source, weight in weights.items() if weight})
 
     @property
@@ -89,11 +89,11 @@ class Mixture(Section):
         return {source for weights in self.all_weights for source in weights} - {OTHER_SOURCES}
 
     def starts(self, max_steps: int) -> list[int]:
-        """The first step, from 0, of the weights of the start and of each phase."""
+        """The first step, from 0, of each of `all_weights`."""
         return [0, *(phase.start(max_steps) for phase in self.phases)]
 
     def check_steps(self, max_steps: int) -> None:
-        """Raise ValueError if phases are not in order, or begin when the run has ended."""
+        """Raise ValueError if phases are not in order, or begin after the end of the run."""
         starts = self.starts(max_steps)
         if any(start >= later for start, later in pairwise(starts)):
             raise ValueError(

@@ -1,8 +1,7 @@
 """How processes train one model: data parallelism (DDP) and gradient reduction.
 
-Accelerate's launcher says whether a model is data parallel or sharded (`fsdp.py`), and its process group carries it.
-Both are applied by torch's own: accelerate would quietly use DDP for FSDP where there is no GPU, and takes one
-optimizer only.
+Accelerate's launcher decides whether a model is data parallel or sharded (`fsdp.py`) and creates the process group, but
+torch applies both: accelerate would silently replace FSDP by DDP without a GPU, and supports only one optimizer.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrap_ddp(model: nn.Module, accelerator: Accelerator) -> nn.Module:
-    """Wrap a model that is not sharded for data parallel training, if there are several processes.
+    """Wrap an unsharded model in torch's DDP if there are several processes.
 
-    By torch's own DDP: accelerate has no word for buffers that are sent once. They are constants here, such as rotary
-    frequencies. The buckets of an exchange are the gradients, not copies of them.
+    Buffers are sent only once, which accelerate does not support: they are constants, such as rotary frequencies.
+    Gradients are views of the exchange's buckets, not copies.
     """
     if accelerator.num_processes == 1:
         return model
@@ -45,14 +44,14 @@ def norm(model: nn.Module) -> Tensor:
 
 
 def clip(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale gradients down to a global L2 norm and return the norm that they had."""
+    """Clip gradients to a global L2 norm and return the norm before."""
     return full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm))
 
 
 class AllReduce:
-    """Accumulate gradients over micro-batches and let DDP or FSDP reduce them.
+    """Accumulates gradients over micro-batches; DDP or FSDP reduces them.
 
-    The order, and so the last bits, depend on the number of processes.
+    The order of the sums, and so their last bits, depend on the number of processes.
     """
 
     def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
@@ -63,10 +62,10 @@ class AllReduce:
         """DDP and FSDP average gradients over processes; the loss is a sum over the global batch."""
 
     def micro_batch(self, is_last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch; `is_last`: of this process's ones.
+        """Context of a micro-batch's forward and backward; `is_last`: it is this process's last of the step.
 
-        Processes exchange gradients in the last alone. A sharded model's are scattered in each: whole gradients of
-        all weights would not fit. Replicas exchange theirs in the last.
+        Processes and replicas exchange gradients only in the last. A sharded model scatters its gradients in each,
+        because those of all weights would not fit.
         """
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_all_reduce(is_last)
@@ -75,13 +74,13 @@ class AllReduce:
         return nullcontext()
 
     def collect(self, losses: Tensor) -> None:
-        """Take a micro-batch's losses, after its backward pass."""
+        """Add a micro-batch's losses, after its backward pass."""
         self.losses += losses
 
     def finish(self, vote: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses of the global batch and the sum of the votes: one exchange serves both.
+        """Return the losses of the global batch and the sum of the votes, in one exchange.
 
-        The gradients of the global batch are then in the parameters' `grad`.
+        The parameters' `grad` then holds the gradients of the global batch.
         """
         reduced = self.accelerator.reduce(torch.cat([self.losses, vote]), "sum")
         return reduced[:2], reduced[2]

@@ -25,13 +25,13 @@ class DataOrder(Section):
     global_batch_size: PositiveInteger
     """Sequences per optimizer step, over all processes."""
     sequence_length: Annotated[int, Field(ge=2)]
-    """Tokens in a training sequence, and positions of a new model if `train.model` does not say how many."""
+    """Tokens in a training sequence, and positions of a new model unless `train.model` sets them."""
     mixture: Mixture | None
-    """Shares of the tokens that each source of documents gives, and other shares from some step on. Null: every row
-    once in each epoch, so each source as it is in the corpus."""
+    """Shares of the tokens that come from each source, which may change during the run. Null: each epoch reads every
+    row once, so the shares are those of the corpus."""
 
     def draws_of_step(self, step: int) -> range:
-        """The numbers of the rows that `step` (from 0) trains on, counted over the whole run."""
+        """The numbers of the rows that `step` (from 0) trains on, counted from the start of the run."""
         return range(step * self.global_batch_size, (step + 1) * self.global_batch_size)
 
     @field_validator("mixture")
@@ -43,55 +43,55 @@ class DataOrder(Section):
 
 
 class ComputingParams(DataOrder):
-    """All parameters that the weights depend on; a training that continues has the same."""
+    """All parameters that the weights depend on; a training can continue only with the same values."""
 
     model: dict[str, Any]
-    """A transformers config by its fields; `model_type` names the architecture. The vocabulary is the tokenizer's. With
-    a model in `start_from`: the fields of its config that are changed; `{}` for none."""
+    """Fields of a transformers config; `model_type` names the architecture. The tokenizer sets the vocabulary. With a
+    model in `start_from`: the fields of its config to change; `{}` for none."""
     start_from: ModelName | None
     """A model folder or `owner/name@COMMIT` of the Hub: its weights. A checkpoint of another run
     (`.parrotflow/checkpoints/RUN/step-N`): its weights, optimizer state and step. Null: random weights."""
     attention: Literal["causal", "document"]
-    """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, whose
-    positions count from 0."""
+    """causal: a token attends to all earlier tokens of its row; document: only to those of its own document, with
+    positions from 0."""
     deterministic_micro_batch_size: PositiveInteger | None
     """Sequences in a micro-batch. If set, gradients are summed over micro-batches in a fixed binary tree: the same bits
-    on any number of processes, for more memory and traffic. Null leaves size and order to the hardware."""
+    on any number of processes, at the cost of memory and traffic. Null: size and order depend on the hardware."""
     optimizer: Annotated[AnyOptimizer, Field(discriminator="name")]
-    """How gradients become updates. What only other optimizers read may stay there, and has no effect."""
+    """How gradients become updates. Settings that only other optimizers read are allowed and have no effect."""
     schedule: Schedule
     """The learning rate over the steps."""
     max_gradient_norm: Annotated[float, Field(gt=0)]
     """Gradients are scaled down to this global L2 norm."""
     precision: Precision
-    """Precision of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 if the hardware multiplies
-    it fast (GPUs with bf16, CPUs with AMX), else fp32."""
+    """Precision of the matrix products; weights, sums and the loss stay in fp32. auto: bf16 if it is fast on the
+    hardware (GPUs with bf16, CPUs with AMX), else fp32."""
     head_rows: PositiveInteger | None
-    """Rows of the output matrix in a training step besides those of a sequence's own targets: the softmax's sum over
-    the vocabulary is estimated from them, and held-out losses and the exported model use all rows. Null: all."""
+    """Rows of the output matrix that a training step draws, besides those of a sequence's own targets, to estimate the
+    softmax's sum over the vocabulary. Held-out losses and the exported model use all rows. Null: all."""
     gradient_checkpointing: bool
-    """Recompute activations in the backward pass: less memory, about a third more compute."""
+    """Recompute activations in the backward pass, for less memory and about a third more compute."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that the whole run trains on; one that is read in two epochs counts twice."""
+        """Tokens that the whole run trains on, counted again in each epoch."""
         return self.max_steps * self.global_batch_size * self.sequence_length
 
     @property
     def start_checkpoint(self) -> Path | None:
-        """The checkpoint that `start_from` names, if it names one."""
+        """The checkpoint in `start_from`; None if it is a model or null."""
         path = Path(self.start_from or "")
         return path if path.resolve().is_relative_to(CHECKPOINTS.resolve()) else None
 
     @property
     def start_model(self) -> str | None:
-        """The model that `start_from` names, if it names one."""
+        """The model in `start_from`; None if it is a checkpoint or null."""
         return None if self.start_checkpoint else self.start_from
 
     @field_validator("optimizer", mode="before")
     @classmethod
     def _without_what_others_read(cls, value: Any) -> Any:
-        """So that `name` can be changed alone."""
+        """Drop settings that only other optimizers read, so that `name` can be changed alone."""
         kinds = get_args(AnyOptimizer)
         name = value.get("name") if isinstance(value, dict) else None
         for kind in kinds:

@@ -13,15 +13,12 @@ from stages.runtime.errors import UserError
 Returned = TypeVar("Returned")
 
 PROCESS_GROUP = InitProcessGroupKwargs(timeout=timedelta(hours=1))
-"""How long a process waits for another: the main one may download a mirror or hash tens of GB meanwhile. If a process
-fails, the launcher ends the others (`launcher._wait`)."""
+"""How long a process waits for another: the main process may download a mirror or hash tens of GB. If a process fails,
+the launcher ends the others (`launcher._wait`)."""
 
 
 def on_main(accelerator: Accelerator, work: Callable[[], Returned]) -> Returned:
-    """Run `work` on the main process; every process returns its result, or raises its UserError.
-
-    Every process calls this.
-    """
+    """Run `work` on the main process. Every process calls this and returns its result or raises its UserError."""
     outcome: list[Any] = [None]
     if accelerator.is_main_process:
         try:

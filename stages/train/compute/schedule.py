@@ -10,19 +10,19 @@ from stages.train.compute.optim.settings import Fraction
 
 
 class Schedule(Section):
-    """The learning rate as a share of its peak: a function of the step alone, so there is no state to save."""
+    """The learning rate as a share of its peak. It depends only on the step, so there is no state to save."""
 
     name: Literal["cosine", "linear", "constant", "wsd"]
     """wsd holds the peak until the last `decay_share` of all steps (warm-up, stable, decay)."""
     warmup_steps: Annotated[int, Field(ge=0)]
     """Steps of linear growth from 0 to the peak."""
     final_share: Fraction
-    """The rate at the end, as a share of the peak."""
+    """The final rate as a share of the peak."""
     decay_share: Fraction
-    """Share of all steps, warm-up among them, in which wsd decays; unused by the others."""
+    """Share of all steps, including warm-up, in which wsd decays; unused by the others."""
 
     def decay_steps(self, max_steps: int) -> float:
-        """The steps in which wsd decays, at the end of a run."""
+        """The number of steps at the end of a run in which wsd decays."""
         return self.decay_share * max_steps if self.name == "wsd" else 0.0
 
     def multiplier(self, step: int, max_steps: int) -> float:

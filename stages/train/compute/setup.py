@@ -1,4 +1,4 @@
-"""How a trainer is built: the model, then parallelized and compiled as the hardware wants it, then the optimizers."""
+"""Builds a trainer: the model, parallelized and compiled for the hardware, and the optimizers."""
 
 from typing import Any, cast
 
@@ -22,9 +22,9 @@ from stages.train.compute.step import Trainer
 
 
 def build_trainer(params: ComputingParams, accelerator: Accelerator, store: TokenStore) -> Trainer:
-    """Build what a process trains with. `precision` is resolved: never auto. Every process calls this.
+    """Build a process's trainer. `params.precision` must be resolved. Every process calls this.
 
-    Raises UserError if the model cannot be built, or does not fit.
+    Raises UserError if the model cannot be built or does not fit.
     """
 
     def build() -> CausalLoss:
@@ -52,10 +52,10 @@ def build_trainer(params: ComputingParams, accelerator: Accelerator, store: Toke
 
 
 def compile_model(raw_model: CausalLoss, fixed_order: bool, sharded: bool) -> nn.Module:
-    """The compiled model; of a sharded one the blocks are compiled in place."""
-    # Else kernels may be chosen by their times on the device, which differ from run to run.
+    """The compiled model. A sharded model's blocks are compiled in place."""
+    # Without this option kernels may be chosen by timing, which differs from run to run.
     options: dict[str, Any] = {"deterministic": fixed_order}
-    # Each size of a micro-batch is compiled. Beyond torch's limit of 8 it would run one eagerly, with other last bits.
+    # Each micro-batch size is compiled. Beyond torch's limit of 8, sizes run eagerly, with other last bits.
     torch._dynamo.config.recompile_limit = 8
     if sharded:
         compile_blocks(raw_model, options)

@@ -1,4 +1,4 @@
-"""What happens in a step of the training."""
+"""A training step."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from stages.train.compute.params import ComputingParams
 
 @dataclass(frozen=True)
 class StepResult:
-    """The results of a step, on the device: reading a value (`.item()`) waits for the step to finish."""
+    """The results of a step, on the device: `.item()` waits for the step to finish."""
 
     loss: Tensor
     """Cross-entropy over the global batch, in nats per token."""
     aux_loss: Tensor
-    """The auxiliary loss of the routers, likewise, with its coefficient; 0 if the model has none."""
+    """The auxiliary loss of the routers, likewise, times its coefficient; 0 if the model has none."""
     gradient_norm: Tensor
     """Global L2 norm, before clipping."""
     stop_votes: Tensor
@@ -43,12 +43,12 @@ class Trainer:
     store: TokenStore
     order: AnyOrder
     raw_model: CausalLoss
-    """Neither compiled nor wrapped: it is saved and exported."""
+    """Neither compiled nor wrapped; saved and exported."""
     model: nn.Module
-    """`raw_model`, compiled and wrapped as the hardware wants it."""
+    """`raw_model`, compiled and wrapped for the hardware."""
     optimizers: Optimizers
     micro_batch_size: int
-    """Sequences of one forward pass in one process."""
+    """Sequences per forward pass and process."""
     flops_per_token: int
     compiled: bool
 
@@ -69,7 +69,7 @@ class Trainer:
     ) -> StepResult:
         """One optimizer step: forward and backward over this process's part of the global batch, clip, update.
 
-        `asked_to_stop` is called between; the answers of all processes are summed along with the losses.
+        `asked_to_stop` is called after the backward passes; its votes are summed together with the losses.
         """
         reduction = self._reduction()
         head = self.raw_model.head_rows
@@ -81,7 +81,7 @@ class Trainer:
                 losses = self.model(*self._on_device(batch.rows), drawn=drawn) / self.step_tokens
                 torch.autograd.backward(losses.sum() * reduction.scale)
             reduction.collect(losses.detach())
-        # Filled on the device: a value that is copied there would be waited for.
+        # Filled on the device, because copying a value there would wait.
         vote = torch.full((1,), float(asked_to_stop()), device=self.accelerator.device)
         (loss, aux_loss), stop_votes = reduction.finish(vote)
         gradient_norm = clip(self.model, self.params.max_gradient_norm)
@@ -98,7 +98,7 @@ class Trainer:
 
 
 def pin_memory(rows: Rows, device: torch.device) -> Rows:
-    """The same rows in pinned memory, for the thread that reads: it would take memory of the first GPU otherwise.
+    """Copy rows to pinned memory. Sets the reading thread's GPU first, or it would take memory on the first one.
 
     In a single process accelerate's device has no index, and the thread's default, the first GPU, is right.
     """

@@ -1,7 +1,6 @@
-"""Reports a run while it goes: the curves, the trackers, the progress line.
+"""Reports a run's progress: the curves, the trackers, the progress line.
 
-wandb, tensorboard, trackio and mlflow are Accelerate's trackers. It ignores one whose package is missing, so that is
-checked here, before anything runs.
+The trackers are Accelerate's, which ignores one if its package is missing; `check_trackers` refuses that.
 """
 
 import os
@@ -23,24 +22,24 @@ from stages.train.monitoring.validation import ValidationResult
 from stages.train.params import TrainParams
 
 LOG_SECONDS = 10.0
-"""Between two lines in a log."""
+"""The time between two progress lines in a log."""
 
 
 class Reporter:
-    """The main process shows and records; the others do nothing."""
+    """Shows and records progress in the main process; does nothing in the others."""
 
     def __init__(
         self, params: TrainParams, steps: range, throughput: Throughput, curves: CurveFiles, accelerator: Accelerator
     ) -> None:
         self.params = params
-        self.steps = steps  # of this start, from 0
+        self.steps = steps  # that this process runs, from 0
         self.throughput = throughput
         self.curves = curves
         self.accelerator = accelerator
         self.line = ProgressLine(steps.stop)
 
     def step(self, done: int, loss: float, gradient_norm: Tensor, aux_loss: Tensor | None) -> None:
-        """The state after `done` steps. Losses in nats per token."""
+        """Report the state after `done` steps. Losses are in nats per token."""
         if not self.accelerator.is_main_process:
             return
         left = seconds_left(self.steps, done, self.throughput.seconds)
@@ -55,7 +54,7 @@ class Reporter:
         self._record(done, values, by_optimizer | self.throughput.metrics())
 
     def validation(self, done: int, measured: ValidationResult) -> None:
-        """A measurement after `done` steps."""
+        """Report a measurement after `done` steps."""
         if self.accelerator.is_main_process:
             values = {VALIDATION_LOSS: measured.loss, VALIDATION_BITS: measured.bits_per_byte}
             if measured.by_source:
@@ -63,14 +62,14 @@ class Reporter:
             self._record(done, values, {f"{VALIDATION_BITS}/{name}": bits for name, bits in measured.by_source.items()})
 
     def _record(self, done: int, values: dict[str, float], others: dict[str, float]) -> None:
-        """Values go to the curves of their names and to the trackers, others to the trackers alone."""
+        """Send `values` to the curves of their names and to the trackers, `others` only to the trackers."""
         for name, value in values.items():
             self.curves.append(name, done, {name: value})
         self.accelerator.log(values | others, step=done)
 
 
 def seconds_left(steps: range, done: int, seconds: float) -> float:
-    """The time until all of `steps` are done, if those before `done` took `seconds`."""
+    """The time until all of `steps` are done, if those up to `done` took `seconds`."""
     return seconds * (steps.stop - done) / (done - steps.start)
 
 
@@ -113,20 +112,20 @@ def check_trackers(monitoring: MonitoringParams) -> None:
 def start_trackers(
     monitoring: MonitoringParams, params: TrainParams, accelerator: Accelerator, run: str, step: int
 ) -> None:
-    """Start the trackers for the run of that name, from `step` on; `accelerator.log` then sends them values."""
+    """Start the trackers for the run named `run`, which continues after `step`; `accelerator.log` sends them values."""
     names = monitoring.trackers
     if not names:
         return
-    # A folder per run: TensorBoard would show the points of two runs in one folder as one curve.
+    # One folder per run: TensorBoard would draw two runs in one folder as one curve.
     accelerator.project_configuration.logging_dir = str(TRACKERS / run)
-    # Where trackio keeps its database; by default it is in the user's home.
+    # trackio's database; by default it is in the user's home.
     os.environ.setdefault("TRACKIO_DIR", str((TRACKERS / "trackio").resolve()))
     values = flatten(params.model_dump(mode="json"))
-    config = {name: one if isinstance(one, str | int | float) else str(one) for name, one in values.items()}
+    config = {name: value if isinstance(value, str | int | float) else str(value) for name, value in values.items()}
     settings: dict[str, dict[str, Any]] = {
         "wandb": {"name": run, "id": run, "resume": "allow", "dir": str(TRACKERS / run)},
-        # A killed run wrote the points after this step; they come again. TensorBoard names a file by the second, and
-        # reads the files in the order of their names.
+        # Points after this step are from a killed run and will be written again. TensorBoard reads files in the order
+        # of their names, which differ only by the second.
         "tensorboard": {"purge_step": step + 1, "filename_suffix": f".{time.time_ns()}"},
         "trackio": {"name": run, "resume": "allow"},
         "mlflow": {"run_name": run},
@@ -134,5 +133,5 @@ def start_trackers(
     try:
         (TRACKERS / run).mkdir(parents=True, exist_ok=True)
         accelerator.init_trackers(PROJECT, config=config, init_kwargs=settings)
-    except Exception as error:  # each tracker fails to log in in its own way
+    except Exception as error:  # trackers raise different exceptions
         raise UserError(f"params.yaml: monitoring.trackers = {names}: could not start: {error}") from error

@@ -1,8 +1,8 @@
-"""What a finished run writes: the model folder, the metrics and the curves. And, apart from them, how it was executed.
+"""What a finished run writes: the model folder, the metrics, the curves, and the record of its execution.
 
-How it was executed is what each start of the trainer ran on: everything besides parameters, code and data that can
-change a bit. Never the names of machines or users, paths or secrets: of the environment only variables that are known
-to act on the arithmetic are taken, and of those no value that could be a path.
+The record describes each session: everything besides parameters, code and data that can change a bit. It has no names
+of machines or users, paths or secrets: only environment variables that are known to affect the arithmetic are recorded,
+without values that could be paths.
 """
 
 import os
@@ -36,13 +36,13 @@ from stages.train.origins import shares
 def write_train_results(
     trainer: Trainer, throughput: Throughput, progress: TrainingProgress, checkpoints: Checkpoints
 ) -> None:
-    """Write all of it; the model last, since its folder means success. Every process calls this.
+    """Write the results of a run. Every process calls this.
 
-    Raises UserError if the checkpoint of one of `export_steps` is damaged.
+    Raises UserError if a checkpoint of `export_steps` is damaged.
     """
-    facts = speed(trainer, throughput)  # before the model is written, which is no part of the training
+    facts = speed(trainer, throughput)  # before the model is written, which would count as training time
     trained = full_weights(trainer.raw_model.model)
-    trainer.accelerator.wait_for_everyone()  # none exchanges anything after that: each may end while others still work
+    trainer.accelerator.wait_for_everyone()  # the last exchange: the other processes may end now
     if not trainer.accelerator.is_main_process:
         return
     params = checkpoints.params
@@ -74,7 +74,7 @@ def write_train_results(
         report.write()
         write_metrics("train", {"epochs": report.epochs, "training_loss": report.training_loss})
     history = checkpoints.history
-    if throughput.tokens:  # else the session that trained has written it, or a kill has taken it
+    if throughput.tokens:  # if this session trained nothing, keep the speed that an earlier one wrote
         write_json(TRAIN_SPEED, facts | {"weights_sha256": sha256})
     Execution(
         weights_sha256=sha256,
@@ -85,9 +85,9 @@ def write_train_results(
 
 
 def order_of_data(trainer: Trainer) -> dict[str, Any]:
-    """The settings that lead from a step back to its documents, and the precision; stored next to the weights.
+    """The settings that lead from a step back to its documents, and the precision.
 
-    The weights depend on all of them, so the same weights give the same folder.
+    The weights depend on all of them, so equal weights come with an equal file.
     """
     names = {"seed", "max_steps", "global_batch_size", "sequence_length", "precision"}
     tokens = {"tokens_sha256": file_sha256(trainer.store.folder / "manifest.json")}
@@ -96,7 +96,7 @@ def order_of_data(trainer: Trainer) -> dict[str, Any]:
 
 
 def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
-    """How it was computed: on which hardware, and how fast since the last start."""
+    """The hardware and the speed since the last start."""
     return {
         "device": device_name(trainer.accelerator.device),
         "processes": trainer.accelerator.num_processes,
@@ -111,7 +111,7 @@ def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
 
 
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
-"""How the names of flags begin that say how a CPU multiplies."""
+"""Prefixes of CPU flags that affect matrix products."""
 
 IMPORTED = ("torch", "transformers", "accelerate", "numpy", "safetensors")
 
@@ -119,12 +119,12 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def describe_session(trainer: Trainer, first_step: int) -> Session:
-    """The session of this process, from `first_step` (counted from 1) on; until it is cut, to the run's last step.
+    """The session of this process, from `first_step` (counted from 1) to the run's last step, where it may not arrive.
 
-    Where machines differ, it describes that of the main process.
+    If machines differ, it describes the main process's.
     """
     params, processes, device = trainer.params, trainer.accelerator.num_processes, trainer.accelerator.device
-    own_rows = params.global_batch_size // processes
+    rows_per_process = params.global_batch_size // processes
     distributed = "fsdp2" if uses_fsdp() else "ddp" if processes > 1 else "none"
     flags = torch.cpu.get_capabilities()
     return Session(
@@ -136,12 +136,12 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         isa_limits=limits(os.environ),
         processes=processes,
-        machines=int(os.environ.get("GROUP_WORLD_SIZE") or 1),  # torchrun's
+        machines=int(os.environ.get("GROUP_WORLD_SIZE") or 1),  # set by torchrun
         threads_per_process=torch.get_num_threads(),
         precision=params.precision,
         compiled=trainer.compiled,
         micro_batch_size=trainer.micro_batch_size,
-        gradient_accumulation_steps=-(-own_rows // trainer.micro_batch_size),
+        gradient_accumulation_steps=-(-rows_per_process // trainer.micro_batch_size),
         distributed=distributed,
         environment=computing_variables(os.environ),
         launch=os.environ.get(LAUNCH_SETTINGS),
@@ -150,7 +150,7 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
 
 
 def imported_versions(compiled: bool) -> dict[str, str]:
-    """The versions that this process runs, with their build tags; the C++ compiler's only if it is used."""
+    """Library versions with build tags, and the C++ compiler's if the model is compiled."""
     versions = {name: str(sys.modules[name].__version__) for name in IMPORTED if name in sys.modules}
     versions |= {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     if torch.cuda.is_available():
@@ -162,13 +162,13 @@ def imported_versions(compiled: bool) -> dict[str, str]:
         versions["triton"] = str(sys.modules["triton"].__version__)
     compilers = (shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++"))
     if compiled and (compiler := next(filter(None, compilers), None)):
-        asked = subprocess.run([compiler, "-dumpfullversion"], check=False, capture_output=True, text=True)
-        versions["c++"] = asked.stdout.strip()
+        dumped = subprocess.run([compiler, "-dumpfullversion"], check=False, capture_output=True, text=True)
+        versions["c++"] = dumped.stdout.strip()
     return versions
 
 
 def _driver_version() -> str:
     """The version of the kernel module; empty if there is none."""
-    said = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
-    found = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", said)
-    return found[1] if found else ""
+    text = NVIDIA_DRIVER.read_text(encoding="utf-8") if NVIDIA_DRIVER.exists() else ""
+    version = re.search(r"Kernel Module.*?(\d+\.\d+(\.\d+)?)", text)
+    return version[1] if version else ""

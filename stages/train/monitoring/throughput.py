@@ -1,7 +1,7 @@
-"""How fast a run is, and what it spends its time on: facts of the machine, which no output that DVC keeps has.
+"""How fast a run is, and what it spends its time on. No output of the stage contains this: it depends on the machine.
 
-`PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 by torch's profiler: operators and kernels by thread and stream,
-in a trace of each process that https://ui.perfetto.dev opens. The results stay the same; recorded steps take longer.
+`PARROTFLOW_PROFILE=10-12` records the steps 10 to 12 with torch's profiler: operators and kernels by thread and stream,
+one trace per process, for https://ui.perfetto.dev. The results stay the same; recorded steps take longer.
 """
 
 import os
@@ -38,28 +38,28 @@ GPU_PEAK_FLOPS: dict[str, dict[str, float]] = {
     "V100-PCIE": {"fp32": 14e12},
     "V100": {"fp32": 15.7e12},
 }
-"""Dense peaks by the vendors' data sheets, floating-point operations per second: bf16 with sums in fp32 on the matrix
-units, fp32 next to them (TF32 is not used). The first that is a word of a GPU's name counts."""
+"""Dense peaks from the vendors' data sheets, FLOP/s: bf16 with fp32 sums on the matrix units, fp32 without (TF32 is
+not used). The first key that is a word of the GPU's name counts."""
 
 LESS_THAN_WHOLE = re.compile(r"\bMIG\b|\bLaptop\b|\b4090 D\b")
-"""In the names of a part of a GPU, and of smaller chips that are sold under the same number."""
+"""Names of partitions of a GPU, and of smaller chips that are sold under the same number."""
 
 
 @dataclass
 class Throughput:
-    """Tokens trained and seconds since the start, and the seconds that were not spent on training steps."""
+    """Tokens trained and seconds elapsed since the start."""
 
     flops_per_token: int
     peak_flops: float | None
-    """The peak of all processes' devices together, per second; None if it is unknown."""
+    """The sum over all processes' devices, per second; None if it is unknown."""
     tokens: int = 0
     data_seconds: float = 0.0
     excluded_seconds: dict[str, float] = field(default_factory=lambda: {"checkpoint": 0.0, "evaluation": 0.0})
-    """Not spent on training steps."""
+    """Seconds not spent on training steps."""
     began: float = field(default_factory=time.perf_counter)
 
     def restart(self) -> None:
-        """Forget what was timed so far: the first step of a compiled model is the compiler's."""
+        """Discard the times so far, because the first step of a compiled model includes the compilation."""
         self.tokens, self.data_seconds, self.began = 0, 0.0, time.perf_counter()
         self.excluded_seconds = dict.fromkeys(self.excluded_seconds, 0.0)
 
@@ -71,7 +71,7 @@ class Throughput:
         self.excluded_seconds[what] += time.perf_counter() - began
 
     def timed(self, batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        """The same micro-batches; the time waited for each is counted."""
+        """Yield the same micro-batches and count the time spent waiting for them."""
         while True:
             began = time.perf_counter()
             batch = next(batches, None)
@@ -82,16 +82,16 @@ class Throughput:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.perf_counter() - self.began
 
     @property
     def tokens_per_second(self) -> float:
-        """Trained tokens over all processes, evaluation and checkpoints left out of the time."""
+        """Tokens of all processes per second, without the time of evaluation and checkpoints."""
         return self.tokens / max(1e-9, self.seconds - sum(self.excluded_seconds.values()))
 
     def metrics(self) -> dict[str, float]:
-        """All of it by name, for reports and trackers."""
+        """All values by name, for reports and trackers."""
         return {
             "seconds": self.seconds,
             "tokens_per_second": self.tokens_per_second,
@@ -107,7 +107,7 @@ class Throughput:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has held: on its GPU if it has one, else of the machine."""
+    """The most memory that this process has held, on its GPU if it has one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return torch.cuda.max_memory_allocated()
     # Linux counts in KiB, macOS in bytes.
@@ -115,22 +115,22 @@ def peak_memory_bytes() -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of a GPU, or of the processor."""
+    """The name of a GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return next(cpu_facts("model name"), platform.machine())
 
 
 def peak_flops(device: torch.device, precision: Precision) -> float | None:
-    """The peak of the device per second in a precision, by its data sheet; None for CPUs and GPUs that are not listed.
+    """The device's peak FLOP/s in a precision, from its data sheet; None for CPUs and GPUs that are not listed.
 
-    Not measured instead: on CPUs the same product gave peaks that differed by a factor of two from call to call.
+    It is not measured: on CPUs repeated measurements differed by a factor of two.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     if LESS_THAN_WHOLE.search(name):
         return None
-    found = (peaks for known, peaks in GPU_PEAK_FLOPS.items() if re.search(rf"\b{known}\b", name))
-    return next(found, {}).get(precision)
+    matches = (peaks for known, peaks in GPU_PEAK_FLOPS.items() if re.search(rf"\b{known}\b", name))
+    return next(matches, {}).get(precision)
 
 
 PROFILE = "PARROTFLOW_PROFILE"
@@ -139,12 +139,12 @@ Batches = TypeVar("Batches")
 
 
 def profiled_steps() -> range:
-    """The steps that the variable names, from 0; none if it is not set. Raises UserError if it names no steps."""
+    """The steps to profile, from 0; empty if `PROFILE` is not set. Raises UserError if it is not one or more steps."""
     asked = os.environ.get(PROFILE, "")
     if not asked:
         return range(0)
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
-    steps = range(int(found[1]) - 1, int(found[2] or found[1])) if found else range(0)
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", asked)
+    steps = range(int(match[1]) - 1, int(match[2] or match[1])) if match else range(0)
     if not steps or steps.start < 0:
         raise UserError(f"{PROFILE}={asked}: expected steps, from 1, such as 10 or 10-12")
     return steps
@@ -153,9 +153,9 @@ def profiled_steps() -> range:
 def profiled(
     steps: Iterable[tuple[int, Batches]], folder: Path, accelerator: Accelerator
 ) -> Iterator[tuple[int, Batches]]:
-    """The same steps (numbers from 0, with their batches); what is done with those that are asked for is recorded.
+    """Yield the same steps (numbers from 0, with their batches), and profile those of `profiled_steps`.
 
-    Traces are written to `profile/` in `folder` after the last of them. Every process calls this.
+    After the last of these a trace is written to `folder`/profile. Every process calls this.
     """
     asked, began = profiled_steps(), False
     path = folder / "profile" / f"steps-{asked.start + 1}-{asked.stop}-rank{accelerator.process_index}.json.gz"
@@ -166,7 +166,7 @@ def profiled(
         recording.export_chrome_trace(str(path))
         accelerator.print(f"profile: {path} (open it at https://ui.perfetto.dev)")
 
-    with ExitStack() as recording:  # left even if the run ends within these steps
+    with ExitStack() as recording:  # also closed if the run ends within these steps
         for step, batches in steps:
             if step in asked and not began:
                 recording.enter_context(profile(activities=activities, on_trace_ready=write))

@@ -1,4 +1,4 @@
-"""Measures the held-out loss while a model trains: of all held-out documents, and of each of their sources."""
+"""Measures the held-out loss during training, overall and by source."""
 
 import math
 from collections import Counter
@@ -14,9 +14,6 @@ from stages.formats.tokens import TokenStore
 from stages.train.compute.data.rows import ConsecutiveRows, Integers, pack_rows, permutation, read_rows
 from stages.train.params import TrainParams
 
-DRAW_KEY = (0, 0)
-"""By which the held-out sequences are drawn."""
-
 MIN_SEQUENCES, MAX_SOURCES = 4, 12
 """A held-out source gets a curve if at least `MIN_SEQUENCES` of the drawn sequences contain only its text. If more than
 `MAX_SOURCES` sources do, those with the most sequences get one."""
@@ -29,17 +26,17 @@ class ValidationResult:
     loss: float
     """Nats per token."""
     bits_per_byte: float
-    """The loss by the bytes of the documents that were scored: comparable between tokenizers."""
+    """Comparable between tokenizers."""
     by_source: dict[str, float]
-    """Bits per byte of the held-out sources that have a curve of their own; empty if there is only one source."""
+    """Bits per byte of each source that has a curve; empty if there is only one source."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Held-out sequences that the model reads at once."""
+    """Held-out sequences of one forward pass."""
 
     source: str
-    """Whose text they are; "" if it has no curve of its own."""
+    """Their source; "" if it has no curve."""
     rows: Integers
     bytes: float
 
@@ -47,7 +44,7 @@ class Chunk:
 class Validation:
     """Measures a model on `evaluation_sequences` held-out sequences, the same at every step and for every seed.
 
-    `model` is called as `CausalLoss` is, and returns the summed loss first.
+    `model` has the signature of `CausalLoss.forward`.
     """
 
     def __init__(
@@ -58,21 +55,21 @@ class Validation:
         self.model = model
         self.sequence_length = params.sequence_length
         self.index = pack_rows(store, params.sequence_length)
-        drawn = permutation(DRAW_KEY, self.index.rows)[: params.evaluation_sequences].astype(np.int64)
+        drawn = permutation((0, 0), self.index.rows)[: params.evaluation_sequences].astype(np.int64)
         self.chunks = [*chunks(store, self.index, np.sort(drawn).tolist(), rows_at_once)]
 
     @torch.no_grad()
     def measure(self) -> ValidationResult:
-        """Token-weighted loss over the drawn sequences. Every process calls this and scores every world_size-th chunk.
+        """Measure the model. Every process calls this and scores every world_size-th chunk.
 
-        The sums of the chunks are added in their order, so the result does not depend on the number of processes.
+        The chunks' sums are added in a fixed order, so the result does not depend on the number of processes.
         """
         self.model.eval()
         processes, last = self.accelerator.num_processes, len(self.chunks) - 1
         nats = torch.zeros(len(self.chunks), dtype=torch.float64)
         for first in range(0, len(self.chunks), processes):
             number = first + self.accelerator.process_index
-            # A sharded model needs all processes in each forward pass: those without a chunk repeat the last.
+            # A sharded model needs all processes in each forward pass, so those without a chunk repeat the last.
             sum_of_chunk = self._sum(self.chunks[min(number, last)].rows)
             if number <= last:
                 nats[number] = sum_of_chunk
@@ -84,7 +81,7 @@ class Validation:
         return ValidationResult(math.fsum(sums) / tokens, self._bits_per_byte(sums), by_source)
 
     def _bits_per_byte(self, sums: list[float], source: str | None = None) -> float:
-        """Of the chunks of a source, or of all; `sums` are the nats of each chunk."""
+        """Bits per byte of a source or of all chunks; `sums` are the nats of each chunk."""
         scored = [pair for pair in zip(sums, self.chunks, strict=True) if source in (None, pair[1].source)]
         return math.fsum(nats for nats, _ in scored) / math.log(2) / math.fsum(chunk.bytes for _, chunk in scored)
 
@@ -95,22 +92,23 @@ class Validation:
 
 
 def chunks(store: TokenStore, index: ConsecutiveRows, rows: Sequence[int], rows_at_once: int) -> Iterator[Chunk]:
-    """Rows, which are in order, in chunks whose rows are of one source, or of sources without a curve of their own."""
-    found = {row: source_and_bytes(store, index, row) for row in rows}
-    counts = Counter(source for source, _ in found.values() if source)
+    """Yield sorted rows in chunks; the rows of a chunk are from one source, or from sources that have no curve."""
+    facts = {row: source_and_bytes(store, index, row) for row in rows}
+    counts = Counter(source for source, _ in facts.values() if source)
     shown = {source for source, count in counts.most_common(MAX_SOURCES) if count >= MIN_SEQUENCES}
     by_source: dict[str, list[int]] = {}
-    for row, (source, _) in found.items():
+    for row, (source, _) in facts.items():
         by_source.setdefault(source if source in shown else "", []).append(row)
-    for source, own in by_source.items():
-        for part in (own[first : first + rows_at_once] for first in range(0, len(own), rows_at_once)):
-            yield Chunk(source, np.array(part), math.fsum(found[row][1] for row in part))
+    for source, of_source in by_source.items():
+        for first in range(0, len(of_source), rows_at_once):
+            part = of_source[first : first + rows_at_once]
+            yield Chunk(source, np.array(part), math.fsum(facts[row][1] for row in part))
 
 
 def source_and_bytes(store: TokenStore, index: ConsecutiveRows, row: int) -> tuple[str, float]:
-    """The source of a row's text, "" if there are several; and the UTF-8 bytes of the text.
+    """The source of a row ("" if there are several) and its UTF-8 bytes.
 
-    A document that the row cuts counts by its share of the document's tokens.
+    If a row holds a part of a document, that part's share of the tokens gives its share of the bytes.
     """
     sources, size = set(), 0.0
     for start, length in index.spans(row):

@@ -1,6 +1,6 @@
-"""The micro-batches of a step. Each process takes its slice of a global batch, read ahead in a thread.
+"""The micro-batches of a step. Each process reads its slice of a global batch ahead, in a thread.
 
-So the order of the data does not depend on the number of processes.
+The order of the data therefore does not depend on the number of processes.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from stages.train.compute.params import ComputingParams
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some rows of a step's global batch, and what a step must know of them."""
+    """Some rows of a step's global batch."""
 
     rows: Rows
     step: int
@@ -30,7 +30,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class ProcessShare:
-    """The contiguous part of each global batch that a process takes, and the number of sequences in a piece."""
+    """The contiguous part of each global batch that a process takes, in pieces of `micro_batch_size` sequences."""
 
     process: int
     processes: int
@@ -45,7 +45,7 @@ def micro_batches(
     steps: range,
     pin: Callable[[Rows], Rows] = lambda rows: rows,
 ) -> Iterator[MicroBatch]:
-    """A process's micro-batches of some steps; `pin` is called on the rows of each, in the thread that reads them."""
+    """Yield a process's micro-batches of some steps; `pin` is applied to the rows of each in the reading thread."""
 
     def read(rows: Integers, step: int, first_row: int, is_last: bool) -> MicroBatch:
         pinned = pin(read_rows(store, order.index, rows, params.sequence_length))
@@ -70,7 +70,7 @@ def micro_batches(
 def dropout_seed(seed: int, batch: MicroBatch) -> int:
     """The seed of a micro-batch's dropout: numpy's SeedSequence of (seed, step, index of its first row).
 
-    It depends neither on the process nor on what ran before, but on where micro-batches begin: dropout masks are the
-    same on other numbers of processes only where the micro-batches are (`deterministic_micro_batch_size`).
+    It depends on where micro-batches begin, so dropout masks are independent of the number of processes only if the
+    micro-batches are (`deterministic_micro_batch_size`).
     """
     return int(np.random.SeedSequence([seed, batch.step, batch.first_row]).generate_state(1, np.uint64)[0])

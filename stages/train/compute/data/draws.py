@@ -1,11 +1,11 @@
 """The source of each row that a run trains on, under a mixture.
 
-The rows that a run trains on, its draws, are numbered, and the source of a draw is a function of its number alone:
-exact shares at every point, and nothing to save. The sources are halved again and again, down to one. Of the first n
-draws of a group its left half has round(n * share), the right half the others. So one draw more adds one to one of the
-two, and after any number of draws each source is within half a row for each halving of what was asked of it.
+The rows that a run trains on, its draws, are numbered, and the source of a draw is a function of its number alone: the
+shares are exact at every point, and there is no state to save. The sources are split in halves down to single ones. Of
+a group's first n draws, round(n * share) are from its left half, the rest from the right. One more draw therefore adds
+one to one of the halves, and after any number of draws each source is within half a row per split of its exact share.
 
-Three sources a, b, c with the weights 2, 1, 1: a is halved from b and c, then b from c. The first eight draws are
+Three sources a, b, c with the weights 2, 1, 1: a is split from b and c, then b from c. The first eight draws are
 a b a c a b a c.
 """
 
@@ -20,14 +20,14 @@ RESOLUTION = 2**40
 
 
 def whole_numbers(rates: Sequence[float]) -> tuple[int, ...]:
-    """Rates as integers of nearly the same ratios, none of them 0 unless it was."""
+    """Rates as integers with nearly the same ratios; only a rate of 0 becomes 0."""
     total = sum(rates)
     return tuple(max(1, round(rate / total * RESOLUTION)) if rate else 0 for rate in rates)
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Sources that are drawn from in fixed ratios."""
+    """Draws from sources in fixed ratios."""
 
     weights: tuple[int, ...]
 
@@ -36,7 +36,7 @@ class Ratios:
         return list(accumulate(self.weights, initial=0))
 
     def _left(self, first: int, middle: int, stop: int, draws: int) -> int:
-        """How many of the first `draws` of the sources first..stop are from first..middle."""
+        """How many of the first `draws` from the sources first..stop are from first..middle."""
         total = self._sums[stop] - self._sums[first]
         return (draws * (self._sums[middle] - self._sums[first]) + total // 2) // total if total else 0
 
@@ -69,7 +69,7 @@ class Draws:
     """The draws of a run whose ratios change between phases."""
 
     starts: tuple[int, ...]
-    """The first draw of each phase; that of the first is 0."""
+    """The first draw of each phase, beginning with 0."""
     phases: tuple[Ratios, ...]
 
     @cached_property

@@ -1,7 +1,7 @@
-"""The order of a run's data under a mixture: the documents of each source are a stream of their own.
+"""The order of a run's data under a mixture: the documents of each source form a separate stream.
 
-So a row comes from one source. The draws are shared out among the sources (`draws.py`), and the draws from a source go
-through the permutations of its own rows. Other weights leave the store's rows and tokens as they are.
+A row is from one source. `draws.py` chooses the source of each draw, and the draws from a source follow permutations of
+that source's rows. The store does not depend on the weights.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from stages.train.compute.params import DataOrder
 
 @dataclass(frozen=True)
 class PackedDocuments:
-    """Row r holds the spans starts[offsets[r]:offsets[r + 1]], with as many targets as `lengths` says."""
+    """Row r consists of the spans at starts[offsets[r]:offsets[r + 1]], with `lengths` targets."""
 
     starts: Integers
     lengths: Integers
@@ -39,10 +39,10 @@ class PackedDocuments:
 
 
 def pack_documents(starts: Integers, lengths: Integers, sequence_length: int) -> PackedDocuments:
-    """The rows of some documents, given the position of their first token in the store and their length.
+    """The rows of some documents, given the positions of their first tokens in the store and their lengths.
 
-    The stream is cut where a row or a document begins. Documents of 3 and 4 tokens at 0 and 10, in rows of 5: the first
-    row holds the spans 0..3 and 10..12; two tokens are left over.
+    The stream is cut at the beginning of each row and document. Documents of 3 and 4 tokens at 0 and 10, in rows of 5:
+    the first row holds the spans 0..3 and 10..12; two tokens are left over.
     """
     begins = np.cumulative_sum(lengths, include_initial=True)  # of each document, in the stream
     rows = int(begins[-1]) // sequence_length
@@ -57,7 +57,7 @@ def pack_documents(starts: Integers, lengths: Integers, sequence_length: int) ->
 
 
 def joined_indexes(indexes: list[PackedDocuments]) -> PackedDocuments:
-    """Join indexes into one, in their order."""
+    """Concatenate indexes."""
     shifts = np.cumulative_sum([len(index.starts) for index in indexes], include_initial=True)
     offsets = [index.offsets[1:] + shift for index, shift in zip(indexes, shifts[:-1], strict=True)]
     return PackedDocuments(
@@ -69,7 +69,7 @@ def joined_indexes(indexes: list[PackedDocuments]) -> PackedDocuments:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The rows of one source: `first_row` and those that follow it in the index of all sources."""
+    """The rows of one source: `rows` rows from `first_row` in the index of all sources."""
 
     name: str
     documents: int
@@ -89,7 +89,7 @@ class MixedOrder:
     """As in `Mixture.sources`."""
     draws: Draws
     _epochs: dict[int, tuple[int, Permutation]] = field(default_factory=dict)
-    """Source -> its current epoch, and the permutation of its rows in that."""
+    """Source -> its current epoch, and that epoch's permutation of its rows."""
 
     def rows_of_step(self, step: int) -> Integers:
         """As `RowOrder.rows_of_step`."""
@@ -104,7 +104,7 @@ class MixedOrder:
     def epoch(self, source: int, epoch: int) -> Permutation:
         """The permutation of a source's rows in one of its epochs.
 
-        It is keyed by the source's name, so other sources and weights leave the order within it as it is.
+        The seed includes the source's name, so its order does not depend on other sources or on the weights.
         """
         known, order = self._epochs.get(source, (-1, None))
         if order is None or known != epoch:
@@ -125,7 +125,7 @@ def open_mixed_order(store: TokenStore, params: DataOrder, mixture: Mixture) -> 
 
 
 def document_sources(store: TokenStore) -> tuple[list[str], Integers]:
-    """The sorted names of the sources in a store, and the number of each document's source among them."""
+    """The sorted names of the sources in a store, and the index of each document's source among them."""
     seen: dict[str, int] = {}
     numbers = np.array([seen.setdefault(info["source"], len(seen)) for info in store.document_infos()], dtype=int)
     names = sorted(seen)
@@ -136,13 +136,13 @@ def document_sources(store: TokenStore) -> tuple[list[str], Integers]:
 def pack_sources(
     store: TokenStore, sequence_length: int, mixture: Mixture
 ) -> tuple[PackedDocuments, tuple[SourceRows, ...]]:
-    """The rows of each source of a mixture. A source that the store lacks has no documents here."""
+    """The rows of each source of a mixture. A source that the store lacks gets no documents."""
     names, numbers = document_sources(store)
     position = {name: number for number, name in enumerate(mixture.sources)}
     named, others = mixture.named, position.get(OTHER_SOURCES, -1)
     of_name = [position.get(name, -1 if name in named else others) for name in names]
     of_document = np.array(of_name, dtype=np.int64)[numbers]
-    by_source = np.argsort(of_document, kind="stable")  # within a source in the store's order
+    by_source = np.argsort(of_document, kind="stable")  # keeps the store's order within a source
     bounds = np.searchsorted(of_document[by_source], np.arange(len(position) + 1))
     indexes, sources, first_row = [], [], 0
     for name, (first, stop) in zip(position, pairwise(bounds.tolist()), strict=True):
@@ -156,7 +156,7 @@ def pack_sources(
 
 
 def check_sources(store: TokenStore, sources: tuple[SourceRows, ...], sequence_length: int) -> None:
-    """Raise UserError if a source of the mixture is not in the store, or is shorter than a row."""
+    """Raise UserError if a source of the mixture is missing from the store or shorter than a row."""
     for source in sources:
         if source.rows:
             continue

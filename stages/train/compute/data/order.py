@@ -1,7 +1,7 @@
 """The order of a run's data: which rows each step trains on.
 
-It is a pure function of (seed, step): nothing to save, nothing to skip. The permutations of the rows in all epochs, one
-after the other, are cut into global batches.
+It is a pure function of (seed, step), so there is nothing to save and nothing to skip. The concatenated permutations of
+all epochs are cut into global batches.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def epoch_order(seed: int, epoch: int, rows: int) -> Permutation:
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The rows of a whole store, and in which order a run trains on them."""
+    """The order in which a run trains on the rows of a whole store."""
 
     params: DataOrder
     index: ConsecutiveRows

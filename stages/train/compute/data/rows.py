@@ -1,9 +1,9 @@
 """Training rows: where their tokens are in the store, and how they are read.
 
-A row has `sequence_length` targets. A document of n tokens gives n targets: each of its tokens is predicted from those
-before it, the first one from the end-of-sequence id that closes the document before. The stream of documents is cut
-every `sequence_length` tokens; the rest at its end is not trained on. So row r begins at token r * sequence_length of
-the store; under a mixture (`mixed.py`) each source is a stream of its own, whose rows need an index.
+A row has `sequence_length` targets. A document of n tokens gives n targets: each token is predicted from those before
+it, the first one from the end-of-sequence id that closes the previous document. The stream of documents is cut every
+`sequence_length` tokens, so row r begins at token r * sequence_length of the store; the rest at the end is not trained
+on. Under a mixture (`mixed.py`) each source is a separate stream, whose rows need an index.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from stages.formats.tokens import TokenStore
 Integers = npt.NDArray[np.int64]
 
 Permutation = npt.NDArray[np.uint32]
-"""Half the bytes of `Integers`: a process holds a number for each row of an epoch."""
+"""32 bits, because a process holds a number for each row of an epoch."""
 
 
 class Span(NamedTuple):
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 def permutation(key: Sequence[int], rows: int) -> Permutation:
-    """A permutation of the numbers of the rows, by numpy's PCG64 with that key."""
+    """A permutation of the numbers 0..rows, by numpy's PCG64 seeded with `key`."""
     numbers = np.arange(rows, dtype=np.uint32)
     np.random.default_rng(key).shuffle(numbers)
     return numbers
@@ -45,7 +45,7 @@ class RowIndex(Protocol):
         """Training rows in an epoch."""
 
     def spans(self, row: int) -> list[Span]:
-        """The spans of the store that make up a row."""
+        """The spans of the store that form a row."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def pack_rows(store: TokenStore, sequence_length: int) -> ConsecutiveRows:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows ready for the model; all of the shape (rows, sequence_length), int64."""
+    """Rows ready for the model; all arrays have shape (rows, sequence_length), int64."""
 
     inputs: Integers
     targets: Integers
@@ -79,15 +79,15 @@ class Rows:
 def read_rows(store: TokenStore, index: RowIndex, rows: Integers, sequence_length: int) -> Rows:
     """Gather rows from the store.
 
-    Five tokens as an example: documents `a b E` and `c E`, where E is the end-of-sequence id, give one row of 5
-    targets. A document's first token is predicted from the E that closes the document before it (also the first
-    document's, although nothing is stored before it):
+    Example: documents `a b E` and `c E`, where E is the end-of-sequence id, give one row of 5 targets. A document's
+    first token is predicted from the E that closes the previous document (the first document's too, although nothing
+    is stored before it):
 
         targets    a  b  E  c  E
         inputs     E  a  b  E  c
         positions  0  1  2  0  1
 
-    Under a mixture the documents of a source are not neighbours in the store, so a row can have several spans.
+    Under a mixture the documents of a source are not adjacent in the store, so a row can have several spans.
     """
     inputs = np.full((len(rows), sequence_length), store.manifest.eos_id, dtype=np.int64)
     targets = np.empty((len(rows), sequence_length), dtype=np.int64)
@@ -95,15 +95,15 @@ def read_rows(store: TokenStore, index: RowIndex, rows: Integers, sequence_lengt
     for line, row in enumerate(rows):
         column = 0
         for start, length in index.spans(int(row)):
-            # One token more than there are targets, except at the start of the store: there the input stays E.
+            # One token more than there are targets, except at the start of the store, where the input stays E.
             ids = store.read(max(start - 1, 0), start + length)
             targets[line, column : column + length] = ids[-length:]
             inputs[line, column + length - len(ids) + 1 : column + length] = ids[:-1]
-            # Positions count from 0 again where the span begins, and where a document begins within it.
+            # Positions restart at 0 with the span and with each document in it.
             begins[line, column] = True
             begins[line, column + store.starts_within(start, start + length) - start] = True
             column += length
-    # Each column minus the last column at or before it where something begins.
+    # Each column minus the last beginning at or before it.
     columns = np.arange(sequence_length)
     positions = columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
     return Rows(inputs, targets, positions)

@@ -1,7 +1,7 @@
-"""A token attends to all earlier tokens of its row (`train.attention: causal`).
+"""Causal attention: a token attends to all earlier tokens of its row (`train.attention: causal`).
 
-That needs no mask: the kernels know the triangle and are fastest without. transformers also omits it, but builds one
-under torch.compile (before torch 2.14), so the same attention is registered under a name of its own.
+It needs no mask, and the kernels are fastest without one. transformers omits the mask too, except under torch.compile
+(before torch 2.14), so the same attention is registered under another name.
 """
 
 import torch
@@ -12,23 +12,23 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from stages.runtime.errors import UserError, describe_error
 
 UNMASKED = "sdpa_unmasked"
-"""transformers builds no mask for it, and does not ask the device whether a row holds several documents."""
+"""For this name transformers builds no mask, nor checks on the device whether a row holds several documents."""
 
 AttentionInterface.register(UNMASKED, sdpa_attention_forward)
 
 WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
-"""How configs name the tokens that a layer attends to."""
+"""Names in configs for the number of tokens that a layer attends to."""
 
 TRIAL_TOKENS = 12
-"""In the rows that a model is tried with."""
+"""Tokens in the rows of a trial."""
 
 
 @torch.no_grad()
 def omit_mask(model: PreTrainedModel, sequence_length: int) -> None:
-    """Omit the mask where it is the plain triangle, in a model that uses torch's attention kernels.
+    """Omit a purely causal mask in a model that uses torch's attention kernels.
 
-    Only for whole rows that are trained on: neither padded nor continued from a cache. A model keeps its mask if a
-    layer attends to a window, or if its logits are others without, because it adds something of its own (doge).
+    This is valid only for training rows: neither padded nor continued from a cache. A model keeps its mask if a layer
+    attends to a window, or if its logits change without the mask, because it adds more to it (doge).
     """
     config = model.config.get_text_config()
     windows = [size for name in WINDOWS if (size := getattr(config, name, None))]
@@ -42,12 +42,12 @@ def omit_mask(model: PreTrainedModel, sequence_length: int) -> None:
 
 @torch.no_grad()
 def logits_of(model: PreTrainedModel, rows: Tensor, **inputs: Tensor) -> Tensor:
-    """The logits without dropout. Raises UserError if the model cannot compute them or they are not numbers."""
+    """The logits without dropout. Raises UserError if the model cannot compute them or they are not finite."""
     training = model.training
     model.eval()
     try:
         logits: Tensor = model(input_ids=rows, use_cache=False, **inputs).logits
-    except Exception as error:  # Each architecture fails in a way of its own.
+    except Exception as error:  # architectures raise different exceptions
         raise UserError(
             f"params.yaml: train.model: `{model.config.model_type}` with these fields cannot compute the logits of a "
             f"row of tokens: {describe_error(error)}"
@@ -69,7 +69,7 @@ def check_causal(model: PreTrainedModel, sequence_length: int) -> None:
     rows = torch.stack([row, torch.cat([row[:-1], row[:1]])])
     first, second = logits_of(model, rows)[:, :-1]
     if not torch.allclose(first, second, rtol=1e-4, atol=1e-5):
-        # An encoder that can be a decoder, such as BERT.
+        # Some encoders, such as BERT, can be decoders.
         as_decoder = "set train.model.is_decoder: true, or " if hasattr(model.config, "is_decoder") else ""
         raise UserError(
             f"params.yaml: train.model.model_type = {model.config.model_type!r}: not causal: a token's prediction "

@@ -1,4 +1,4 @@
-"""The model: any causal language model that transformers can build from a config, new or trained."""
+"""Builds the model: any causal language model of transformers, with random or trained weights."""
 
 import math
 
@@ -16,17 +16,17 @@ from stages.train.compute.model.source import load_source, source_config
 from stages.train.compute.params import ComputingParams
 
 VOCABULARY_MULTIPLE = 64
-"""The embedding's rows are padded to this in training (matrix units like it) and cut off at export."""
+"""The embedding's rows are padded to a multiple of this in training, for matrix units. The export removes the padding."""
 
 
 def build_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConfig:
-    """`train.model` as a config, or the config of `start_from` with these fields.
+    """`train.model` as a config, or the config of `start_from` with these fields changed.
 
-    Raises UserError on unknown fields, or if a row of tokens is longer than the model's sequences can be.
+    Raises UserError for unknown fields, or if `sequence_length` exceeds the model's positions.
     """
     start = params.start_model
     config = _new_config(params, vocabulary) if start is None else source_config(start, params.model)
-    # Some architectures set no limit, which XLNet writes as -1.
+    # Some architectures have no limit; XLNet writes it as -1.
     positions = getattr(config, "max_position_embeddings", None) or math.inf
     if 0 < positions < params.sequence_length:
         or_raise = "" if start else ", or raise the model's n_positions / max_position_embeddings"
@@ -53,11 +53,11 @@ def _new_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConf
         config: PreTrainedConfig = AutoConfig.for_model(model_type, **fields)
     except UserError:
         raise
-    except Exception as error:  # Each architecture refuses in a way of its own.
+    except Exception as error:  # architectures raise different exceptions
         raise UserError(f"params.yaml: train.model: {describe_error(error)}") from None
     positions = positions_field(config)
     if positions not in fields and (getattr(config, positions, None) or 0) > params.sequence_length:
-        setattr(config, positions, params.sequence_length)  # what the model will have learned, not what it might
+        setattr(config, positions, params.sequence_length)  # the model learns no more positions
     config.vocab_size = vocabulary.vocab_size
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     if "pad_token_id" not in fields and getattr(config, "pad_token_id", None) is not None:
@@ -67,12 +67,12 @@ def _new_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConf
 
 
 def positions_field(config: PreTrainedConfig) -> str:
-    """The field in which an architecture keeps its number of positions, such as n_positions."""
+    """The config field for an architecture's number of positions, such as n_positions."""
     return str(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
 
 
 def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedModel:
-    """A model in fp32, from random weights that depend on `params.seed` alone or from `params.start_model`."""
+    """Build a model in fp32, with random weights that depend on `params.seed`, or those of `params.start_model`."""
     config = build_config(params, vocabulary)
     torch.manual_seed(params.seed)
     if params.start_model is None:
@@ -80,7 +80,7 @@ def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedMode
         check_positions(model, params.sequence_length)
     else:
         model = load_source(params.start_model, config, vocabulary)
-        # Many models were padded when they were trained (Pythia, Qwen): rows that no id reads go first.
+        # Many models have a padded vocabulary (Pythia, Qwen): first remove rows that no id reads.
         _resize(model, vocabulary.vocab_size)
     _resize(model, padded_vocabulary(vocabulary.vocab_size))
     set_trainable(model, params)
@@ -93,7 +93,7 @@ def build_model(params: ComputingParams, vocabulary: Manifest) -> PreTrainedMode
 
 
 def check_positions(model: PreTrainedModel, sequence_length: int) -> None:
-    """Raise UserError if a new model learns positions that no sequence reaches: they would keep their random values."""
+    """Raise UserError if a new model has learned positions beyond the sequences, which would keep random values."""
     if (learned := learned_positions(model)) is not None and learned > sequence_length:
         field = positions_field(model.config)
         raise UserError(
@@ -107,9 +107,9 @@ def set_trainable(model: PreTrainedModel, params: ComputingParams) -> None:
     """Set a model up for training, in place."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            module.padding_idx = None  # rows are full of text: an id that pads elsewhere is trained as any other
+            module.padding_idx = None  # rows have no padding, so this id is trained as any other
     model.config.use_cache = False
-    # Loaded models come in evaluation mode, without dropout.
+    # Loaded models are in evaluation mode, without dropout.
     model.train()
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -1,7 +1,7 @@
-"""A token attends to its own document alone (`train.attention: document`).
+"""Document attention: a token attends only to its own document (`train.attention: document`).
 
-Positions begin at 0 with each document, from which transformers derives the mask of a packed row: for flex_attention on
-a GPU, which skips the pairs that are masked, else for torch's attention kernels.
+Positions restart at 0 with each document, and transformers derives the mask of a packed row from them: for
+flex_attention on a GPU, which skips masked pairs, otherwise for torch's attention kernels.
 """
 
 import inspect
@@ -13,11 +13,11 @@ from stages.runtime.errors import UserError
 from stages.train.compute.model.attention import TRIAL_TOKENS, logits_of
 
 SCORE_DROPOUTS = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
-"""How configs name the dropout of attention's scores, which flex_attention does not have."""
+"""Names in configs for the dropout of attention scores, which flex_attention does not support."""
 
 
 def use_flex_attention(model: PreTrainedModel) -> None:
-    """Let transformers use flex_attention instead of torch's attention kernels, if the model can."""
+    """Use flex_attention instead of torch's attention kernels if the model supports it."""
     config = model.config.get_text_config()
     drops_out = any(getattr(config, name, 0) for name in SCORE_DROPOUTS)
     if config._attn_implementation == "sdpa" and model._supports_flex_attn and not drops_out:
@@ -26,9 +26,9 @@ def use_flex_attention(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_documents_kept_apart(model: PreTrainedModel) -> None:
-    """Raise UserError if another first document in a row changes the logits of the second.
+    """Raise UserError if the logits of a row's second document depend on the first.
 
-    Models that mix tokens by a recurrence or a convolution, or know no positions, cannot keep documents apart.
+    Models with recurrences or convolutions, or without positions, cannot keep documents apart.
     """
     apart = "position_ids" in inspect.signature(model.forward).parameters
     if apart:

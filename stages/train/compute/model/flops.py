@@ -1,23 +1,22 @@
-"""The floating-point operations of a model, by which it is decided whether a run compiles."""
+"""Counts the floating-point operations of a model; they decide whether a run compiles."""
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 WITHOUT_ATTENTION = ("conv", "linear_attention", "moe")
-"""Layers that read no earlier token one by one, as configs name them (`layer_types`): convolutions (LFM2), recurrent
-ones (Mamba, gated delta nets), and experts alone (Nemotron-H)."""
+"""Values of `layer_types` in configs for layers without attention: convolutions (LFM2), recurrences (Mamba, gated delta
+nets), and separate layers of experts (Nemotron-H)."""
 
 
 def flops_per_token(model: PreTrainedModel, sequence_length: int, head_rows: int | None = None) -> int:
     """The model's floating-point operations per trained token, forward and backward: 6 N + 12 L H Q T.
 
-    Chowdhery et al. 2022, "PaLM", appendix B; 6 N is that of Kaplan et al. 2020, section 2.1. N counts the parameters
-    that are multiplied with: an embedding that is only looked up is left out, one that is the output matrix too is
-    counted once. L H Q T is layers * query heads * size of a head * sequence length, for the products of attention,
-    where key and value heads that several query heads share save nothing. A layer `WITHOUT_ATTENTION` has none. The
-    products are counted whole: neither the causal half nor the limits of documents and windows are taken off. What is
-    computed again to save memory does not count. Of a mixture of experts all experts count. With `head_rows` the output
-    matrix has these and one for each target of a sequence.
+    Chowdhery et al. 2022, "PaLM", appendix B; 6 N is from Kaplan et al. 2020, section 2.1. N counts the parameters used
+    in matrix products: an embedding that is only looked up does not count, one tied to the output matrix counts once.
+    L H Q T is layers * query heads * head size * sequence length, for the products of attention; shared key and value
+    heads save nothing, and layers `WITHOUT_ATTENTION` have none. Masked pairs (causal, document, window) are counted;
+    recomputed activations are not. In a mixture of experts all experts count. With `head_rows` the output matrix has
+    that many rows and one for each target of a sequence.
     """
     config, output = model.config.get_text_config(), model.get_output_embeddings()
     multiplied = {id(parameter): parameter.numel() for parameter in model.parameters()}
@@ -35,6 +34,6 @@ def flops_per_token(model: PreTrainedModel, sequence_length: int, head_rows: int
 
 
 def head_size(config: PreTrainedConfig) -> int:
-    """The size of a query head; 0 for an architecture without attention, such as mamba, which names no heads."""
+    """The size of a query head; 0 for an architecture without attention, such as mamba."""
     heads = getattr(config, "num_attention_heads", None) or 0
     return int(getattr(config, "head_dim", None) or config.hidden_size // heads) if heads else 0

@@ -1,10 +1,10 @@
 """Training with a part of the output matrix (`train.head_rows`), whose product is most of a small model's compute.
 
-The loss of a sequence is that of a softmax over the rows of its own targets and N others, which a step draws for all of
-its sequences. Each other row counts 1 / (its probability of being drawn) times, so the softmax's sum over the
-vocabulary is unbiased: importance sampling (Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate
-Training of a Neural Probabilistic Language Model"; Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural
-Machine Translation"). The loss depends on the sequence, the seed and the step, not on micro-batches or processes.
+The softmax of a sequence is over the rows of its own targets and N other rows, which a step draws for all of its
+sequences. Each drawn row is weighted by 1 / (its probability of being drawn), so the softmax's sum over the vocabulary
+is unbiased: importance sampling (Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a
+Neural Probabilistic Language Model"; Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine
+Translation"). The loss depends on the sequence, the seed and the step, not on micro-batches or processes.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ SPANS, SPAN_TOKENS = 1024, 16_384
 
 
 class DrawnRows(NamedTuple):
-    """Rows of the output matrix, each once."""
+    """Distinct rows of the output matrix."""
 
     ids: Tensor
     """(drawn,), int64."""
@@ -40,7 +40,7 @@ class HeadRows:
 
     seed: int
     probabilities: Probabilities
-    """One for each row; their sum is the number of rows that are drawn."""
+    """One per row of the output matrix; their sum is the number of rows drawn."""
 
     def draw(self, step: int, device: torch.device) -> DrawnRows:
         """The rows that `step` (from 0) draws: systematic sampling of all rows in random order."""
@@ -49,20 +49,20 @@ class HeadRows:
         ends = np.cumsum(self.probabilities[order])
         ids = order[np.searchsorted(ends[:-1], np.arange(round(ends[-1])) + random.random(), side="right")]
         drawn = torch.from_numpy(ids), torch.from_numpy(np.log(self.probabilities[ids])).float()
-        if device.type == "cuda":  # from other memory the copy would wait for all that the GPU has queued
+        if device.type == "cuda":  # copies from other memory would wait for the GPU's queue
             drawn = drawn[0].pin_memory(), drawn[1].pin_memory()
         return DrawnRows(*(tensor.to(device, non_blocking=True) for tensor in drawn))
 
 
 def head_rows(params: ComputingParams, store: TokenStore, vocabulary: int) -> HeadRows | None:
-    """What a run draws of an output matrix of `vocabulary` rows; None if it uses all."""
+    """The sampler for an output matrix of `vocabulary` rows; None if the run uses all rows."""
     if (count := params.head_rows) is None or count >= vocabulary:
         return None
     return HeadRows(params.seed, probabilities(token_counts(store, vocabulary), count))
 
 
 def token_counts(store: TokenStore, vocabulary: int) -> npt.NDArray[np.int64]:
-    """How often each id occurs in the store, or in spans of it."""
+    """How often each id occurs in the store, or in spans of a large one."""
     tokens = store.manifest.tokens
     each, starts = tokens, [0]
     if tokens > SPANS * SPAN_TOKENS:
@@ -74,9 +74,10 @@ def token_counts(store: TokenStore, vocabulary: int) -> npt.NDArray[np.int64]:
 
 
 def probabilities(counts: npt.NDArray[np.int64], drawn: int) -> Probabilities:
-    """The probability of each row if `drawn` are drawn: as the square root of its frequency, and at most 1.
+    """The probability of drawing each row, proportional to the square root of its frequency and at most 1.
 
-    The variance of the softmax's sum is least for the root of a row's mean squared probability in the model.
+    They sum to `drawn`. The root of a row's mean squared probability in the model would minimize the variance of the
+    softmax's sum.
     """
     sizes = np.sqrt(counts + 1.0)
     order = np.argsort(-sizes, kind="stable")
@@ -90,15 +91,15 @@ def probabilities(counts: npt.NDArray[np.int64], drawn: int) -> Probabilities:
 def sampled_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, drawn: DrawnRows, dtype: torch.dtype
 ) -> Tensor:
-    """The cross-entropy over the rows of each sequence's own targets and the drawn ones, summed, in nats.
+    """The cross-entropy over the rows of each sequence's own targets and the drawn rows, summed, in nats.
 
     `hidden` is (sequences, tokens, width), `weight` (vocabulary, width), `targets` (sequences, tokens); products are
     taken in `dtype`.
     """
-    # Looked up, not indexed: the gradient of a lookup is summed in a fixed order on every device.
+    # An embedding lookup sums its gradient in a fixed order on every device; indexing does not.
     own, others = (functional.embedding(ids, weight).to(dtype) for ids in (targets, drawn.ids))
     rows = torch.cat([own, others.expand(len(own), -1, -1)], 1)
-    labels = (targets[:, :, None] == targets[:, None, :]).byte().argmax(-1)  # where each target's id occurs first
+    labels = (targets[:, :, None] == targets[:, None, :]).byte().argmax(-1)  # the first position with the same id
     is_repeated = labels < torch.arange(targets.shape[1], device=targets.device)
     is_own = (targets[:, :, None] == drawn.ids).any(1)
     weights = torch.where(is_own, -torch.inf, -drawn.log_probabilities)

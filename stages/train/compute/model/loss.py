@@ -1,4 +1,4 @@
-"""Model and loss as one module, so that DDP, FSDP and the compiler see the whole of a forward pass."""
+"""Model and loss as one module, so that DDP, FSDP and the compiler see the whole forward pass."""
 
 from typing import Any
 
@@ -16,17 +16,17 @@ from stages.train.compute.params import ComputingParams
 
 
 class CausalLoss(nn.Module):
-    """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers if it has one."""
+    """Next-token cross-entropy of a causal language model, and the auxiliary loss of its routers, if any."""
 
     def __init__(self, model: PreTrainedModel, params: ComputingParams, plain_head: bool | None = None) -> None:
-        """`plain_head`: given for a model without values, which cannot be tried."""
+        """`plain_head`: required for a model without values; otherwise found by a trial."""
         super().__init__()
         if params.precision == "auto":
             raise ValueError("precision is auto: resolve_precision first")
         self.model = model
         self.dtype = torch.bfloat16 if params.precision == "bf16" else torch.float32
         self.autocast = self.dtype == torch.bfloat16
-        """False if the weights come in bf16 themselves (`apply_fsdp`)."""
+        """False if FSDP gathers the weights in bf16 (`apply_fsdp`)."""
         self.by_document = params.attention == "document"
         self.plain_head = has_plain_head(model) if plain_head is None else plain_head
         if params.head_rows is not None and not self.plain_head:
@@ -40,10 +40,10 @@ class CausalLoss(nn.Module):
     def forward(
         self, inputs: Tensor, targets: Tensor, positions: Tensor | None = None, drawn: DrawnRows | None = None
     ) -> Tensor:
-        """(2,): both losses, each summed over all targets, in nats. Their sum is trained on.
+        """Both losses, each summed over all targets, in nats; shape (2,). Training minimizes their sum.
 
-        All are (rows, sequence_length); positions are those of `data.batches.Rows`, read under `attention: document`
-        alone. Without routers the second loss is 0. `drawn`: the loss uses these rows of the output matrix, not all.
+        Inputs are (rows, sequence_length), as in `Rows`; positions are used only with `attention: document`. Without
+        routers the second loss is 0. `drawn`: use only these rows of the output matrix, and those of the targets.
         """
         extra: dict[str, Any] = {"position_ids": positions} if self.by_document else {}
         extra |= {SWITCH: True} if self.aux_loss else {}
@@ -59,7 +59,7 @@ class CausalLoss(nn.Module):
         return torch.stack([nats, torch.zeros_like(nats) if aux_loss is None else aux_loss])
 
     def rows_at_once(self, device_type: str) -> int:
-        """Tokens whose logits are computed together; 1 if it is always all of them."""
+        """Tokens whose logits are computed together; 1 if a model always computes all."""
         if not self.plain_head:
             return 1
         vocabulary, width = self.model.get_output_embeddings().weight.shape

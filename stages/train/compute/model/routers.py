@@ -1,10 +1,10 @@
-"""The auxiliary loss of a mixture's routers, which spreads tokens over the experts.
+"""The auxiliary loss of routers in a mixture of experts, which balances the load of the experts.
 
 transformers adds it if a model's config has `output_router_logits`: `router_aux_loss_coef` times the number of experts,
 times the sum over the experts of (choices per token) * (mean probability), both over all layers and tokens of a batch
-(Fedus et al. 2021, "Switch Transformers", equations 4 to 6). Its value depends on which tokens are taken together. Here
-it is taken of each sequence (as in DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2), weighted by its targets, so it
-depends neither on micro-batches nor on the number of processes. For one sequence it is transformers' own.
+(Fedus et al. 2021, "Switch Transformers", equations 4 to 6). Its value depends on which tokens form a batch. Here it is
+computed per sequence (as in DeepSeek-AI 2024, "DeepSeek-V3", section 2.1.2) and weighted by the targets, so it depends
+neither on micro-batches nor on the number of processes. For a single sequence it equals transformers'.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ class AuxLoss:
     def __call__(self, router_logits: Sequence[Tensor], targets: Tensor) -> Tensor:
         """The loss of each row times its number of targets, summed, in nats.
 
-        `router_logits` has (rows * sequence_length, experts) for each layer; `targets` is (rows, sequence_length).
+        `router_logits` holds one (rows * sequence_length, experts) per layer; `targets` is (rows, sequence_length).
         """
-        chosen = probability = torch.zeros((), device=targets.device)  # each (rows, experts)
+        chosen = probability = torch.zeros((), device=targets.device)  # both become (rows, experts)
         for logits in router_logits:
             of_token = functional.softmax(logits, dim=-1).float().view(*targets.shape, -1)
             choices = torch.topk(of_token, self.experts_per_token, dim=-1).indices
-            # No scatter: under deterministic algorithms it would fall out of compiled code.
+            # No scatter: with deterministic algorithms it would break the compiled graph.
             is_chosen = (choices[..., None] == torch.arange(of_token.shape[-1], device=logits.device)).any(-2)
             chosen = chosen + is_chosen.float().sum(1)
             probability = probability + of_token.sum(1)
@@ -48,10 +48,9 @@ class AuxLoss:
 
 
 def aux_loss_of(model: PreTrainedModel, is_tried: bool = True) -> AuxLoss | None:
-    """The auxiliary loss of a model that asks for it; None for others.
+    """The auxiliary loss of a model whose config asks for it; None for others.
 
-    Raises UserError if it is not what transformers adds to the loss of a trial sequence. Without values a model cannot
-    be tried (`is_tried`).
+    With `is_tried`, raises UserError if it differs from what transformers adds to the loss of a trial sequence.
     """
     config = model.config.get_text_config()
     if not getattr(config, SWITCH, False):
@@ -83,7 +82,7 @@ def _is_transformers_own(aux_loss: AuxLoss, model: PreTrainedModel) -> bool:
 
 
 def check_router_fields(fields: dict[str, object]) -> None:
-    """Raise UserError if `train.model` sets a coefficient of an auxiliary loss that would be without effect."""
+    """Raise UserError if `train.model` sets a coefficient of an auxiliary loss that would have no effect."""
     for name, value in fields.items():
         if ("aux_loss" not in name and "z_loss" not in name) or not value:
             continue

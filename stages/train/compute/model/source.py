@@ -1,7 +1,7 @@
-"""A trained model that is continued: `train.start_from`.
+"""A trained model to start from: `train.start_from`.
 
-It is a local folder, or a commit of a Hub repository, named in full (`owner/name@COMMIT`): a branch can move, so only a
-commit says which weights were continued. Weights are read from safetensors alone, and no code of the model's is run.
+It is a local folder or a full commit of a Hub repository (`owner/name@COMMIT`), because a branch can move. Weights are
+read only from safetensors, and no code of the model is executed.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ IDENTIFYING_FILES = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 
 
 def source_folder(start_from: str, download: bool = False) -> Path:
-    """The folder with the model's files; a Hub commit is downloaded first, or must have been.
+    """The folder with the model's files. A Hub commit is downloaded, or without `download` must be in the cache.
 
     Raises UserError if there is no such model or access is refused, UnavailableError if the Hub does not answer.
     """
@@ -28,7 +28,7 @@ def source_folder(start_from: str, download: bool = False) -> Path:
 
 
 def source_config(start_from: str, fields: dict[str, Any]) -> PreTrainedConfig:
-    """The model's config with some fields changed. Raises UserError if it has no such field."""
+    """The model's config with `fields` changed. Raises UserError if it lacks a field."""
     config: PreTrainedConfig = _from_pretrained(start_from, AutoConfig)
     for name, value in fields.items():
         if not hasattr(config, name) or (name == "model_type" and value != config.model_type):
@@ -43,11 +43,11 @@ def source_config(start_from: str, fields: dict[str, Any]) -> PreTrainedConfig:
 def load_source(
     start_from: str, config: PreTrainedConfig, vocabulary: Manifest, device: str | None = None
 ) -> PreTrainedModel:
-    """The model with its weights in fp32; on the device `meta` only the headers of their files are read.
+    """Load the model in fp32; on the device `meta` only the headers of its weight files are read.
 
-    It begins and ends texts as the tokens do: ids of its own tokenizer may name an ordinary token here, or none.
+    Its special ids are set to those of the tokens, as its own may be ordinary tokens here.
 
-    Raises UserError if it cannot be loaded, lacks weights, or has fewer entries in its vocabulary than the tokens.
+    Raises UserError if it cannot be loaded, lacks weights, or has a smaller vocabulary than the tokens.
     """
     options = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True, "device_map": device}
     loaded, info = _from_pretrained(start_from, AutoModelForCausalLM, config=config, **options)
@@ -65,7 +65,7 @@ def load_source(
 
 
 def set_special_ids(config: PreTrainedConfig | GenerationConfig, vocabulary: Manifest) -> None:
-    """Let texts begin and end with the end-of-sequence id, and padding be that id if the architecture names any."""
+    """Set the ids that begin and end texts, and the padding id if there is one, to the end-of-sequence id."""
     config.bos_token_id = config.eos_token_id = vocabulary.eos_id
     if getattr(config, "pad_token_id", None) is not None:
         config.pad_token_id = vocabulary.eos_id
@@ -77,7 +77,7 @@ def _from_pretrained(start_from: str, kind: Any, **options: Any) -> Any:
         return kind.from_pretrained(source_folder(start_from), trust_remote_code=False, **options)
     except UserError:
         raise
-    except Exception as error:  # Each architecture and each damaged file fails in a way of its own.
+    except Exception as error:  # architectures and damaged files raise different exceptions
         raise UserError(
             f"params.yaml: train.start_from = {start_from!r}: cannot be loaded: {describe_error(error)}"
         ) from None

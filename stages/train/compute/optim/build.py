@@ -1,4 +1,4 @@
-"""The optimizers of a model, made of their settings, and stepped together."""
+"""Builds the optimizers of a model from their settings, and steps them together."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,11 +11,11 @@ from stages.train.compute.optim.roles import weights
 from stages.train.compute.optim.settings import OptimizerSettings, Precision
 
 OURS: dict[str, Callable[..., Optimizer]] = {"Muon": Muon}
-"""Classes by name that are not torch's, or instead of torch's."""
+"""Classes by name that torch does not have, or that replace torch's."""
 
 
 class Optimizers:
-    """The optimizers of one model. Each of their groups holds its peak learning rate, `peak_lr`."""
+    """The optimizers of one model. Each parameter group has its peak learning rate, `peak_lr`."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self._optimizers = optimizers
@@ -24,7 +24,7 @@ class Optimizers:
         return iter(self._optimizers)
 
     def step(self, lr_multiplier: float) -> None:
-        """One update at `lr_multiplier` of each peak learning rate, and the gradients are forgotten."""
+        """Update the weights at `lr_multiplier` times each peak learning rate, and clear the gradients."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak_lr"] * lr_multiplier
@@ -33,9 +33,9 @@ class Optimizers:
 
 
 def build_optimizers(model: PreTrainedModel, settings: OptimizerSettings, precision: Precision) -> Optimizers:
-    """Optimizers over all of the model's trained parameters; their roles say which takes which."""
+    """Optimizers over all of the model's trained parameters, assigned by their roles."""
     left, optimizers = list(weights(model)), []
-    # Those that name their weights choose first.
+    # Optimizers with roles choose first.
     for spec in sorted(settings.specs(precision).values(), key=lambda spec: spec.roles is None):
         trained = [weight for weight in left if spec.roles is None or weight.role in spec.roles]
         left = [weight for weight in left if weight not in trained]

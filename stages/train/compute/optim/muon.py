@@ -1,8 +1,8 @@
 """Muon (Jordan et al. 2024): momentum whose updates are orthogonalised, for the hidden matrices; AdamW for the rest.
 
-torch's own `torch.optim.Muon` always orthogonalises in bf16. On CPUs without fast bf16 that takes longer than the rest
-of the step (GPT-2 of 4 layers, AVX2: 6 s against 0.16 s in fp32), so here the precision is a parameter. In bf16 the
-updates have the same bits as torch's.
+`torch.optim.Muon` always orthogonalises in bf16. On CPUs without fast bf16 that takes longer than the rest of the step
+(GPT-2 of 4 layers, AVX2: 6 s against 0.16 s in fp32), so here the precision is a parameter. In bf16 the updates equal
+torch's bit for bit.
 """
 
 import math
@@ -19,7 +19,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
 
 MAX_STACKED_VALUES = 2**26
-"""Values of the matrices that a GPU orthogonalises together: 128 MiB in bf16, and a few times that while it does."""
+"""Values of the matrices that a GPU orthogonalises together: 128 MiB in bf16, with temporaries a few times that."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -28,15 +28,15 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float, momentum: float, precision: str, weight_decay: float = 0.0
     ) -> None:
-        """Updates are orthogonalised in `precision`, bf16 or fp32; weight decay is decoupled."""
+        """`precision`, bf16 or fp32, is that of the orthogonalisation; weight decay is decoupled."""
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """One update of every matrix that has a gradient; no `closure`, which would compute it again, is called.
+        """Update every matrix that has a gradient. A `closure` is not supported.
 
-        The rate is scaled so that an update is as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM
+        The rate is scaled so that updates are as large as AdamW's (Liu et al. 2025, "Muon is Scalable for LLM
         Training", section 2.2).
         """
         assert closure is None
@@ -49,9 +49,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def stacks(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Matrices to be orthogonalised together: on a GPU those of one shape, up to `MAX_STACKED_VALUES` values at a time.
+    """Group matrices to orthogonalise together: on a GPU those of equal shape, up to `MAX_STACKED_VALUES` values.
 
-    There a few large products take the time of one small one. A CPU gains nothing, and its last bits would change.
+    On a GPU a batch of products takes the time of one. A CPU gains nothing, and its last bits would change.
     """
     by_shape: dict[tuple[int, ...], list[list[Tensor]]] = {}
     for matrix in matrices:
@@ -64,7 +64,7 @@ def stacks(matrices: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def momentum_update(matrix: Tensor, state: dict[str, Tensor], momentum: float) -> Tensor:
-    """Nesterov's: the gradient, moved towards its running mean, which is updated first."""
+    """Nesterov momentum: the gradient, moved towards its running mean, which is updated first."""
     gradient = matrix.grad
     assert gradient is not None
     if "momentum_buffer" not in state:
@@ -75,9 +75,9 @@ def momentum_update(matrix: Tensor, state: dict[str, Tensor], momentum: float) -
 
 
 def orthogonalise_all(updates: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """`orthogonalise` of tensors of one shape, in one batch; of sharded ones each process keeps its own shard.
+    """Apply `orthogonalise` to tensors of equal shape in one batch. Of sharded tensors each process keeps its shard.
 
-    Those are gathered once, in `dtype`: else each of the iteration's products would be an exchange between processes.
+    Shards are gathered once, in `dtype`; otherwise each product of the iteration would be an exchange.
     """
     cast = (update.to(dtype) for update in updates)
     whole = [update.full_tensor() if isinstance(update, DTensor) else update for update in cast]
@@ -87,7 +87,7 @@ def orthogonalise_all(updates: Sequence[Tensor], dtype: torch.dtype) -> list[Ten
         stacked = torch.stack(whole)
         done = list(orthogonalise(stacked.flatten(0, -3), dtype).view_as(stacked))
     return [
-        # Without a source each process takes its shard of what it has: nothing is sent.
+        # With no source rank each process slices its own copy, and nothing is sent.
         distribute_tensor(result, update.device_mesh, update.placements, src_data_rank=None)
         if isinstance(update, DTensor)
         else result
@@ -96,20 +96,21 @@ def orthogonalise_all(updates: Sequence[Tensor], dtype: torch.dtype) -> list[Ten
 
 
 def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
-    """Matrices (..., m, n) with their singular values moved towards 1, computed in `dtype`; each of a stack by itself.
+    """Move the singular values of matrices (..., m, n) towards 1, computing in `dtype`.
 
-    Five iterations do not reach values that are small next to the norm of all. Of Gaussian matrices of 20 x 40 and of
-    128 x 384 all end between 0.68 and 1.14; of square ones the smallest stay near 0 (64 x 64: 0.01), none exceeds 1.21.
+    Five iterations are too few for singular values that are small relative to the norm. Those of Gaussian matrices of
+    20 x 40 and 128 x 384 all end between 0.68 and 1.14; in square ones the smallest stay near 0 (64 x 64: 0.01), and
+    none exceeds 1.21.
     """
     a, b, c = COEFFICIENTS
     wide = matrices.to(dtype)
     tall = wide.shape[-2] > wide.shape[-1]
     if tall:
-        wide = wide.mT  # the smaller Gram matrix
-    # Of a stack in batches; for one matrix by the calls of torch's own Muon, whose bits these are.
+        wide = wide.mT  # makes the Gram matrix smaller
+    # Stacks use batched products; a single matrix uses the calls of torch's Muon, for equal bits.
     stacked = wide.ndim > 2
     multiply_add = torch.baddbmm if stacked else torch.addmm
-    # The iteration converges for singular values up to 1, and none is larger than this norm.
+    # The iteration converges for singular values up to 1, and this norm bounds them.
     norm = wide.norm(dim=(-2, -1), keepdim=True) if stacked else wide.norm()
     wide = wide / norm.clamp(min=1e-7)
     for _ in range(ITERATIONS):

@@ -1,4 +1,4 @@
-"""The roles of weights: what each does in the model decides which optimizer trains it and whether it is decayed.
+"""The roles of weights, which decide which optimizer trains a weight and whether it is decayed.
 
 | role       | what it is                                                              | with muon    | decay |
 |------------|-------------------------------------------------------------------------|--------------|-------|
@@ -9,9 +9,10 @@
 | embedding  | looked up by id or position, also where it is the output matrix too (tied) | AdamW      | no    |
 | other      | norms, biases, kernels of convolutions, and tables such as mamba's `A_log` | AdamW      | no    |
 
-What activations are multiplied with is decayed (as in GPT-3), and of it Muon takes the hidden layers: its authors leave
-embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025). Orthogonalising would make the scores of a router's
-experts equally large. The number of dimensions says nothing: `A_log` and the biases of GPT-OSS's experts are 2-D.
+Weights that multiply activations are decayed (as in GPT-3). Muon trains those of the hidden layers: its authors leave
+embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025), and orthogonalising a router would make the scores
+of its experts equally large. The number of dimensions is no criterion: `A_log` and the biases of GPT-OSS's experts are
+2-D.
 """
 
 from collections.abc import Iterator
@@ -26,12 +27,12 @@ from stages.train.compute.optim.settings import Role
 DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""How configs name the number of experts."""
+"""Names in configs for the number of experts."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedWeight:
-    """A trained parameter of a model, once if several names share it."""
+    """A trained parameter of a model; one that several names share occurs once."""
 
     name: str
     parameter: nn.Parameter
@@ -77,6 +78,6 @@ def _role(model: PreTrainedModel, name: str, parameter: nn.Parameter, experts: i
 
 
 def _chooses(path: str, owner: nn.Module) -> bool:
-    """True if a module is called a router or a gate; `gate_proj`, a part of an MLP, is not."""
+    """True if a module is named a router or a gate; `gate_proj`, a part of an MLP, is not."""
     named = any(part in ("gate", "router") or part.endswith("_gate") for part in path.split("."))
     return named or "Router" in type(owner).__name__

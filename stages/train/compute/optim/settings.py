@@ -1,6 +1,6 @@
 """The section `train.optimizer`: settings of optimizers, and which of them trains which weights.
 
-params.yaml is checked before anything runs, so nothing here imports torch; `build.py` makes the optimizers.
+params.yaml is checked before anything runs, so nothing here imports torch; `build.py` constructs the optimizers.
 """
 
 from abc import abstractmethod
@@ -28,20 +28,20 @@ class OptimizerSpec:
     """A class of `torch.optim`, or of `build.OURS`."""
     peak_lr: float
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Of the class, besides the learning rate and the weight decay."""
+    """Arguments of the class, besides the learning rate and the weight decay."""
     roles: Sequence[Role] | None = None
-    """The weights that it trains; None: all that those before it leave."""
+    """The weights that it trains; None: all that no other optimizer takes."""
 
 
 class OptimizerSettings(Section):
-    """How gradients become updates: `name` says which optimizer it is."""
+    """How gradients become updates; `name` selects the optimizer."""
 
     weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled, on what activations are multiplied with; embeddings, norms, biases and tables are not decayed."""
+    """Decoupled, for weights that multiply activations; embeddings, norms, biases and tables are not decayed."""
 
     @abstractmethod
     def specs(self, precision: Precision) -> dict[str, OptimizerSpec]:
-        """The optimizers by their columns in the curves; `precision` applies to matrix products."""
+        """The optimizers by their columns in the curves; `precision` is that of matrix products."""
 
     @property
     def peaks(self) -> dict[str, float]:
@@ -50,7 +50,7 @@ class OptimizerSettings(Section):
 
 
 class WithAdamW(OptimizerSettings):
-    """The settings of AdamW (Loshchilov and Hutter 2019), torch's own."""
+    """The settings of torch's AdamW (Loshchilov and Hutter 2019)."""
 
     adamw_learning_rate: Rate
     """Peak rate of AdamW."""

@@ -1,7 +1,6 @@
 """Model + held-out data -> metrics: `python -m stages.evaluate`.
 
-`PARROTFLOW_EVALUATE_BATCH` is the number of windows that are scored at once: it changes time and memory, not the
-result.
+`PARROTFLOW_EVALUATE_BATCH` is the number of windows per forward pass. It changes time and memory, not the result.
 """
 
 import stages.evaluate.libraries  # noqa: F401 (before torch)
@@ -56,15 +55,14 @@ def main() -> None:
     write_metrics("evaluate", {**held_out, "answers_bits_per_byte": answers or None})
     write_document_losses(scored)
     with atomic_folder(LOSS_BY_POSITION) as folder:
-        for one in ours:
-            write_loss_by_position(folder, one.held_out.name, one.by_position)
+        for scored_set in ours:
+            write_loss_by_position(folder, scored_set.held_out.name, scored_set.by_position)
 
 
 def measure(set_name: str, scored: Sequence[ScoredSet]) -> HeldOutMetrics:
     """The metrics of the trained model on one set, compared with those of the baselines."""
-    ours, *baselines = (one for one in scored if one.held_out.name == set_name)
-    theirs = {one.model.name: one.scores for one in baselines}
-    return held_out_metrics(ours.scores, ours.lost_share, theirs)
+    ours, *baselines = (scored_set for scored_set in scored if scored_set.held_out.name == set_name)
+    return held_out_metrics(ours.scores, ours.lost_share, {theirs.model.name: theirs.scores for theirs in baselines})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Settings that libraries read from the environment when they are imported: import this module before them.
+"""Settings that libraries read from the environment on import: import this module before them.
 
-OpenMP, which torch loads: threads that wait spin for about 0.1 ms and then sleep, as the training's launcher sets it.
-Threads that spin on are as fast on idle cores, but wait for each other for long where anything else runs there: the
-same evaluation, four times each on 2 busy cores, took 10 to 113 s with OpenMP's defaults and 10 to 26 s with these
-settings. What a user has set is kept.
+Waiting threads of OpenMP, which torch loads, spin for about 0.1 ms and then sleep, as in `launch.environment`. Threads
+that keep spinning are as fast on idle cores, but slow down on busy ones: the same evaluation, four times each on 2 busy
+cores, took 10 to 113 s with OpenMP's defaults and 10 to 26 s with these settings. The user's settings are kept.
 """
 
 import os
@@ -14,12 +13,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 os.environ["HF_EVALUATE_OFFLINE"] = "1"  # `evaluate` would download a metric's script and run it
 os.environ["DISABLE_MULTIPROC"] = "1"  # lm-eval's bootstrap would fork this process, which has threads
-os.environ.pop("HF_ALLOW_CODE_EVAL", None)  # generated code runs in the sandbox of the stage `score` alone
-os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # `datasets` would report each load, also of a local file
+os.environ.pop("HF_ALLOW_CODE_EVAL", None)  # generated code runs only in the sandbox of the stage `score`
+os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # `datasets` would report each load, even of a local file
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 BARS = sys.stderr.isatty()
-"""True if progress bars are drawn: they would fill a log."""
+"""True if progress bars are drawn; they would fill a log."""
 
 if not BARS:
     os.environ["TQDM_DISABLE"] = "1"  # tqdm reads it when it is imported

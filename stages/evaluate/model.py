@@ -21,16 +21,13 @@ from stages.formats.reports import read_json
 from stages.runtime.errors import UserError, first_line
 from stages.runtime.hub import require_weights
 
-LOGIT_TOLERANCE = 1e-4
-"""Share of the largest logit by which two equal rows of a batch may differ through rounding."""
-
 logging.disable_progress_bar()  # reading a local file is quick
 
 
 def open_config(folder: Path) -> PreTrainedConfig:
-    """Open the configuration of a model folder, without the weights. Code in the folder is never executed.
+    """Open the config of a model folder. Code in the folder is never executed.
 
-    Raises UserError if the folder holds no model that transformers knows.
+    Raises UserError if the folder contains no model that transformers knows.
     """
     weight_files(folder)
     try:
@@ -43,12 +40,12 @@ def open_config(folder: Path) -> PreTrainedConfig:
 
 
 def open_model(folder: Path, device: str = "") -> PreTrainedModel:
-    """The model in float32 for inference, on a GPU if there is one; on the device `meta` its weights are not read.
+    """Open a model in float32 for inference, on a GPU if there is one; on the device `meta` its weights are not read.
 
-    Code in the folder is never executed. Raises UserError if the folder holds no model that transformers can load.
+    Code in the folder is never executed. Raises UserError if the folder contains no model that transformers can load.
     """
     weight_files(folder)
-    # Not `cuda`, which transformers takes for the first GPU of the machine.
+    # Not `cuda`, which transformers resolves to the first GPU of the machine.
     device = device or (f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu")
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -72,19 +69,19 @@ def open_model(folder: Path, device: str = "") -> PreTrainedModel:
 
 @torch.inference_mode()
 def _require_causal(folder: Path, model: PreTrainedModel) -> None:
-    """Raise UserError for a model that reads what it is to predict, such as BERT, which transformers opens too."""
+    """Raise UserError if a model's logits depend on later tokens, as BERT's do."""
     ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 4]], device=model.device) % model.config.vocab_size
     if (position_limit(model.config) or len(ids[0])) < len(ids[0]) or torch.equal(*ids):
         return
-    one, other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
-    if (one - other).abs().max() > LOGIT_TOLERANCE * one.abs().max():
+    first, second = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    if (first - second).abs().max() > 1e-4 * first.abs().max():  # rounding causes smaller differences
         raise UserError(f"{folder}: not a causal language model: what it predicts depends on later tokens")
 
 
 def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a model folder; the name of a special token in a text is encoded as plain text.
+    """Open the tokenizer of a model folder. It encodes names of special tokens in a text as plain text.
 
-    Raises UserError if the folder holds no model, or its tokenizer names no end-of-sequence token.
+    Raises UserError if the tokenizer cannot be loaded, has no fast version or no end-of-sequence token.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -99,10 +96,7 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def note_untrained_positions(length: int, remedy: str) -> None:
-    """Print a line if the trained model reads more tokens at once than a sequence of its training had.
-
-    `remedy` says what to do about it.
-    """
+    """Print a note, with `remedy`, if `length` exceeds the length of the trained model's training sequences."""
     record = MODEL / TRAINING_RUN
     trained = read_json(record)["sequence_length"] if record.is_file() else length
     if length > trained:
@@ -116,12 +110,12 @@ def note_untrained_positions(length: int, remedy: str) -> None:
 def position_limit(config: PreTrainedConfig) -> int | None:
     """Tokens that a model can read at once; None if its positions have no limit.
 
-    Learned positions that its training did not reach do not count: earlier versions published them.
+    Learned positions beyond its training sequences do not count; models of earlier versions have them.
     """
     limit: int | None = getattr(config, "max_position_embeddings", None)
     record = Path(config.name_or_path or "") / TRAINING_RUN
     run = read_json(record) if limit and record.is_file() else {}
-    # What is continued may have been trained at all its positions.
+    # With `start_from`, the earlier training may have reached all positions.
     if limit is None or run.get("sequence_length", limit) >= limit or "start_from" in run:
         return limit
     with torch.device("meta"):

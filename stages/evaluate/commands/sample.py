@@ -63,13 +63,13 @@ def sample(
 
 
 def standard_input() -> str:
-    """The whole of it, read as UTF-8 in any locale. Other bytes become halves of surrogate pairs, as in arguments."""
-    with open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False) as given:
-        return given.read()
+    """Read standard input as UTF-8 in any locale. Invalid bytes become surrogates, as in arguments."""
+    with open(sys.stdin.fileno(), encoding="utf-8", errors="surrogateescape", closefd=False) as stdin:
+        return stdin.read()
 
 
 def require_text(prompt: str) -> None:
-    """Raise UserError for a prompt in another encoding, whose bytes Python keeps as halves of surrogate pairs."""
+    """Raise UserError if a prompt is not UTF-8: Python keeps invalid bytes as surrogates."""
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def require_text(prompt: str) -> None:
 
 
 def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str) -> None:
-    """Say on standard error how much of the prompt the model reads, if that is not all."""
+    """Warn on standard error if the prompt is longer than the model reads."""
     length, limit = len(prompt_tokens(tokenizer, prompt)), position_limit(model.config)
     if limit is not None and length > limit:
         print(
@@ -88,7 +88,7 @@ def warn_of_a_long_prompt(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
 
 
 def sampling_of(**values: Any) -> Sampling:
-    """Return the settings. Raises UserError that names the option whose value is out of range."""
+    """The sampling settings. Raises UserError, naming the option, if a value is out of range."""
     try:
         return Sampling(**values)
     except ValidationError as error:

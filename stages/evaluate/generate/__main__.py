@@ -1,4 +1,4 @@
-"""Model + held-out headers + code problems -> what the model writes: `python -m stages.evaluate.generate`."""
+"""Model + held-out headers + code problems -> generated texts: `python -m stages.evaluate.generate`."""
 
 import stages.evaluate.libraries  # noqa: F401 (before torch)
 
@@ -40,10 +40,10 @@ def main() -> None:
     written = texts.written_texts([*beginnings, *prompts], params.width, shaded)
     bodies, solutions = written[: len(beginnings)], written[len(beginnings) :]
 
-    samples = [texts.header_sample(*one, params) for one in zip(headers, beginnings, bodies, strict=True)]
-    header_texts = [texts.header_text(*one, params) for one in zip(samples, bodies, strict=True)]
-    completions = [texts.completion(*one) for one in zip(asked, prompts, solutions, strict=True)]
-    problem_texts = [texts.problem_text(*one) for one in zip(asked, completions, solutions, strict=True)]
+    samples = [texts.header_sample(*row, params) for row in zip(headers, beginnings, bodies, strict=True)]
+    header_texts = [texts.header_text(*row, params) for row in zip(samples, bodies, strict=True)]
+    completions = [texts.completion(*row) for row in zip(asked, prompts, solutions, strict=True)]
+    problem_texts = [texts.problem_text(*row) for row in zip(asked, completions, solutions, strict=True)]
 
     statistics = statistics_of([*header_texts, *problem_texts], tokenizer, store)
     report = generation(params, sets, samples, statistics, cut)

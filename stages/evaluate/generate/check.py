@@ -1,6 +1,6 @@
-"""Whether the model of params.yaml can be continued in batches: `python -m stages.evaluate.generate.check`.
+"""Checks that the model of params.yaml can generate in batches: `python -m stages.evaluate.generate.check`.
 
-`generate` would refuse it only after the training.
+Otherwise `generate` would fail, after the training.
 """
 
 from pathlib import Path
@@ -10,17 +10,17 @@ from stages.runtime.section import read_params_file, read_section
 from stages.runtime.stage import run_stage
 
 TRIED = ("gpt2", "gpt_neox", "llama", "qwen3")
-"""Architectures that tests continue in batches, so that the seconds of the import are saved."""
+"""Architectures that the tests cover, which saves importing torch here."""
 
 WINDOW_FIELDS = {"layer_types", "sliding_window", "use_sliding_window"}
-"""Fields by which a layer of these sees fewer positions."""
+"""Fields that limit the positions that a layer of these sees."""
 
 MAX_TRIED_WEIGHTS = 500_000_000
-"""A larger model takes long to make, so that only the stage tries it."""
+"""Larger models take long to build, so they are left to the stage."""
 
 
 def main() -> None:
-    """Raise UserError if random weights of this architecture cannot be continued in batches."""
+    """Raise UserError if a model of this architecture with random weights cannot generate in batches."""
     params, train = read_section("generate", GenerateParams), read_params_file()["train"]
     asked = ((params.headers, params.headers.count), (params.problems, params.problems.sets))
     lengths = [part.max_new_tokens for part, texts in asked if texts]
@@ -39,7 +39,7 @@ def main() -> None:
         with torch.device("meta"):
             weights = AutoModelForCausalLM.from_config(config).num_parameters()
         model = AutoModelForCausalLM.from_config(config).eval() if weights <= MAX_TRIED_WEIGHTS else None
-    except Exception:  # the check of `train` says what is wrong with it
+    except Exception:  # the check of `train` reports it
         return
     if model is not None:
         with torch.inference_mode():

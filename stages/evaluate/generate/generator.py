@@ -1,8 +1,8 @@
-"""Samples from a model: the one generator, for held-out headers, code problems and `parrotflow sample`.
+"""Samples texts from a model, for held-out headers, code problems and `parrotflow sample`.
 
-`width` texts are generated together. One that ends is replaced by the next at once (continuous batching), and texts of
-the same prompt share its forward pass. Each text has its own seed. The same requests give the same texts on the same
-kind of machine with the same number of threads; a text's last bits, and so rarely the text, may depend on the others.
+`width` texts are generated together. When one ends, the next takes its place (continuous batching), and texts with the
+same prompt share its forward pass. Each text has its own seed. The same requests give the same texts on the same kind
+of machine with the same number of threads. Another batch can change the last bits of the logits and, rarely, a text.
 """
 
 import math
@@ -24,10 +24,10 @@ from stages.evaluate.model import position_limit
 from stages.formats.evaluation.generation import FinishReason
 
 MIN_CACHE_LENGTH = 64
-"""Positions. A text that needs more gets the next power of two."""
+"""Positions in the cache. Longer texts get the next power of two."""
 
 PROMPT_TOKENS_SEEN = 8
-"""Last tokens of a prompt that its text continues from: more than a character has bytes."""
+"""How many of a prompt's last tokens the decoder sees before the text: more than a character has bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class GenerationRequest:
     prompt: str
     seed: int
     end: End
-    """The condition that ends the text; each text gets a copy."""
+    """Decides where the text ends; each text gets a copy."""
     sampling: Sampling
 
 
@@ -48,22 +48,22 @@ class Generated:
     request: int
     """Index of the request."""
     text: str
-    """Whole characters: bytes of an unfinished one at the end are left out."""
+    """Without an incomplete character at the end."""
     finish_reason: FinishReason
     ids: list[int]
-    """Every token that was drawn, also a closing end-of-sequence id and the tokens of the stop string."""
+    """Every token drawn, including a closing end-of-sequence id and the tokens of the stop string."""
     pieces: list[str]
-    """The characters that each token added, also those of the stop string; empty until a character is whole."""
+    """The characters that each token added, including the stop string; empty until a character is complete."""
     log_probabilities: list[float]
-    """The log-probability of each token, under the model itself (`rows.log_probabilities`)."""
+    """The log-probability of each token, as in `rows.log_probabilities`."""
 
 
 def generate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
 ) -> Iterator[Generated]:
-    """Yield each request's text as soon as it has ended, in no particular order.
+    """Yield each request's text when it ends, in no particular order.
 
-    Raises UserError for a model that cannot be continued in batches.
+    Raises UserError if the model cannot generate in batches.
     """
     for row, ended in _write(model, tokenizer, requests, width):
         if ended:
@@ -73,7 +73,7 @@ def generate(
 def stream(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, sampling: Sampling, seed: int
 ) -> Iterator[str]:
-    """Yield the continuation of a prompt piece by piece, in whole characters, until the document ends."""
+    """Yield the continuation of a prompt in pieces of whole characters, until the document ends."""
     shown = 0
     for row, _ in _write(model, tokenizer, [GenerationRequest(prompt, seed, stop_at(()), sampling)], width=1):
         if len(row.text) > shown:
@@ -94,11 +94,11 @@ class _Row:
     """Index of the request."""
     request: GenerationRequest
     seen: list[int]
-    """The tokens in the model's context: the prompt and what was drawn, or the end of it if the positions ran out."""
+    """The tokens in the model's context: the prompt and the drawn tokens, cut at the beginning if they are too many."""
     uniforms: npt.NDArray[np.float64]
-    """A random number for each token to be drawn."""
+    """A random number for each token to draw."""
     stream: DecodeStream
-    """Has seen the end of the prompt: some tokenizers write a space before every word but the first of a text."""
+    """Has seen the end of the prompt, because some tokenizers omit the space before the first word of a text."""
     end: End
     drawn: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
@@ -106,7 +106,7 @@ class _Row:
     text: str = ""
 
     def take(self, token: int, log_probability: float, tokenizer: PreTrainedTokenizerFast) -> FinishReason | None:
-        """Append a token. Returns why the text ends with it; None if it does not end."""
+        """Append a token. Returns why the text ends here, or None if it does not."""
         self.drawn.append(token)
         self.log_probabilities.append(log_probability)
         self.pieces.append("")
@@ -128,9 +128,9 @@ class _Row:
 def _write(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Sequence[GenerationRequest], width: int
 ) -> Iterator[tuple[_Row, FinishReason | None]]:
-    """Yield a row after each of its tokens, with why it ended; None if it did not.
+    """Yield a row after each of its tokens, with the reason why it ended, or None.
 
-    Where the model's positions are used up, a text continues from the later half of what was read. With 4 positions:
+    When a text has used up the model's positions, it continues from the last half of them. With 4 positions:
 
         tokens   a b c d e f g h
         step 1   a b c d           -> e
@@ -138,7 +138,7 @@ def _write(
         step 3         d e f       -> g
     """
     limit = position_limit(model.config) or math.inf
-    # Further ids pad some models' embeddings. There are more than tokens if ids are skipped.
+    # Higher ids only pad the embedding of some models. Not the number of tokens, as a vocabulary may skip ids.
     known_ids = max(tokenizer.get_vocab().values()) + 1
     prompts = {prompt: prompt_tokens(tokenizer, prompt) for prompt in {request.prompt for request in requests}}
 
@@ -146,7 +146,7 @@ def _write(
         needed = len(prompts[requests[number].prompt]) + requests[number].sampling.max_new_tokens
         return int(min(limit, max(MIN_CACHE_LENGTH, 1 << (needed - 1).bit_length())))
 
-    # Texts of one prompt stay together, so that it is read once.
+    # Requests with the same prompt are adjacent, so that it is read once.
     order = sorted(range(len(requests)), key=lambda number: (cache_length(number), requests[number].prompt, number))
     if order:
         require_rows(model, cache_length(order[-1]))
@@ -190,7 +190,7 @@ def _stream_after(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> DecodeS
 
 
 def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, int, float]]:
-    """A token for each row in progress, (slot, token, its log-probability); rows of the same settings together."""
+    """(slot, token, log-probability) for each row in progress; rows with equal settings are drawn together."""
     alike: dict[tuple[float, float], list[int]] = defaultdict(list)
     for slot in sorted(writing):
         sampling = writing[slot].request.sampling
@@ -198,7 +198,7 @@ def _drawn(writing: dict[int, _Row], logits: torch.Tensor) -> list[tuple[int, in
     drawn: list[tuple[int, int, float]] = []
     for (temperature, top_p), slots in alike.items():
         uniforms = np.array([writing[slot].uniforms[len(writing[slot].drawn)] for slot in slots])
-        own = logits[slots]
-        tokens = sample_tokens(own, temperature, top_p, uniforms)
-        drawn += zip(slots, tokens, log_probabilities(own, tokens), strict=True)
+        selected = logits[slots]
+        tokens = sample_tokens(selected, temperature, top_p, uniforms)
+        drawn += zip(slots, tokens, log_probabilities(selected, tokens), strict=True)
     return drawn

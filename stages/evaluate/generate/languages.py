@@ -1,7 +1,6 @@
-"""The languages that samples may be in: which headers a document has, where a completed one ends, what is valid.
+"""The languages of samples: which headers a document has, where a completion ends, and whether it is valid.
 
-Another language is an entry in `LANGUAGES`, and its name in `LanguageName` of params.py. Plain text has paragraphs, and
-no grammar that a completion could break.
+To add a language, add an entry to `LANGUAGES` and its name to `LanguageName` in params.py.
 """
 
 import ast
@@ -22,10 +21,8 @@ from stages.evaluate.generate.rows import End
 from stages.formats.documents import Document, containing_file, documents_of, id_bits, read_shard, shard_paths
 from stages.formats.evaluation.problems import ProblemFormat
 
-BLANK_LINE = re.compile(r"\r?\n[^\S\n]*\n")
-
 MIN_UNSPACED_CHARACTERS = 20
-"""Characters of a paragraph that has a header though it has no white space."""
+"""A paragraph without white space has a header if it has at least this many characters."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -43,8 +40,8 @@ class Header:
     before: str
     """Whole lines before the header, at most `header_bytes` bytes."""
     signature: str
-    """The text to complete. It does not end with white space: the tokenizer merges a newline and the indent after
-    it into one token, and ending the prompt between them splits that token."""
+    """The text to complete, without white space at its end: the tokenizer merges a newline and the indent after it into
+    one token, which a prompt that ends between them would split."""
 
     @property
     def prompt(self) -> str:
@@ -58,15 +55,15 @@ class Header:
 
 
 Signatures: TypeAlias = dict[int, str]
-"""Index of a line -> the text to complete, which begins there."""
+"""Index of a line -> the text to complete that begins there."""
 
 
 def choose_headers(
     documents: Iterable[Document], language: HeldOutLanguage, count: int, header_bytes: int, seed: int
 ) -> list[Header]:
-    """`count` headers: the first of each document, in a pseudo-random order of its own, before the second of any.
+    """Choose `count` headers: one from each document before a second one from any, in a pseudo-random order.
 
-    No more documents are read than give as many headers.
+    Documents are read until `count` of them have headers.
     """
     ranked: list[list[Header]] = []
     for document in islice(documents, None if count else 0):
@@ -76,8 +73,8 @@ def choose_headers(
             ranked.append([])
         for first in drawn:
             before = last_whole_lines(lines, first, header_bytes)
-            place = document.id, document.source, document.path, first + 1
-            ranked[-1].append(Header(*place, before, signatures[first]))
+            origin = document.id, document.source, document.path, first + 1
+            ranked[-1].append(Header(*origin, before, signatures[first]))
         if len(ranked) == count:
             break
     chosen = chain.from_iterable(zip_longest(*ranked))
@@ -85,10 +82,10 @@ def choose_headers(
 
 
 def drawn_documents(folder: Path, seed: int) -> Iterator[Document]:
-    """The documents of a folder from a point on that follows from the seed, then those before it.
+    """Yield the documents of a folder in the order of their ids, from an id that depends on the seed, wrapping around.
 
-    Ids are hashes of the texts, so the first of them are a random choice that another document hardly changes, and only
-    the shards that hold them are read.
+    Ids are hashes of the texts, so the first ones are a random choice that other documents hardly change, and only
+    their shards are read.
     """
     shards = shard_paths(folder)
     start = _draw(seed, "")
@@ -106,7 +103,7 @@ def _draw(seed: int, key: str) -> str:
 
 
 def last_whole_lines(lines: list[str], stop: int, most_bytes: int) -> str:
-    """The last lines before the one at index `stop`, as many as fit into `most_bytes`."""
+    """The last lines before index `stop` that fit into `most_bytes`."""
     first, size = stop, 0
     while first and (size := size + len(lines[first - 1].encode("utf-8"))) <= most_bytes:
         first -= 1
@@ -114,22 +111,22 @@ def last_whole_lines(lines: list[str], stop: int, most_bytes: int) -> str:
 
 
 def function_signatures(text: str) -> tuple[list[str], Signatures]:
-    """The lines of a text, and every function whose body begins on a line of its own; none if it does not parse."""
+    """The lines of a text, and its functions whose body begins on a new line; none if the text does not parse."""
     tree = _tree(text)
-    # Lines as `ast` counts them: a form feed does not end a line.
+    # Split lines as `ast` does: a form feed does not end a line.
     lines = io.StringIO(text, newline="").readlines()
     signatures: Signatures = {}
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, Function):
             body, decorators = node.body[0], getattr(node.body[0], "decorator_list", [])
             if not lines[body.lineno - 1].encode("utf-8")[: body.col_offset].strip():
-                stop = min(one.lineno for one in (body, *decorators))
+                stop = min(node.lineno for node in (body, *decorators))
                 signatures[node.lineno - 1] = "".join(lines[node.lineno - 1 : stop - 1]).rstrip()
     return lines, signatures
 
 
 _MARK = re.compile(r"""#|\"{3}|'{3}|["']|[([{]|[)\]}]|\\\n""")
-"""What changes how code is read, outside of strings."""
+"""Tokens outside of strings that change how the following code is read."""
 
 _IN_STRING = {
     quote: re.compile(rf"\\.|{quote}" if len(quote) == 3 else rf"\\.|{quote}|\n", re.DOTALL)
@@ -141,29 +138,29 @@ _FIRST_CHARACTER = re.compile(r"\S|\n")
 
 @dataclass(slots=True)
 class FunctionEnd:
-    """Ends a completion before its first line that is not blank and is indented by at most `indent` columns.
+    """Ends a completion before its first nonblank line that is indented by at most `indent` columns.
 
     The text before the first newline belongs to the signature's line. Lines within a string or brackets, and comments
-    after which the function continues, may have any indentation; comments before the line that ends the function
-    belong to what follows. It is called with one text as it grows, and reads each of its lines once.
+    after which the function continues, may have any indentation. Comments just before the line that ends the function
+    are cut too. It is called with a growing text, and reads each line once.
     """
 
     indent: int
     start: int = 0
-    """The start of the line that was not read to its end."""
+    """The start of the first line that is not complete."""
     searched: int = 0
-    """Up to here that line has no newline."""
+    """That line has no newline before this index."""
     comments: int | None = None
     """The start of the comments just before that line."""
     quote: str = ""
-    """The delimiter of the string that the lines so far leave open."""
+    """The delimiter of the open string, if any."""
     depth: int = 0
     """Open brackets."""
     continued: bool = False
     """True if the last line ends with a backslash."""
 
     def __call__(self, text: str) -> int | None:
-        """The index of the line that ends the function, or of the comments before it; None if none does."""
+        """The index of the line that ends the function, or of the comments before it; None while it has not ended."""
         while self.start < len(text):
             stop = text.find("\n", max(self.searched, self.start)) + 1
             self.searched = len(text)
@@ -177,12 +174,12 @@ class FunctionEnd:
 
     def _leaves(self, text: str) -> bool:
         """True if the line at `start` is no longer part of the function."""
-        found = _FIRST_CHARACTER.search(text, self.start)
-        if found is None or found[0] == "\n":
+        first = _FIRST_CHARACTER.search(text, self.start)
+        if first is None or first[0] == "\n":
             return False
-        if indentation(text[self.start : found.end()]) > self.indent:
+        if indentation(text[self.start : first.end()]) > self.indent:
             self.comments = None
-        elif found[0] == "#":
+        elif first[0] == "#":
             self.comments = self.start if self.comments is None else self.comments
         else:
             return not (self.quote or self.depth or self.continued)
@@ -190,8 +187,8 @@ class FunctionEnd:
 
     def _read(self, line: str) -> None:
         position, self.continued = 0, False
-        while found := (_IN_STRING[self.quote] if self.quote else _MARK).search(line, position):
-            mark, position = found[0], found.end()
+        while match := (_IN_STRING[self.quote] if self.quote else _MARK).search(line, position):
+            mark, position = match[0], match.end()
             if self.quote:
                 self.quote = "" if mark in (self.quote, "\n") else self.quote
             elif mark == "#":
@@ -205,14 +202,14 @@ class FunctionEnd:
 
 
 def indentation(line: str) -> int:
-    """Columns before a line's first character, a tab reaching to the next multiple of eight as in Python."""
+    """Columns before a line's first character; as in Python, a tab ends at a multiple of eight."""
     expanded = line.expandtabs(8)
     return len(expanded) - len(expanded.lstrip(" "))
 
 
 def parses_as_python(text: str) -> bool:
-    """True if a text parses; an indented one is parsed within a block."""
-    # Not dedented: a string of several lines, or a comment, may begin further to the left than the code around it.
+    """True if a text parses; indented text is parsed as a block."""
+    # Not dedented, because comments and lines of strings may be indented less than the code around them.
     first = next(filter(str.strip, text.split("\n")), "")
     return _tree(f"if True:\n{text}" if indentation(first) else text) is not None
 
@@ -227,7 +224,7 @@ def _tree(text: str) -> ast.Module | None:
 
 
 def paragraph_signatures(text: str) -> tuple[list[str], Signatures]:
-    """The lines of a text, and the first half of each paragraph's words. Blank lines separate paragraphs."""
+    """The lines of a text, and the first half of each paragraph. Blank lines separate paragraphs."""
     lines = [f"{line}\n" for line in text.split("\n")]
     signatures = {}
     for is_blank, group in groupby(enumerate(lines), lambda numbered: not numbered[1].strip()):
@@ -241,7 +238,7 @@ def paragraph_signatures(text: str) -> tuple[list[str], Signatures]:
 def first_half(paragraph: str) -> str:
     """The first half of the words with the white space between them; empty if there are fewer than two.
 
-    Of a single long word, as Chinese and Thai have, which write no spaces, the first half of the characters.
+    A single long word, as in Chinese or Thai text, gives the first half of its characters.
     """
     words = paragraph.split()
     if len(words) == 1 and len(words[0]) >= MIN_UNSPACED_CHARACTERS:
@@ -253,13 +250,13 @@ def first_half(paragraph: str) -> str:
 
 
 def blank_line(text: str) -> int | None:
-    """Ends a completion before its first blank line, which may hold white space, and the newline before it."""
-    found = BLANK_LINE.search(text)
-    return found.start() if found else None
+    """Ends a completion before the newline that precedes its first blank line, which may contain white space."""
+    match = re.search(r"\r?\n[^\S\n]*\n", text)
+    return match.start() if match else None
 
 
 def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
-    """The language of a held-out document; in a mixed corpus its name decides, of a part of a file the file's."""
+    """The language of a held-out document; in a mixed corpus the name of its file decides."""
     if language != "mixed":
         return language
     return "python" if containing_file(path).endswith((".py", ".pyi")) else "text"
@@ -267,16 +264,16 @@ def language_of(path: str, language: HeldOutLanguage) -> LanguageName:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """Everything that the stage needs to know about a language."""
+    """What differs between languages."""
 
     signatures: Callable[[str], tuple[list[str], Signatures]]
-    """The lines of a text, and the beginnings in it that can be completed."""
+    """Returns the lines of a text, and the beginnings in it to complete."""
     header_end: Callable[[Header], End]
-    """Where the completion of a header ends."""
+    """Returns the condition that ends the completion of a header."""
     parses: Callable[[str], bool] | None
-    """True if a text parses; None for a language without a grammar."""
+    """Returns True if a text parses; None for a language without a grammar."""
     stops: Mapping[ProblemFormat, tuple[str, ...]]
-    """Strings before which the completion of a problem is cut."""
+    """Strings before which completions of problems are cut."""
 
 
 LANGUAGES: dict[str, Language] = {
@@ -287,7 +284,7 @@ LANGUAGES: dict[str, Language] = {
         stops={
             # Chen et al. 2021, section 2.1; `@` begins a decorated definition.
             "humaneval": ("\nclass", "\ndef", "\n#", "\n@", "\nif", "\nprint"),
-            # As bigcode-evaluation-harness: the completion itself begins with `def`.
+            # As in bigcode-evaluation-harness: here the completion itself begins with `def`.
             "mbpp": ("\nclass", "\nassert", '\n"""', "\nprint", "\nif"),
         },
     ),

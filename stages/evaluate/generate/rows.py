@@ -1,7 +1,7 @@
-"""Texts that a model continues together: how a token of each is drawn, and where it ends.
+"""Batches of texts that a model continues together: how tokens are drawn, and where a text ends.
 
-Each text is a row with its own keys and values in one cache of fixed shape: a step computes all rows at once, and each
-row is at a position of its own. A row's token follows from its own logits and its own random number.
+Each text is a row, at a position of its own, in a cache of fixed shape, and a step computes all rows at once. A row's
+token depends only on its own logits and its own random number.
 """
 
 import math
@@ -18,16 +18,16 @@ from stages.formats.evaluation.intervals import Floats
 from stages.runtime.errors import UserError
 
 CANDIDATES = 256
-"""Most likely tokens that are summed first. Only rows in which they do not reach top_p sum all tokens."""
+"""The most likely tokens, which are summed first. Only if they do not reach top_p, a row sums all tokens."""
 
 MIN_TEMPERATURE = 1e-6
-"""Below this temperature the divided logits would exceed float32, so the most likely token is taken, as at 0."""
+"""Lower temperatures act as 0, because the divided logits would exceed float32."""
 
 
 def sample_tokens(logits: torch.Tensor, temperature: float, top_p: float, uniforms: Floats) -> list[int]:
-    """One token id for each row; logits (rows, vocabulary), uniforms (rows,) in [0, 1).
+    """Draw a token id for each row: the most likely one at temperature 0.
 
-    The most likely token at temperature 0. Raises UserError if a logit is NaN or infinite.
+    logits: (rows, vocabulary); uniforms: (rows,) in [0, 1). Raises UserError if a logit is NaN or infinite.
     """
     if not torch.isfinite(logits.amax(dim=-1)).all():
         raise UserError("the model's output is NaN or infinite because its training diverged; lower its learning rate")
@@ -46,68 +46,66 @@ def _from_nucleus(probabilities: torch.Tensor, top_p: float, uniforms: Floats, c
     likely = _most_likely(probabilities, candidates, on_host=probabilities.device.type == "cpu")
     rows = np.arange(len(likely))
     cumulative = np.cumsum(likely, axis=1, dtype=np.float64)
-    # The smallest set of most likely tokens whose probability reaches top_p: at least one.
+    # The last of the fewest most likely tokens, at least one, that together reach top_p.
     last = np.minimum((cumulative < top_p).sum(axis=1), likely.shape[1] - 1)
     total = cumulative[rows, last]
     index = _index(cumulative, total, uniforms)
     drawn = likely[rows, index]
     are_drawn = probabilities == torch.from_numpy(drawn).to(probabilities.device)[:, None]
     tokens: list[int] = are_drawn.byte().argmax(dim=1).tolist()
-    # Of several equally likely tokens the one of the drawn rank, in the order of their ids.
+    # If several tokens are equally likely, the drawn rank counts them in the order of their ids.
     rank = index - (likely > drawn[:, None]).sum(axis=1)
     for row in np.flatnonzero(rank):
         tokens[row] = int(are_drawn[row].nonzero()[rank[row], 0])
-    everything = probabilities.shape[1]
-    for row in np.flatnonzero(total < top_p) if candidates < everything else ():
-        one = slice(row, row + 1)
-        tokens[row] = _from_nucleus(probabilities[one], top_p, uniforms[one], everything)[0]
+    vocabulary = probabilities.shape[1]
+    for row in np.flatnonzero(total < top_p) if candidates < vocabulary else ():
+        tokens[row] = _from_nucleus(probabilities[[row]], top_p, uniforms[[row]], vocabulary)[0]
     return tokens
 
 
 def _most_likely(probabilities: torch.Tensor, number: int, on_host: bool) -> npt.NDArray[np.float32]:
-    """The `number` highest probabilities of each row, descending; their ids are not sorted, as one of a row is needed.
+    """The `number` highest probabilities of each row, descending, without their ids.
 
-    On a CPU a partition is faster than a sort; a GPU sends these alone to the host.
+    On a CPU a partition is faster than a sort; a GPU sends only these to the host.
     """
     least = max(0, probabilities.shape[1] - number)
     if on_host:
         every = probabilities.numpy()
         return np.sort(np.partition(every, least, axis=1)[:, least:] if least else every, axis=1)[:, ::-1]
-    found: npt.NDArray[np.float32] = probabilities.topk(probabilities.shape[1] - least, dim=1).values.cpu().numpy()
-    return found
+    highest: npt.NDArray[np.float32] = probabilities.topk(probabilities.shape[1] - least, dim=1).values.cpu().numpy()
+    return highest
 
 
 def _index(cumulative: Floats, total: Floats, uniforms: Floats) -> npt.NDArray[np.int64]:
-    """For each row the first index whose cumulative probability exceeds its uniform number's share of the total."""
-    # Rounding may give the total itself, which no index exceeds.
+    """For each row, the first index whose cumulative probability exceeds `uniforms * total`."""
+    # Rounding may give the total itself, which none exceeds.
     share = np.minimum(uniforms * total, np.nextafter(total, 0))
     index: npt.NDArray[np.int64] = (cumulative <= share[:, None]).sum(axis=1)
     return index
 
 
 DECIMALS = 3
-"""Decimals of a log-probability. Further ones are float32's rounding in all but the likeliest tokens."""
+"""Decimals of a log-probability. Further ones are mostly float32 rounding."""
 
 
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """The natural logarithm of each row's token's probability, rounded; logits (rows, vocabulary).
+    """The rounded log-probability (natural) of each row's token; logits: (rows, vocabulary).
 
-    Under the model itself, at temperature 1 and over all tokens, however it was drawn.
+    It is the model's own, at temperature 1 and over all tokens, however the token was drawn.
     """
     drawn = torch.tensor(tokens, device=logits.device)[:, None]
-    own = torch.log_softmax(logits.float(), dim=-1).gather(1, drawn)[:, 0]
-    return [round(value, DECIMALS) + 0.0 for value in own.tolist()]  # + 0.0: no -0.0
+    of_drawn = torch.log_softmax(logits.float(), dim=-1).gather(1, drawn)[:, 0]
+    return [round(value, DECIMALS) + 0.0 for value in of_drawn.tolist()]  # + 0.0: no -0.0
 
 
 PROBE_ROWS = ((3, 1, 2, 2), (1, 2, 3, 1, 2, 3))
-"""Token ids of two rows, with which `require_rows` tries a model."""
-
+"""Token ids of two rows for the trial in `require_rows`."""
 
 MASKED = torch.finfo(torch.float32).min
 
 
 def require_rows(model: PreTrainedModel, length: int) -> None:
-    """Raise UserError for a model whose own logits `BatchedRows` of `length` positions do not reproduce."""
+    """Raise UserError if `BatchedRows` of `length` positions does not reproduce the model's logits."""
     if not (length <= attention_window(model) and _can_be_batched(model)):
         raise UserError(
             f"{type(model).__name__}: this architecture cannot generate texts in batches here; to generate none, set "
@@ -120,21 +118,21 @@ def _can_be_batched(model: PreTrainedModel) -> bool:
         rows = BatchedRows(model, 2, max(map(len, PROBE_ROWS)))
         for row, ids in enumerate(PROBE_ROWS):
             rows.read(row, list(ids[:-2]))
-        for place in (-2, -1):
-            rows.step({row: ids[place] for row, ids in enumerate(PROBE_ROWS)})
+        for position in (-2, -1):
+            rows.step({row: ids[position] for row, ids in enumerate(PROBE_ROWS)})
         alone = [model(input_ids=_tensor(model, list(ids))).logits[0, -1].float() for ids in PROBE_ROWS]
-    except Exception:  # a model of another kind may fail anywhere
+    except Exception:  # other kinds of models may fail anywhere
         return False
     return all(
-        torch.allclose(rows.logits[row], own, rtol=1e-3, atol=1e-3 * float(own.abs().max()))
-        for row, own in enumerate(alone)
+        torch.allclose(rows.logits[row], logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()))
+        for row, logits in enumerate(alone)
     )
 
 
 def attention_window(model: PreTrainedModel) -> float:
     """The number of positions that every layer sees; infinite if all layers see all positions.
 
-    A mask that is given to the model replaces its layers' own windows, so rows must not be longer than these.
+    The mask given to the model replaces the windows of its layers, so rows must not be longer than these.
     """
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or getattr(config, "attention_layers", None)
@@ -145,22 +143,22 @@ def attention_window(model: PreTrainedModel) -> float:
 
 
 class BatchedRows:
-    """Rows of one tensor, with a cache of fixed shape: for models that take `position_ids` and a 4-dimensional mask."""
+    """A batch of rows with a cache of fixed shape, for models that take `position_ids` and a 4-dimensional mask."""
 
     def __init__(self, model: PreTrainedModel, width: int, length: int) -> None:
         self.model, self.width, self.length = model, width, length
         self.positions = torch.zeros(width, dtype=torch.int64, device=model.device)
-        """Positions of the next tokens."""
+        """The position of each row's next token."""
         self.mask = torch.full((width, 1, 1, length), MASKED, device=model.device)
-        """Added to the attention's scores."""
-        self.mask[..., 0] = 0  # so that the softmax of an idle row is defined
+        """Added to the attention scores."""
+        self.mask[..., 0] = 0  # so that the softmax of idle rows is defined
         self.all = torch.arange(width, device=model.device)
         self.cache: Cache | None = None
         self.prompt: tuple[list[int], Any] | None = None
-        """The prompt that was read last, with the model's output: rows with the same prompt share it."""
+        """The last prompt with the model's output, which rows with the same prompt share."""
 
     def read(self, row: int, ids: list[int]) -> None:
-        """Begin a row with these tokens, at most `length`."""
+        """Start a row with these tokens, at most `length`."""
         if self.prompt is None or self.prompt[0] != ids:
             self.prompt = (ids, _read_alone(self.model, ids))
         output = self.prompt[1]
@@ -168,23 +166,23 @@ class BatchedRows:
             self.layers = [_RowsLayer(layer, self) for layer in output.past_key_values.layers]
             self.cache = Cache(layers=list(self.layers))
             self.logits = output.logits.new_zeros(self.width, output.logits.shape[-1], dtype=torch.float32)
-        for own, layer in zip(self.layers, output.past_key_values.layers, strict=True):
-            own.keys[row, :, : len(ids)] = layer.keys[0]
-            own.values[row, :, : len(ids)] = layer.values[0]
+        for target, source in zip(self.layers, output.past_key_values.layers, strict=True):
+            target.keys[row, :, : len(ids)] = source.keys[0]
+            target.values[row, :, : len(ids)] = source.values[0]
         self.positions[row] = len(ids)
         self.mask[row, ..., : len(ids)] = 0
         self.mask[row, ..., len(ids) :] = MASKED
         self.logits[row] = output.logits[0, -1]
 
     def step(self, tokens: dict[int, int]) -> None:
-        """Append a token to each of these rows; the other rows are computed too, without effect."""
-        # From pinned memory a GPU reads by itself: the host queues the step and does not wait.
+        """Append a token to each of these rows; computing the other rows has no effect."""
+        # The copy from pinned memory does not block the host.
         sent = torch.tensor([[*tokens], [*tokens.values()]], pin_memory=self.model.device.type == "cuda")
         fed, drawn = sent.to(self.model.device, non_blocking=True)
         inputs = torch.zeros(self.width, 1, dtype=torch.int64, device=self.model.device)
         inputs[fed, 0] = drawn
         self.mask[fed, 0, 0, self.positions[fed]] = 0
-        # Idle rows write too, where their next token will go: a full row must not write past the end.
+        # Idle rows write too, at their next position, which in a full row is past the end.
         self.writes = self.positions.clamp(max=self.length - 1)
         output = self.model(
             input_ids=inputs,
@@ -212,7 +210,7 @@ class _RowsLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Nothing to do: allocated by the constructor."""
+        """Does nothing: the constructor allocates."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
@@ -227,7 +225,7 @@ class _RowsLayer(CacheLayerMixin):
         return self.rows.length, 0
 
     def get_seq_length(self) -> int:
-        """An offset for models that compute positions themselves; ours are given."""
+        """The offset of computed positions; unused, as positions are given."""
         return 0
 
     def get_max_length(self) -> int:
@@ -236,7 +234,7 @@ class _RowsLayer(CacheLayerMixin):
 
 
 def _read_alone(model: PreTrainedModel, ids: list[int]) -> Any:
-    # A cache without the model's configuration keeps every position, also of layers that see only the last ones.
+    # Without the model's config the cache keeps all positions, even for layers with a window.
     return model(input_ids=_tensor(model, ids), past_key_values=DynamicCache(), use_cache=True, logits_to_keep=1)
 
 
@@ -245,11 +243,11 @@ def _tensor(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
 
 
 End: TypeAlias = Callable[[str], int | None]
-"""Called after each piece of one text: the index at which to cut the text so far; None while it has not ended."""
+"""Called with a text after each new piece; returns the index at which to cut it, or None while it has not ended."""
 
 
 def stop_at(strings: Sequence[str]) -> End:
-    """Ends a text before the first of these strings; if one token completes several, before the earliest."""
+    """Ends a text before the earliest of these strings."""
     return lambda text: min((index for string in strings if (index := text.find(string)) >= 0), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Requests for completions of held-out headers and of problems, and the texts kept from the results."""
+"""Requests for completions of held-out headers and of problems, and the texts made from the results."""
 
 import hashlib
 from collections.abc import Container, Sequence
@@ -23,8 +23,8 @@ Problems: TypeAlias = list[tuple[ProblemSet, list[Problem]]]
 
 
 def open_sets(sets: Sequence[ProblemSet]) -> Problems:
-    """Read all of them. Raises UserError if one cannot be read, or two problems have one task_id."""
-    opened = [(one, read_problems(Path(one.path), one.language)) for one in sets]
+    """Read all sets. Raises UserError if one cannot be read, or two problems have the same task_id."""
+    opened = [(problem_set, read_problems(Path(problem_set.path), problem_set.language)) for problem_set in sets]
     if opened:
         require_unique([problem for _, problems in opened for problem in problems], "generate.problems.sets")
     return opened
@@ -32,27 +32,25 @@ def open_sets(sets: Sequence[ProblemSet]) -> Problems:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Something that the model wrote."""
+    """A completion of a header or a problem."""
 
     kind: Literal["header", "problem"]
     name: str
     """Source, path and line; or the task_id."""
     sample: int
     prompt: str
-    """The text that the model read."""
     text: str
-    """The text that it wrote."""
+    """The kept part of the generated text."""
     whole: str
-    """The function: the last lines of the prompt, or all of it, and the text."""
+    """The text with the signature or problem that it completes."""
     written: Generated
-    """The generated text; `text` is the part that was kept."""
     skipped: int
-    """Characters of it before `text`: white space of the prompt that the model wrote itself."""
+    """Characters generated before `text`: white space of the prompt that the model wrote itself."""
     language: str
 
 
 def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[GenerationRequest]:
-    """A request for one completion of each header."""
+    """One request per header."""
     ends = [LANGUAGES[language_of(header.path, params.language)].header_end(header) for header in headers]
     return [
         GenerationRequest(header.prompt, own_seed(params.seed, header.key), end, params.headers)
@@ -63,12 +61,13 @@ def header_requests(headers: Sequence[Header], params: GenerateParams) -> list[G
 def problem_requests(
     sets: Problems, params: GenerateParams, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[list[tuple[Problem, int]], list[GenerationRequest]]:
-    """`generate.problems.samples` samples of each problem, by their numbers, and the request for each."""
+    """All (problem, sample number) pairs for `generate.problems.samples`, and a request for each."""
     asked, requests = [], []
-    for one, problems in sets:
+    for problem_set, problems in sets:
         for problem in problems:
             prompt = prompt_to_read(problem.prompt, tokenizer)
-            stop = stop_at(one.stop if one.stop is not None else LANGUAGES[problem.language].stops[problem.kind])
+            strings = problem_set.stop
+            stop = stop_at(LANGUAGES[problem.language].stops[problem.kind] if strings is None else strings)
             end = after(problem.prompt[len(prompt) :], stop)
             for sample in range(params.problems.samples):
                 asked.append((problem, sample))
@@ -78,10 +77,10 @@ def problem_requests(
 
 
 def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
-    """A prompt without the white space at its end, unless that is in one token with what comes before it.
+    """A prompt without trailing white space, unless this shares a token with the text before it.
 
-    GPT-2's pattern makes a token of a newline and the indent after it, which a model cannot write after the newline
-    alone. With GPT-4's pattern a quotation mark and the newline after it are one token instead.
+    With GPT-2's pattern a newline and the indent after it are one token, which a model cannot continue from the newline
+    alone. With GPT-4's pattern a quotation mark and the newline after it are one token.
     """
     stripped = prompt.rstrip()
     ids = prompt_tokens(tokenizer, stripped)
@@ -89,7 +88,7 @@ def prompt_to_read(prompt: str, tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def own_seed(seed: int, name: str) -> int:
-    """48 bits of a hash of the stage's seed and a sample's name: few enough for JSON readers that have only doubles."""
+    """48 bits of a hash of the stage's seed and a sample's name, which JSON readers represent exactly as a double."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6], "big")
 
 
@@ -102,7 +101,7 @@ def prompts_cut(tokenizer: PreTrainedTokenizerFast, requests: Sequence[Generatio
 
 
 def written_texts(requests: Sequence[GenerationRequest], width: int, shaded: Container[int]) -> list[Generated]:
-    """A text for each request, in their order, with its tokens' pieces and probabilities if its index is `shaded`."""
+    """Generate a text for each request, in order. Those not in `shaded` lack their pieces and probabilities."""
     if not requests:
         return []
     texts = generate(open_model(MODEL), open_tokenizer(MODEL), requests, width)
@@ -111,7 +110,7 @@ def written_texts(requests: Sequence[GenerationRequest], width: int, shaded: Con
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:
-    """The completion of a header. Code that was cut off is kept up to its last whole line, so that it can be parsed."""
+    """The completion of a header. Code that reached the token limit is cut to its last whole line, to let it parse."""
     finished = written.finish_reason != "length"
     parses = LANGUAGES[language_of(header.path, params.language)].parses
     kept = written.text if finished or not parses else written.text[: written.text.rfind("\n") + 1]
@@ -130,13 +129,13 @@ def header_sample(header: Header, request: GenerationRequest, written: Generated
 
 
 def header_text(sample: Sample, written: Generated, params: GenerateParams) -> Text:
-    """A completed header, as report.py measures it."""
+    """A completed header for report.py."""
     whole, language = sample.signature + sample.body, language_of(sample.path, params.language)
     return Text("header", sample.name, 0, sample.prompt, sample.body, whole, written, 0, language)
 
 
 def completion(asked: tuple[Problem, int], request: GenerationRequest, written: Generated) -> Completion:
-    """The completion of a problem: what follows the whole prompt, so without the white space that ends the prompt."""
+    """The completion of a problem, without the white space that ends the prompt."""
     problem, sample = asked
     return Completion(
         task_id=problem.task_id,
@@ -148,7 +147,7 @@ def completion(asked: tuple[Problem, int], request: GenerationRequest, written: 
 
 
 def problem_text(asked: tuple[Problem, int], done: Completion, written: Generated) -> Text:
-    """A completed problem, as report.py measures it."""
+    """A completed problem for report.py."""
     (problem, sample), text = asked, done.completion
     whole, skipped = problem.prompt + text, len(written.text) - len(text)
     return Text("problem", done.task_id, sample, problem.prompt, text, whole, written, skipped, problem.language)

@@ -1,7 +1,7 @@
-"""Model + tasks of lm-evaluation-harness -> their metrics, and every answer: `python -m stages.evaluate.harness`.
+"""Model + tasks of lm-evaluation-harness -> metrics and answers: `python -m stages.evaluate.harness`.
 
-`PARROTFLOW_HARNESS_BATCH` is the number of requests that the model answers at once (default 4, on a GPU 16): it changes
-the time and the memory, and the result by float32 rounding only.
+`PARROTFLOW_HARNESS_BATCH` is the number of requests that the model answers at once (default 4, on a GPU 16). It changes
+time and memory, and the result only by float32 rounding.
 """
 
 import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
@@ -19,7 +19,7 @@ from stages.runtime.stage_code import require_locked
 
 def main() -> None:
     params = read_section("harness", HarnessParams)
-    # What lm-eval and transformers compute with.
+    # lm-eval and transformers compute with these.
     require_locked("Jinja2", "pyarrow", "sacrebleu", "scikit-learn", "tokenizers")
     if not params.tasks:
         print("harness.tasks is empty: nothing to do")

@@ -1,4 +1,4 @@
-"""Whether every name of `harness.tasks` is a task: `python -m stages.evaluate.harness.check`."""
+"""Checks that every name in `harness.tasks` is a task: `python -m stages.evaluate.harness.check`."""
 
 import re
 
@@ -8,11 +8,11 @@ from stages.runtime.stage import run_stage
 
 
 def main() -> None:
-    """Raise UserError that names a task that is neither the project's nor lm-eval's."""
+    """Raise UserError if a task is neither the project's nor lm-eval's."""
     params = read_section("harness", HarnessParams)
     texts = (file.read_text(encoding="utf-8") for file in TASK_FILES.rglob("*.yaml"))
     if not {*params.tasks} <= {name for text in texts for name in re.findall(r"^(?:task|group): *(\w+)", text, re.M)}:
-        from stages.evaluate.harness.scoring import managers  # the import of lm-eval takes many seconds
+        from stages.evaluate.harness.scoring import managers  # importing lm-eval takes many seconds
 
         managers(params)
 

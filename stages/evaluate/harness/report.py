@@ -1,4 +1,4 @@
-"""lm-eval's results as a report, and every answer."""
+"""Turns lm-eval's results into a report and rows of answers."""
 
 import hashlib
 import inspect
@@ -17,9 +17,6 @@ from stages.formats.evaluation.intervals import RESAMPLES
 from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetrics, TaskReceipt
 from stages.formats.reports import releases, significant
 
-NO_FILTER = ",none"
-"""lm-eval's suffix for metrics of unfiltered answers."""
-
 
 def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params: HarnessParams) -> HarnessReport:
     """The report of all tasks, and the metrics of the exported steps."""
@@ -30,7 +27,7 @@ def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params:
             for task, errors in metrics_of(scored, 1).items()
         },
         exported_steps=dict(exported_steps),
-        tasks={name: _receipt(one, name, scored.lm) for one in scored.results for name in one["samples"]},
+        tasks={name: _receipt(results, name, scored.lm) for results in scored.results for name in results["samples"]},
         scored_with=ScoredWith(
             weights_sha256=scored.weights_sha256,
             context_length=scored.lm.max_length,
@@ -43,21 +40,21 @@ def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params:
 
 def metrics_of(scored: Scored, which: int = 0) -> TaskMetrics:
     """The metrics of each task and group, or (`which` = 1) their standard errors."""
-    found = {task: _split(values)[which] for results in scored.results for task, values in results["results"].items()}
-    return {task: values for task, values in found.items() if values}
+    by_task = {task: _split(values)[which] for results in scored.results for task, values in results["results"].items()}
+    return {task: values for task, values in by_task.items() if values}
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """Metrics and standard errors by the metric's name.
 
-    lm-eval's keys are `acc,none` and `acc_stderr,none`, and `N/A` is the value of a missing standard error.
+    lm-eval's keys are `METRIC,FILTER`: `acc,none` and `acc_stderr,none`. A missing standard error is `N/A`.
     """
     metrics: dict[str, float | None] = {}
     stderr: dict[str, float | None] = {}
     for key, value in values.items():
         metric, comma, answers = key.partition(",")
         if comma and isinstance(value, int | float | np.number):
-            name = f"{metric.removesuffix('_stderr')},{answers}".removesuffix(NO_FILTER)
+            name = f"{metric.removesuffix('_stderr')},{answers}".removesuffix(",none")
             (stderr if metric.endswith("_stderr") else metrics)[name] = _number(value)
     return metrics, stderr
 
@@ -79,7 +76,7 @@ def _receipt(results: Mapping[str, Any], name: str, lm: HFLM) -> TaskReceipt:
 
 
 def _config_sha256(config: Mapping[str, Any]) -> str:
-    """The sha256 of a task's resolved file, with the source of its functions and without its path."""
+    """The sha256 of a task's resolved file, including the source of its functions but not its path."""
     metadata = {name: value for name, value in (config.get("metadata") or {}).items() if name != "config_source"}
     return hashlib.sha256(
         json.dumps({**config, "metadata": metadata}, sort_keys=True, default=_source).encode()
@@ -89,18 +86,18 @@ def _config_sha256(config: Mapping[str, Any]) -> str:
 def _source(value: object) -> str:
     if inspect.isroutine(value) or inspect.isclass(value):
         return inspect.getsource(value)
-    return type(value).__name__  # no address: the same in every process
+    return type(value).__name__  # without its address, which differs between processes
 
 
 def _cut_requests(samples: Sequence[Mapping[str, Any]], lm: HFLM) -> tuple[int, int]:
-    """Count these samples' requests, and the requests that are longer than the model's window."""
-    by_document = {sample["doc_id"]: sample["arguments"] for sample in samples}  # a row for each filter
+    """Count the requests of these samples, and those that are longer than the model's window."""
+    by_document = {sample["doc_id"]: sample["arguments"] for sample in samples}  # each filter has its own samples
     requests = [request for arguments in by_document.values() for request in arguments]
     return len(requests), sum(_is_cut(request, lm) for request in requests)
 
 
 def _is_cut(request: Sequence[Any], lm: HFLM) -> bool:
-    """True if lm-eval cuts the beginning of a request. It reads texts without a context window by window."""
+    """True if lm-eval cuts the beginning of a request. Texts without a context are read in windows, not cut."""
     match request:
         case (str(context), str(continuation)):
             return bool(len(lm.tok_encode(context + continuation)) > lm.max_length + 1)  # the last token is not read
@@ -112,7 +109,7 @@ def _is_cut(request: Sequence[Any], lm: HFLM) -> bool:
 
 
 def note_cut_requests(report: HarnessReport) -> None:
-    """Print a line for each task with requests that are longer than the model's window."""
+    """Print a note for each task with requests that are longer than the model's window."""
     for name, task in report.tasks.items():
         if task.requests_cut:
             print(
@@ -123,9 +120,9 @@ def note_cut_requests(report: HarnessReport) -> None:
 
 
 def sample_rows(scored: Scored) -> Iterator[dict[str, Any]]:
-    """A row for each document and filter, by task and document: the model's answer and its metrics.
+    """Yield a row with the model's answer and its metrics for each document and filter, sorted by task and document.
 
-    Documents and prompts are stored as hashes only, since the licence of a task's data may not allow a copy.
+    Documents and prompts are stored only as hashes, because a task's license may forbid copies of its data.
     """
     for results in scored.results:
         for task, samples in sorted(results["samples"].items()):
@@ -143,7 +140,7 @@ def sample_rows(scored: Scored) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value in JSON's types, numbers rounded."""
+    """Convert to JSON types and round numbers."""
     match value:
         case None | bool() | str() | int():
             return value
@@ -160,6 +157,6 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: float | np.number[Any]) -> float | None:
-    """Rounded; None if it is not finite."""
+    """Round; None if not finite."""
     rounded = significant(float(value))
     return rounded if math.isfinite(rounded) else None

@@ -1,4 +1,4 @@
-"""Runs lm-evaluation-harness on a model folder: each name of `harness.tasks` is one call of its `simple_evaluate`."""
+"""Runs lm-evaluation-harness on a model folder: one call of `simple_evaluate` per name in `harness.tasks`."""
 
 import logging
 import sys
@@ -29,21 +29,20 @@ from stages.runtime.hub import data_set_error
 from stages.runtime.stage_code import computing_sha256
 
 HARNESS_LIBRARIES = (*MODEL_LIBRARIES, "datasets", "lm_eval")
-"""The libraries that an answer depends on."""
+"""The libraries that answers depend on."""
 
 REQUESTS_VARIABLE = "PARROTFLOW_HARNESS_BATCH"
 DEFAULT_BATCH = {"cpu": 4, "cuda": 16}
-"""Requests at once. On 2 cores lm-eval's rolling windows with 4 and 16: a GPT-2 of 4.3M 2.9 and 3.3 s (windows of 256),
-one of 124M 22 and 25 s (1,024), the default model 1.6 s with both.
-"""
+"""Requests at once. On 2 cores lm-eval's rolling windows took, with 4 and 16 at once: 2.9 and 3.3 s for a GPT-2 of 4.3M
+(windows of 256), 22 and 25 s for one of 124M (1,024), and 1.6 s for the default model with either."""
 
 ANSWERS = "harness"
-"""The kind of lm-eval's answers in the cache."""
+"""The cache's name for lm-eval's answers."""
 
 DRAWING_BARS = ("loglikelihood", "loglikelihood_rolling", "generate_until", "_loglikelihood_tokens")
-"""The model's methods that tell tqdm to draw a bar, against TQDM_DISABLE; the last one does so for each batch."""
+"""The model's methods that draw progress bars in spite of TQDM_DISABLE; the last one draws one per batch."""
 
-logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about how it is called here
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about the calls below
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,10 @@ class Scored:
 def score(folder: Path, params: HarnessParams) -> Scored:
     """Score a model folder on every task of `params`.
 
-    lm-eval keeps the model's answers in a file named by a hash of the weights and all else that an answer depends on,
-    so what ran before a kill or a failure is not computed again, and answers of other weights are never read.
+    lm-eval caches the model's answers in a file named by a hash of everything that they depend on, so that a run after
+    a kill or a failure reuses them.
 
-    Raises UserError that names each task that cannot be found, loaded or scored, after the others have been scored;
+    After all other tasks, raises UserError that names each task that could not be found, loaded or scored, or
     UnavailableError if the Hub did not answer for one of them.
     """
     manager, own = managers(params)
@@ -88,7 +87,7 @@ def score(folder: Path, params: HarnessParams) -> Scored:
                         fewshot_random_seed=params.seed,
                     )
                 )
-        except Exception as error:  # a task's file may run any code, and lm-eval raises what it likes
+        except Exception as error:  # task files may run any code, and lm-eval raises many kinds of errors
             failed.append(_task_error(name, error))
         else:
             print(f"scored {name}", flush=True)
@@ -100,9 +99,9 @@ def score(folder: Path, params: HarnessParams) -> Scored:
 
 
 class _Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
-    """lm-eval's tasks. Those that draw their answers say so, or its cache would return what another seed has drawn.
+    """lm-eval's tasks. Tasks that sample answers are marked so, or its cache would return those of another seed.
 
-    lm-eval leaves out a metric that is a script of the Hub, with a line in its log; here it is an error.
+    lm-eval logs and skips a metric that is a Hub script; here it is an error.
     """
 
     def load(self, task_list: list[str]) -> TaskDict:
@@ -120,7 +119,7 @@ class _Tasks(TaskManager):  # type: ignore[misc]  # lm-eval has no types
 
 
 def _leave_the_question_out_of_its_examples(task: ConfigurableTask) -> None:
-    """Make lm-eval draw the examples for a document from the others, if they are drawn from the scored split.
+    """If examples come from the scored split, make lm-eval exclude the question itself from them.
 
     It does so only if `fewshot_split` and `test_split` are equal (`ConfigurableTask.fewshot_context`).
     """
@@ -131,9 +130,9 @@ def _leave_the_question_out_of_its_examples(task: ConfigurableTask) -> None:
 
 
 def managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:
-    """All tasks that are needed, and the project's own. lm-eval reads 13,000 files if one of its tasks is needed.
+    """The tasks to search, and the project's own. lm-eval's 13,000 files are read only if one of its tasks is needed.
 
-    Raises UserError for a task that neither has.
+    Raises UserError if a task is in neither.
     """
     own = every = _Tasks(include_path=TASK_FILES, include_defaults=False)
     tasks = {name for name, entry in own.task_index.items() if entry.kind in (Kind.TASK, Kind.PY_TASK)}
@@ -149,9 +148,9 @@ def managers(params: HarnessParams) -> tuple[TaskManager, TaskManager]:
 
 @contextmanager
 def _data_of(name: str, own: TaskManager) -> Iterator[None]:
-    """Within, `datasets` has an empty cache for a task of the project: it trusts a local file's time, not its content.
+    """For a task of the project, give `datasets` an empty cache, as it trusts a local file's time, not its content.
 
-    Python writes no bytecode next to a task file, which DVC would take for a change of the folder.
+    Bytecode is not written next to a task file, where DVC would detect it as a change of the folder.
     """
     cache, bytecode = datasets.config.HF_DATASETS_CACHE, sys.dont_write_bytecode
     with TemporaryDirectory() as folder:
@@ -171,13 +170,12 @@ def _task_error(name: str, error: Exception) -> UserError:
 
 
 def open_language_model(folder: Path = MODEL) -> HFLM:
-    """The model, prompted as it was trained: each text follows the end-of-sequence id.
+    """The model, prompted as it was trained: the tokenizer begins each text with the end-of-sequence id.
 
-    The tokenizer of the model folder adds that id (`stages/train/monitoring/results.py`); exported steps have none of
-    their own.
+    Exported steps use the tokenizer of the final model.
     """
     model, tokenizer = open_model(folder), open_tokenizer(MODEL)
-    tokenizer.split_special_tokens = True  # the name of a special token in a text is text
+    tokenizer.split_special_tokens = True  # special tokens' names in a text are plain text
     lm = _Model(
         pretrained=model,
         tokenizer=tokenizer,
@@ -193,16 +191,16 @@ def open_language_model(folder: Path = MODEL) -> HFLM:
 
 
 class _Model(HFLM):  # type: ignore[misc]  # lm-eval has no types
-    """lm-eval's model. By default lm-eval prefixes only texts without a context with the end-of-sequence id."""
+    """lm-eval's model, which by default adds the end-of-sequence id only to texts without a context."""
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """As `HFLM` has it, whose windows begin with the prefix id already."""
+        """As in `HFLM`, whose windows begin with the prefix id already."""
         self.add_bos_token = False
         try:
-            found: list[float] = super().loglikelihood_rolling(requests, disable_tqdm)
+            losses: list[float] = super().loglikelihood_rolling(requests, disable_tqdm)
         finally:
             self.add_bos_token = True
-        return found
+        return losses
 
 
 def _without_bars(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
-"""Sets of answers: each is scored given its prompt, which costs nothing.
+"""Sets of answers: each answer is scored given its prompt, which is not scored.
 
-A row has `prompt` and `completion`, or is a code problem (HumanEval's or MBPP's), whose solution is the answer.
+A row has `prompt` and `completion`, or is a code problem (HumanEval's or MBPP's) whose solution is the answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ from stages.runtime.errors import UserError
 
 
 class PromptedAnswer(BaseModel, frozen=True, strict=True):
-    """A prompt and what follows it."""
+    """A prompt and its answer."""
 
     prompt: str
     completion: str = Field(min_length=1)
 
 
 def answer_set(name: str, path: Path) -> HeldOutSet:
-    """The answers of a file. Raises UserError that names a row without prompt or answer."""
+    """The answers in a file. Raises UserError, naming the row, if a prompt or an answer is missing."""
     rows = [(where, _answer(row, where)) for where, row in read_row_file(path)]
     texts = [(where, row.prompt + row.completion) for where, row in rows]
     documents = [Document(document_id(text), name, "", where, "", text) for where, text in texts]
@@ -43,7 +43,7 @@ def _answer(row: Mapping[str, Any], where: str) -> PromptedAnswer:
 
 
 def answers_note(sets: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for the report if there are sets of answers."""
+    """Yield a sentence for the report if there are sets of answers."""
     if sets:
         yield (
             f"In {', '.join(sorted(sets))} only the answers are scored, each given its prompt: the tokens after the "

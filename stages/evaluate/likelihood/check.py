@@ -1,4 +1,4 @@
-"""Whether the folders of `evaluate.baselines` hold whole models: `python -m stages.evaluate.likelihood.check`."""
+"""Checks that folders in `evaluate.baselines` hold complete models: `python -m stages.evaluate.likelihood.check`."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from stages.runtime.stage import run_stage
 
 
 def main() -> None:
-    """Raise UserError that names a folder whose model is not whole; no weights are read."""
+    """Raise UserError if a folder's model is incomplete; no weights are read."""
     params = read_section("evaluate", EvaluateParams)
     for name in params.baselines:
-        if Path(name).is_dir():  # else it is on the Hub, or still to be made
-            from stages.evaluate.model import open_model  # the import takes seconds
+        if Path(name).is_dir():  # otherwise it is on the Hub, or a stage has yet to write it
+            from stages.evaluate.model import open_model  # importing torch takes seconds
 
             open_model(Path(name), "meta")
 

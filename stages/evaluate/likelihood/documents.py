@@ -1,8 +1,8 @@
-"""The held-out documents: as text, as token ids, and as windows, which say what is scored with which context.
+"""The held-out documents: as text, as token ids, and as windows, which define the context of each scored token.
 
-A document of n tokens (its closing end-of-sequence id counted) is read as [eos, token 1, ..., token n - 1], and each
-of its n positions predicts the token that follows. The first window scores all its positions; each later one begins
-`stride` positions later and scores only what no earlier window has scored. 10 positions, context 4, stride 3:
+A document of n tokens (including its closing end-of-sequence id) is read as [eos, token 1, ..., token n - 1], and each
+of its n positions predicts the next token. The first window scores all its positions. Each later window begins `stride`
+positions later and scores the positions that no earlier one has scored. 10 positions, context 4, stride 3:
 
     position   0 1 2 3 4 5 6 7 8 9
     window 1   S S S S
@@ -32,9 +32,6 @@ from stages.runtime.errors import UserError
 BATCH_ROWS = 1000
 """Documents in memory at once."""
 
-FIELDS = ("text", "source", "path")
-"""Of a row that is a document."""
-
 
 @dataclass(frozen=True)
 class HeldOutSet:
@@ -43,9 +40,9 @@ class HeldOutSet:
     name: str
     path: Path
     read: Callable[[], Iterator[Document]]
-    """The documents, always in the same order, streamed: not all are in memory at once."""
+    """Streams the documents, always in the same order."""
     prompts: Sequence[str] = ()
-    """The beginning of each document that is not scored; empty: all of each is."""
+    """The beginning of each document, which is not scored; empty: everything is scored."""
 
     @property
     def texts(self) -> Iterator[str]:
@@ -53,62 +50,63 @@ class HeldOutSet:
         return (document.text for document in self.read())
 
     def require_text(self) -> None:
-        """Raise UserError if there is no text at all."""
+        """Raise UserError if there are no documents."""
         if self.facts.empty:
             raise UserError(f"{self.path}: has no text; add documents, or remove `{self.name}` from evaluate.sets")
 
     @cached_property
     def facts(self) -> pd.DataFrame:
-        """A row for each document: `id` (sha256 of the text), `source`, `path`, scored `bytes` in UTF-8."""
+        """One row per document: `id` (sha256 of the text), `source`, `path`, scored `bytes` in UTF-8."""
         documents = zip(self.read(), chain(self.prompts, repeat("")), strict=False)
         rows = [(text.id, text.source, text.path, text.size - text_size(prompt)) for text, prompt in documents]
         return pd.DataFrame(rows, columns=["id", "source", "path", "bytes"])
 
     @property
     def sha256(self) -> str:
-        """Identifies the texts and their order: the sha256 of the documents' ids, a line each."""
+        """Identifies the texts and their order: the sha256 of the documents' ids, one per line."""
         return hashlib.sha256("".join(f"{name}\n" for name in self.facts["id"]).encode()).hexdigest()
 
 
 def validation_split(folder: Path) -> HeldOutSet:
-    """The documents that cleaning has held out."""
+    """The documents that `clean` held out."""
     require_documents(folder)
     return HeldOutSet(VALIDATION, folder, lambda: read_documents(folder))
 
 
 def named_set(name: str, path: Path) -> HeldOutSet:
-    """A file, or every file of a folder whose name does not begin with a dot, in the order of their paths.
+    """A file, or all files of a folder in the order of their paths, except names that begin with a dot.
 
-    Files of rows hold a document in each row, in the field or column `text`, with its `source` and `path` if it has
-    them; any other file is a document. Texts of white space are left out, and byte-order marks, as `collect` does.
+    In files of rows each row is a document, with the text in `text` and optional `source` and `path`; any other file is
+    one document. As in `collect`, texts of only white space are skipped, and byte-order marks removed.
     """
     return HeldOutSet(name, path, lambda: _read(name, path))
 
 
 def _read(set_name: str, path: Path) -> Iterator[Document]:
     for file in _files(path):
-        own = file.relative_to(path).as_posix() if path.is_dir() else file.name
-        own = os.fsencode(own).decode("utf-8", errors="replace")
+        name = file.relative_to(path).as_posix() if path.is_dir() else file.name
+        name = os.fsencode(name).decode("utf-8", errors="replace")
         for mark, row in _rows(file):
-            if document := _document(row, set_name, own + mark, f"{file}{mark}"):
+            if document := _document(row, set_name, name + mark, f"{file}{mark}"):
                 yield document
 
 
 def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The rows of a file, each with `#NUMBER`; a text as one row, without a number."""
+    """Yield the rows of a file, each with its `#NUMBER`; a text file is one row without a number."""
     with opened_file(file) as stream:
         if ending(file.name) in ROWS:
-            yield from ((f"#{number}", row or {}) for number, row in numbered_rows(str(file), stream, FIELDS))
+            rows = numbered_rows(str(file), stream, ("text", "source", "path"))
+            yield from ((f"#{number}", row or {}) for number, row in rows)
         else:
             yield "", {"text": text_reader(str(file), stream).read()}
 
 
 def _document(row: Mapping[str, Any], set_name: str, name: str, where: str) -> Document | None:
-    """A row as a document; None if its text is white space. Raises UserError if it has no text, or no valid one."""
+    """A row as a document; None if its text is only white space. Raises UserError if the text is missing or invalid."""
     content = row.get("text")
     if not isinstance(content, str | bytes):
-        found = f"that is {type(content).__name__}" if "text" in row else f"it has {', '.join(sorted(map(str, row)))}"
-        raise UserError(f"{where}: no text in a field `text`; {found}")
+        cause = f"that is {type(content).__name__}" if "text" in row else f"it has {', '.join(sorted(map(str, row)))}"
+        raise UserError(f"{where}: no text in a field `text`; {cause}")
     text, flaw = check_text(content)
     source, path = (str(row.get(field) or default) for field, default in (("source", set_name), ("path", name)))
     if flaw == EMPTY:
@@ -128,12 +126,12 @@ def _files(path: Path) -> Iterable[Path]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Documents one after the other, each closed by its end-of-sequence id."""
+    """Concatenated documents, each closed by an end-of-sequence id."""
 
     ids: TokenIds
     """Shape (tokens,)."""
     lengths: Positions
-    """Tokens of each document, its closing id counted; shape (documents,)."""
+    """Tokens of each document, including its closing id; shape (documents,)."""
     first_id: int
     """The id that the model reads before a document."""
     prompts: Positions | int = 0
@@ -141,7 +139,7 @@ class Tokens:
 
     @property
     def scored(self) -> Positions:
-        """Tokens of each document that are scored; shape (documents,)."""
+        """Scored tokens of each document; shape (documents,)."""
         return self.lengths - self.prompts
 
     @cached_property
@@ -153,7 +151,7 @@ class Tokens:
 def encoded(
     texts: Iterable[str], tokenizer: PreTrainedTokenizerFast, first_id: int, prompts: Sequence[str] = ()
 ) -> Tokens:
-    """Texts in the order given. Of each the tokens are not scored that it and its prompt alone begin with."""
+    """Encode texts. The longest common prefix of a text's and its prompt's tokens is not scored."""
     eos = tokenizer.eos_token_id
     documents = [np.array([*ids, eos], dtype=np.uint32) for ids in _ids_of(texts, tokenizer)]
     lengths = np.array([len(document) for document in documents], dtype=np.int64)
@@ -163,13 +161,13 @@ def encoded(
 
 
 ROUND_TRIP_BYTES = 1_000_000
-"""Text that is decoded again: enough to notice a tokenizer that loses some, in less than a second."""
+"""How much text is decoded again: enough to detect a lossy tokenizer, in less than a second."""
 
 
 def lost_share(texts: Iterable[str], tokens: Tokens, tokenizer: PreTrainedTokenizerFast) -> float:
-    """The share of the documents in the first megabyte that their tokens do not decode to.
+    """The share of the documents in the first megabyte that change when encoded and decoded.
 
-    A tokenizer that lowercases, drops accents or has a token for unknown text needs fewer bits, as it encodes less.
+    A tokenizer that lowercases, drops accents or has an unknown token encodes less, so it needs fewer bits.
     """
     read = documents = lost = 0
     for text, start, length in zip(texts, tokens.starts, tokens.lengths, strict=True):
@@ -191,10 +189,10 @@ def _ids_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> Iterato
 
 
 SHORT_WINDOWS = 8
-"""A batch of short windows has at most this many times `batch_size` windows."""
+"""A batch of short windows has at most `batch_size` times this many."""
 
 POSITION_BUCKETS = 64
-"""Points of the curve of loss by position, at most."""
+"""The maximum number of points in the curve of loss by position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ class WindowSizes:
 
     @property
     def buckets(self) -> Positions:
-        """The first position of each bucket of positions, of equal width or one token apart; shape (buckets,)."""
+        """The first position of each bucket, evenly spaced; shape (buckets,)."""
         count = min(POSITION_BUCKETS, self.context_length)
         return np.arange(count, dtype=np.int64) * self.context_length // count
 
@@ -228,14 +226,14 @@ class Window:
 
     @property
     def context(self) -> int:
-        """Tokens that are read but not scored, at the window's beginning."""
+        """Tokens at the window's beginning that are read but not scored."""
         return self.scored_from - self.start
 
 
 def document_windows(document: int, length: int, context_length: int, stride: int, prompt: int = 0) -> Iterator[Window]:
-    """Windows that score each of a document's `length` positions once, but for the first `prompt`.
+    """Yield windows that score each of a document's `length` positions once, except the first `prompt`.
 
-    From the second window on, each scored token has at least `context_length - stride` tokens before it.
+    From the second window on, each scored token has at least `context_length - stride` tokens of context.
     """
     scored = prompt
     start = 0
@@ -248,10 +246,10 @@ def document_windows(document: int, length: int, context_length: int, stride: in
 
 
 def batches(windows: Iterable[Window], tokens: int, most: int) -> list[list[Window]]:
-    """Group windows of similar length and context, so that little is padded; the longest first.
+    """Group windows of similar length and context, to minimize padding.
 
-    A batch has at most `tokens` tokens, padding included, and at most `most` windows, but at least one window. The
-    order depends on the windows alone. If memory is too small, the first batch shows it.
+    A batch has at most `tokens` tokens, including padding, and at most `most` windows, but at least one. The longest
+    windows come first, so that a lack of memory shows at once. The order depends only on the windows.
     """
     grouped: list[list[Window]] = []
     for window in sorted(windows, key=lambda window: (-window.length, window.context, window.document, window.start)):
@@ -263,16 +261,16 @@ def batches(windows: Iterable[Window], tokens: int, most: int) -> list[list[Wind
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """Group the windows of a set that are scored together."""
+    """Which windows of a set are scored together."""
 
     tokens: Tokens
     sizes: WindowSizes
     batch_size: int
-    """Windows that the model reads at once if they are as long as the context; it reads more of shorter ones."""
+    """Windows per batch if they are as long as the context; batches of shorter windows have more."""
 
     @cached_property
     def batches(self) -> list[list[Window]]:
-        """Windows that the model reads at once."""
+        """The windows of each batch."""
         return batches(self.windows(), self.batch_size * self.sizes.context_length, SHORT_WINDOWS * self.batch_size)
 
     def windows(self) -> Iterator[Window]:

@@ -1,4 +1,4 @@
-"""The report: the metrics of each set, each with its interval. And the receipt: what these numbers belong to."""
+"""The report of metrics with their intervals, and the receipt of what they were computed from."""
 
 import math
 from collections import Counter
@@ -37,43 +37,43 @@ DOCUMENT_LOSS = pa.schema(
         ("source", pa.string()),
         ("path", pa.string()),
         ("bytes", pa.int64()),  # of the text in UTF-8
-        ("tokens", pa.int64()),  # of the model's tokenizer, the closing id counted
+        ("tokens", pa.int64()),  # of the model's tokenizer, including the closing id
         ("nats", pa.float64()),  # negative log-likelihood
     ]
 )
 
 
 def intervals(columns: Floats) -> dict[str, Interval | None]:
-    """Return the intervals of loss, perplexity and bits per byte, given the documents' nats, tokens and bytes."""
+    """The intervals of loss, perplexity and bits per byte; columns: nats, tokens and bytes, (documents, 3)."""
     loss = ratio_interval(columns[:, 0], columns[:, 1])
     perplexity = loss and (significant(math.exp(loss[0])), significant(math.exp(loss[1])))
     return {"loss": loss, "perplexity": perplexity, "bits_per_byte": interval(columns)}
 
 
 def interval(columns: Floats) -> Interval | None:
-    """Return the interval of bits per byte."""
+    """The interval of bits per byte."""
     return ratio_interval(columns[:, 0], math.log(2) * columns[:, 2])
 
 
 def write_document_losses(scored: Iterable[ScoredSet]) -> None:
-    """Write the loss of each document. The documents of a set are in the same order for each model."""
+    """Write the loss of each document; a set's documents are in the same order for each model."""
     tables = []
-    for one in scored:
-        frame = one.held_out.facts.assign(set=one.held_out.name, model=one.model.name, tokens=one.scores.tokens)
-        frame["nats"] = [significant(value) for value in one.scores.nats.tolist()]
+    for part in scored:
+        frame = part.held_out.facts.assign(set=part.held_out.name, model=part.model.name, tokens=part.scores.tokens)
+        frame["nats"] = [significant(value) for value in part.scores.nats.tolist()]
         tables.append(pa.Table.from_pandas(frame, DOCUMENT_LOSS, preserve_index=False).replace_schema_metadata())
     DOCUMENT_LOSSES.parent.mkdir(parents=True, exist_ok=True)
     write_table(DOCUMENT_LOSSES, pa.concat_tables(tables).combine_chunks())
 
 
 def evaluation(measured: Mapping[str, HeldOutMetrics], receipt: EvaluationReceipt) -> Evaluation:
-    """The report: the metrics of the validation split, and those of each further set."""
+    """The report of the validation split and the further sets."""
     further = {name: metrics for name, metrics in measured.items() if name != VALIDATION}
     return Evaluation(**dict(measured[VALIDATION]), sets=further, receipt=receipt)
 
 
 def held_out_metrics(scores: Scores, lost_share: float, baselines: Mapping[str, Scores]) -> HeldOutMetrics:
-    """Sum up a set's losses, with intervals over its documents."""
+    """The metrics of a set, with intervals over its documents."""
     columns = scores.columns
     by_source = of_largest_sources(rows_by_name(columns, scores.sources))
     by_length = rows_by_name(columns, scores.lengths)
@@ -95,7 +95,7 @@ def held_out_metrics(scores: Scores, lost_share: float, baselines: Mapping[str, 
 
 
 def compare(ours: Scores, theirs: Scores) -> BaselineComparison:
-    """The difference in bits per byte over the same documents, with the interval of the paired differences."""
+    """The difference in bits per byte on the same documents, with the interval of the paired differences."""
     difference, bounds = mean_difference(ours.nats, theirs.nats, ours.bytes)
     return BaselineComparison(
         bits_per_byte=bits_per_byte_of(theirs.columns), difference=difference, difference_interval_95=bounds
@@ -111,13 +111,13 @@ def rows_by_name(columns: Floats, names: Sequence[str]) -> dict[str, Floats]:
 
 
 def of_largest_sources(values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Those of the `MAX_SOURCES` sources with most bytes of text: the report does not grow with their number."""
+    """Keep the `MAX_SOURCES` sources with the most bytes, to limit the report's size."""
     largest = sorted(values.items(), key=lambda item: (-item[1][:, 2].sum(), item[0]))
     return dict(largest[:MAX_SOURCES])
 
 
 def metrics(columns: Floats) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte of all documents together, rounded, given their nats, tokens and bytes."""
+    """Rounded loss, perplexity and bits per byte of all documents; columns: nats, tokens and bytes, (documents, 3)."""
     nats, tokens, text_bytes = columns.sum(axis=0)
     values = {
         "loss": nats / tokens,
@@ -128,49 +128,49 @@ def metrics(columns: Floats) -> dict[str, Any]:
 
 
 def bits_per_byte_of(columns: Floats) -> float:
-    """Bits per byte of all documents together, rounded."""
+    """Rounded bits per byte of all documents together."""
     value: float = metrics(columns)["bits_per_byte"]
     return value
 
 
 def lost_text(scored: Iterable[ScoredSet]) -> list[str]:
-    """A sentence for each set whose text a model's tokenizer cannot keep."""
+    """A sentence for each set and model whose tokenizer loses text."""
     return [
-        f"{one.lost_share:.1%} of the documents of {one.held_out.name} change when encoded and decoded: the "
-        f"tokenizer of {one.model.name} loses text, which costs no bits, so its bits per byte are too low."
-        for one in scored
-        if one.lost_share
+        f"{part.lost_share:.1%} of the documents of {part.held_out.name} change when encoded and decoded: the "
+        f"tokenizer of {part.model.name} loses text, which costs no bits, so its bits per byte are too low."
+        for part in scored
+        if part.lost_share
     ]
 
 
 def trained_on(further: Sequence[HeldOutSet]) -> list[str]:
-    """A sentence for each set of `evaluate.sets` with documents that are in the training data, byte for byte."""
-    asked = {name for one in further for name in one.facts["id"]}
-    shards = shard_paths(CLEAN / TRAIN) if asked else []
-    known = {name for shard in shards for name in read_shard(shard, ["id"])["id"].to_pylist() if name in asked}
-    counts = {one.name: (int(one.facts["id"].isin(known).sum()), len(one.facts)) for one in further}
+    """A sentence for each set with documents that are in the training data, byte for byte."""
+    ids = {text for held_out in further for text in held_out.facts["id"]}
+    shards = shard_paths(CLEAN / TRAIN) if ids else []
+    known = {text for shard in shards for text in read_shard(shard, ["id"])["id"].to_pylist() if text in ids}
+    counts = {held_out.name: int(held_out.facts["id"].isin(known).sum()) for held_out in further}
     return [
-        f"{count:,} of {total:,} documents of {name} are in the training data."
-        for name, (count, total) in counts.items()
-        if count
+        f"{counts[held_out.name]:,} of {len(held_out.facts):,} documents of {held_out.name} are in the training data."
+        for held_out in further
+        if counts[held_out.name]
     ]
 
 
 def evaluation_receipt(
     scored: Sequence[ScoredSet], models: Sequence[ScoredModel], notes: Sequence[str]
 ) -> EvaluationReceipt:
-    """The receipt of each set as the trained model scored it, and of all models, the trained one first.
+    """The receipt, given the sets as the trained model scored them, and all models, the trained one first.
 
-    `notes` are said with the convention.
+    `notes` are appended to the convention.
     """
     sets = {
-        one.held_out.name: SetReceipt(
-            path=one.held_out.path.as_posix(),
-            documents_sha256=one.held_out.sha256,
-            documents_per_source=dict(Counter(one.scores.sources).most_common(MAX_SOURCES)),
-            documents_per_length=dict(Counter(one.scores.lengths)),
+        part.held_out.name: SetReceipt(
+            path=part.held_out.path.as_posix(),
+            documents_sha256=part.held_out.sha256,
+            documents_per_source=dict(Counter(part.scores.sources).most_common(MAX_SOURCES)),
+            documents_per_length=dict(Counter(part.scores.lengths)),
         )
-        for one in scored
+        for part in scored
     }
     receipts = {
         model.name: ModelReceipt(

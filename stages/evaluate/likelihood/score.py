@@ -1,7 +1,7 @@
-"""The models that are scored, and the loss of each on every token of each held-out set.
+"""Scores every token of each held-out set with the trained model and the baselines.
 
-One is the model that was trained; the others are baselines, each a folder or a commit of a Hub repository,
-`owner/name@COMMIT`. Weights are read from safetensors alone, and no code of a model's is run.
+A baseline is a folder or a commit of a Hub repository, `owner/name@COMMIT`. Weights are read only from safetensors, and
+no code of a model is executed.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class ScoredModel:
     """A model, and how it reads documents."""
 
     name: str
-    """As in params.yaml; `model` is the trained model."""
+    """`model` for the trained model; a baseline's name as in params.yaml."""
     folder: Path
     sizes: WindowSizes
     vocabulary: int
@@ -52,12 +52,12 @@ class ScoredModel:
     """The commit on the Hub; None for a folder."""
 
     def tokens(self, held_out: HeldOutSet) -> Tokens:
-        """A set's documents as ids of the model's own tokenizer. Raises UserError if they do not fit the model."""
+        """A set's documents as ids of the model's tokenizer. Raises UserError if an id exceeds its vocabulary."""
         held_out.require_text()
         tokenizer = open_tokenizer(self.folder)
-        # Our training begins each document after an end-of-sequence id; a baseline may have another beginning.
-        own_first_id = None if self.folder == MODEL else tokenizer.bos_token_id
-        first_id = tokenizer.eos_token_id if own_first_id is None else own_first_id
+        # Our training begins documents after an end-of-sequence id; a baseline may have a beginning-of-sequence id.
+        bos_id = None if self.folder == MODEL else tokenizer.bos_token_id
+        first_id = tokenizer.eos_token_id if bos_id is None else bos_id
         tokens = encoded(held_out.texts, tokenizer, first_id, held_out.prompts)
         if (largest := max(int(tokens.ids.max()), tokens.first_id)) >= self.vocabulary:
             raise UserError(f"{self.folder}: its tokenizer has the id {largest}, the model {self.vocabulary} ids")
@@ -65,7 +65,7 @@ class ScoredModel:
 
 
 def trained_model(params: EvaluateParams) -> ScoredModel:
-    """The model that was trained. Raises UserError if the parameters exceed its positions or skip text."""
+    """The trained model. Raises UserError if windows exceed its positions or skip text."""
     config = open_config(MODEL)
     limit = position_limit(config)
     context_length = params.context_length or limit
@@ -83,14 +83,14 @@ def trained_model(params: EvaluateParams) -> ScoredModel:
 
 
 def default_stride(context_length: int) -> int:
-    """Three quarters of the context: each token but a document's first has at least a quarter before it."""
+    """Three quarters of the context, so that later windows have at least a quarter of it as context."""
     return max(1, context_length * 3 // 4)
 
 
 def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredModel]:
-    """The models of `evaluate.baselines`; those of the Hub are downloaded.
+    """The models of `evaluate.baselines`; those on the Hub are downloaded.
 
-    Their windows are as long as those of the trained model, or as long as their positions allow.
+    Their windows are as long as the trained model's, or as long as their positions allow.
     """
     models = []
     for name in names:
@@ -107,17 +107,17 @@ def baseline_models(names: Sequence[str], trained: ScoredModel) -> list[ScoredMo
 WINDOWS_VARIABLE = "PARROTFLOW_EVALUATE_BATCH"
 
 GPU_TOKENS = 2**15
-"""Tokens that a GPU reads at once, unless the environment sets the windows. Not measured."""
+"""Tokens that a GPU reads at once, unless the environment sets the number of windows. Not measured."""
 
 CPU_CHUNK_TOKENS = 1024
-"""Tokens that a CPU reads at once. The activations of more of them do not fit into its cache."""
+"""Tokens that a CPU reads at once. Activations of more tokens do not fit into its cache."""
 
 NOT_SCORED = -100
-"""The target id of a position whose loss is not asked for."""
+"""The target id of positions that are not scored."""
 
 SCORED_GPU_LOGITS, MIN_SCORED_GPU_ROWS = 2**28, 1024
-"""Logits that a GPU computes at once, 1 GiB, and positions at least, as in training, which measured them. A CPU takes
-other rows than in training, as no gradient of the head is summed here."""
+"""Logits that a GPU computes at once (1 GiB), and the minimum of positions, as measured for training. On a CPU the rows
+differ from training, because no gradient of the head is summed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Scores:
     nats: Floats
     """Negative log-likelihood."""
     tokens: npt.NDArray[np.int64]
-    """Tokens scored, the closing end-of-sequence id counted."""
+    """Scored tokens, including the closing end-of-sequence id."""
     bytes: npt.NDArray[np.int64]
     """UTF-8 bytes of the text."""
     sources: Sequence[str]
@@ -140,7 +140,7 @@ class Scores:
 
     @property
     def lengths(self) -> list[str]:
-        """The bucket of each document's length: powers of two of tokens, written so that they sort as numbers do."""
+        """The bucket of each document's length: powers of two of tokens, padded with zeros so that they sort."""
         lower = [2 ** (int(tokens).bit_length() - 1) for tokens in self.tokens]
         digits = max(6, len(str(max(lower, default=0))))
         return [f"{first:0{digits}d}-{2 * first - 1:0{digits}d}" for first in lower]
@@ -153,7 +153,7 @@ class Losses:
     documents: Floats
     """Shape (documents,)."""
     positions: Floats
-    """Sums over all windows, by bucket of positions; shape (buckets,)."""
+    """Sums over all windows for each bucket of positions; shape (buckets,)."""
 
 
 @dataclass(frozen=True)
@@ -175,19 +175,19 @@ class ScoredSet:
 
     @cached_property
     def lost_share(self) -> float:
-        """The share of documents that do not come back from their tokens."""
+        """As `documents.lost_share`."""
         return lost_share(self.held_out.texts, self.plan.tokens, open_tokenizer(self.model.folder))
 
     @property
     def by_position(self) -> list[tuple[int, int, float]]:
-        """First position, scored tokens and nats per token of each bucket of positions in which a token was scored."""
+        """First position, scored tokens and nats per token of each bucket with scored tokens."""
         tokens = scored_per_bucket(self.plan)
         rows = zip(self.plan.sizes.buckets.tolist(), tokens.tolist(), self.losses.positions.tolist(), strict=True)
         return [(position, count, significant(loss / count)) for position, count, loss in rows if count]
 
 
 def score_sets(models: Sequence[ScoredModel], sets: Sequence[HeldOutSet]) -> list[ScoredSet]:
-    """All sets of the first model, then those of the next. Each model is opened once."""
+    """Score all sets with the first model, then with the next. Each model is opened once."""
     scored, tokens = [], GPU_TOKENS if torch.cuda.is_available() else CPU_CHUNK_TOKENS
     for named in models:
         model = open_model(named.folder)
@@ -225,7 +225,7 @@ def score_batches(model: PreTrainedModel, plan: ScoringPlan, description: str = 
 
 
 class Scorer:
-    """Reads windows with one model."""
+    """Scores windows with one model."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -233,7 +233,7 @@ class Scorer:
 
     @torch.inference_mode()
     def token_losses(self, tokens: Tokens, batch: list[Window]) -> torch.Tensor:
-        """The negative log-likelihood in nats of the positions from the shortest context on; 0 if none is scored.
+        """Negative log-likelihoods in nats of the positions from the shortest context on, 0 for those not scored.
 
         float64, shape (windows, positions).
         """
@@ -251,7 +251,7 @@ class Scorer:
 
     def _losses(self, inputs: torch.Tensor, expected: torch.Tensor, scored: torch.Tensor) -> torch.Tensor:
         """The losses of the scored positions, in order; `expected` and `scored` are (windows, last positions)."""
-        # Padding follows the text, where a causal model cannot attend to it: no mask is needed.
+        # Padding follows the text, and a causal model cannot attend to it, so no mask is needed.
         inputs, expected = inputs.to(self.model.device), expected.to(self.model.device)[scored]
         kept = scored.shape[1]
         if not self.plain_head:
@@ -259,8 +259,8 @@ class Scorer:
             return cross_entropy(logits.float(), expected, reduction="none")
         hidden = self.model.base_model(input_ids=inputs, use_cache=False)[0][:, -kept:][scored]
         head = self.model.get_output_embeddings()
-        # The logits of a batch are its largest tensor. In parts of as many rows as the head is wide they need little
-        # memory, and reading the head again costs no more than writing them.
+        # The logits of a batch are its largest tensor. On a CPU, parts of as many rows as the head is wide need little
+        # memory, and reading the head again for each takes no longer than writing the logits.
         rows = hidden.shape[1]
         if hidden.device.type != "cpu":
             rows = max(MIN_SCORED_GPU_ROWS, SCORED_GPU_LOGITS // head.weight.shape[0])
@@ -269,11 +269,11 @@ class Scorer:
 
 
 def read_window(tokens: Tokens, window: Window, inputs: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> None:
-    """Fill a row: the input ids, and the target ids of the scored positions."""
+    """Fill a row of input ids and of target ids of the scored positions."""
     first = int(tokens.starts[window.document])
     read_from = max(window.start - 1, 0)
     ids = tokens.ids[first + read_from : first + window.stop]
-    # Position p reads token p - 1 of the document; position 0 the id before it, which `inputs` already holds.
+    # Position p reads token p - 1 of the document; position 0 reads `first_id`, which `inputs` already holds.
     skipped = 1 if window.start == 0 else 0
     inputs[skipped : window.length] = ids[:-1]
     targets[window.context : window.length] = ids[window.scored_from - read_from :]

@@ -1,7 +1,7 @@
 """Problems + completions -> verdicts and pass@k: `python -m stages.evaluate.score`.
 
-It needs no model and no accelerator. Generated code runs only if `score.run_generated_code` asks for it, in a
-sandbox. `PARROTFLOW_WORKERS` is the number of programs that run at once (default: the cores).
+It needs no model and no GPU. Generated code runs only if `score.run_generated_code` is set, in a sandbox.
+`PARROTFLOW_WORKERS` is the number of programs that run at once (default: one per core).
 """
 
 from stages.evaluate.score.params import ScoreParams
@@ -29,9 +29,8 @@ def main() -> None:
     programs = 0
     if params.run_generated_code:
         require_enough_samples(problems, completions, params.k)
-        own = solutions(problems)
-        found, programs = judged(problems, [*completions, *own], params.limits)
-        verdicts, left_out = found[: len(completions)], failures(found[len(completions) :])
+        results, programs = judged(problems, [*completions, *solutions(problems)], params.limits)
+        verdicts, left_out = results[: len(completions)], failures(results[len(completions) :])
         for task_id, why in left_out.items():
             print(f"{task_id} is left out of pass@k: its own solution does not pass here ({why})", flush=True)
     write_verdicts(verdicts)

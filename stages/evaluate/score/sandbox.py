@@ -1,10 +1,10 @@
-"""The sandbox: a bubblewrap for each program, in which inside.py runs it.
+"""The sandbox: each program runs in its own bubblewrap, started by inside.py.
 
-`python -m stages.evaluate.score.sandbox` checks whether this machine can make one.
+`python -m stages.evaluate.score.sandbox` checks whether this machine can create one.
 
-Available inside, read-only: Python, its standard library, the C libraries, and inside.py. No network, no home, no
-environment, no /proc, no device but /dev/null, and nothing writable but a small tmpfs. Its namespaces end with it, so
-nothing is left for the next program.
+Available inside, read-only: Python, its standard library, the C libraries, and inside.py. There is no network, home,
+environment, /proc, or device except /dev/null, and only a small tmpfs is writable. Its namespaces end with the program,
+so nothing remains for the next one.
 """
 
 import os
@@ -29,45 +29,40 @@ from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 
-INSIDE = Path(inside.__file__)
-"""The file that runs inside."""
-
 LEVEL = "bubblewrap+rlimits+seccomp"
-"""How a candidate is isolated; a machine that cannot do all of it is refused."""
+"""How candidates are isolated; a machine that lacks any of it is refused."""
 
 NOBODY = "65534"
 
-TMP_BYTES = 16_000_000
-
 C_LIBRARY_FOLDERS = (Path("/lib"), Path("/usr/lib"), Path("/lib64"), Path("/usr/lib64"))
-"""Folders in which systems keep the C libraries and their loader."""
+"""Folders of the C libraries and their loader."""
 
 RIGHT = "import subprocess\ndef double(number):\n    return 2 * number\nassert double(2) == 4\n"
-"""Judged before all others: the libraries that a candidate imports can be read."""
+"""A correct program, to check that candidates can import libraries."""
 
 FAILURES: tuple[SampleResult, ...] = ("assertion", "exception", "syntax", "memory")
-"""Results that inside.py reports of a program that has not passed."""
+"""Failures that inside.py reports."""
 
 
 def require_isolation(limits: Limits) -> None:
-    """Raise UserError if this machine cannot isolate a program, or runs none under these limits."""
-    found = run_sandboxed(RIGHT, limits)
-    if found.result in ("timeout", "memory"):
+    """Raise UserError if this machine cannot isolate programs, or the limits are too low for any."""
+    result = run_sandboxed(RIGHT, limits).result
+    if result in ("timeout", "memory"):
         named = ", ".join(f"{name} = {value:g}" for name, value in limits.model_dump().items())
-        raise UserError(f"score.limits ({named}): too low for a program that does nothing: {found.result}")
-    if found.result != "passed":
+        raise UserError(f"score.limits ({named}): too low for a program that does nothing: {result}")
+    if result != "passed":
         raise refused("a correct program does not pass in the sandbox")
 
 
 def run_sandboxed(program: str, limits: Limits) -> Outcome:
-    """Run a program in a sandbox of its own. Raises UserError if this machine cannot make one."""
+    """Run a program in its own sandbox. Raises UserError if this machine cannot create one."""
     try:
         rules = filter_program()
     except OSError as error:
         raise refused(str(error.strerror)) from None
     nonce = secrets.token_hex(16)
     verdict, theirs = os.pipe()
-    # Read when nothing writes any more: a candidate can fill the pipe, and no more than that.
+    # Read after the program has ended. A candidate can fill the pipe, but not block us.
     os.set_blocking(verdict, False)
     filters, ours = os.pipe()
     try:
@@ -80,15 +75,15 @@ def run_sandboxed(program: str, limits: Limits) -> Outcome:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,  # bubblewrap's: inside.py closes its own
+            stderr=subprocess.PIPE,  # from bubblewrap; inside.py closes its own
             pass_fds=(theirs, filters),
             env={},
             cwd="/",
             process_group=watcher().pid,
         ) as sandbox:
             try:
-                given = f"{nonce}\n{program}".encode("utf-8", "surrogatepass")
-                _, said = sandbox.communicate(given, limits.wall_seconds)
+                stdin = f"{nonce}\n{program}".encode("utf-8", "surrogatepass")
+                _, messages = sandbox.communicate(stdin, limits.wall_seconds)
             except subprocess.TimeoutExpired:
                 return Outcome("timeout")
             finally:
@@ -102,30 +97,30 @@ def run_sandboxed(program: str, limits: Limits) -> Outcome:
             os.close(descriptor)
     if outcome := sandbox_outcome(written.decode("utf-8", "replace"), nonce):
         return outcome
-    if lines := said.decode(errors="replace").strip().splitlines():
+    if lines := messages.decode(errors="replace").strip().splitlines():
         raise refused(lines[-1])
     return Outcome("timeout" if sandbox.returncode == 128 + signal.SIGXCPU else "died")
 
 
 @cache
 def watcher() -> "subprocess.Popen[bytes]":
-    """A shell that kills its process group, in which sandboxes start, when this process ends, however it ends.
+    """A shell that kills its process group, in which sandboxes start, however this process ends.
 
-    `--die-with-parent` has no effect before bubblewrap and its child ask the kernel for it.
+    `--die-with-parent` takes effect only after bubblewrap has started.
     """
     return subprocess.Popen(["/bin/sh", "-c", "read _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0)
 
 
 def end_all() -> None:
     """Kill every sandbox of this process."""
-    watcher().communicate()  # nothing more to read
+    watcher().communicate()  # closes its input
     watcher.cache_clear()
 
 
 def end(sandbox: "subprocess.Popen[bytes]") -> None:
-    """Kill bubblewrap, if it still runs, and its child: a child that waits for its namespaces would outlive it."""
+    """Kill bubblewrap, if it still runs, and its child, which would outlive it while waiting for its namespaces."""
     if sandbox.poll() is None:
-        sandbox.send_signal(signal.SIGSTOP)  # it starts no child any more
+        sandbox.send_signal(signal.SIGSTOP)  # so that it starts no further child
         for child in psutil.Process(sandbox.pid).children():
             with suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -133,11 +128,11 @@ def end(sandbox: "subprocess.Popen[bytes]") -> None:
 
 
 def sandbox_outcome(written: str, nonce: str) -> Outcome | None:
-    """Read what inside.py wrote: the nonce, or a failure; None for anything else."""
+    """Parse what inside.py wrote: the nonce or a failure; None for anything else."""
     if written == nonce:
         return Outcome("passed")
     result, _, name = written.partition(" ")
-    # A candidate chooses the names of its exceptions, and may write here itself.
+    # Not trusted: a candidate chooses the names of its exceptions, and may write to the pipe itself.
     for failure in FAILURES:
         if result == failure:
             return Outcome(failure, name if name.isidentifier() else "")
@@ -145,7 +140,7 @@ def sandbox_outcome(written: str, nonce: str) -> Outcome | None:
 
 
 def refused(reason: str) -> UserError:
-    """The error for a machine that cannot isolate."""
+    """The error for a machine that cannot isolate programs."""
     return UserError(
         f"score.run_generated_code = true, but generated code cannot be isolated here: {reason.rstrip('.')}. Install "
         "bubblewrap (0.7 or newer, `apt-get install bubblewrap`) on Linux and allow it to create user namespaces "
@@ -158,7 +153,7 @@ def refused(reason: str) -> UserError:
 def sandbox_command() -> tuple[str, ...]:
     """bubblewrap with its options. Raises UserError if it is not installed.
 
-    It makes a user namespace, in which the candidate is `nobody` and has no capabilities, also under root.
+    It creates a user namespace in which the candidate is `nobody` without capabilities, even if root started it.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -179,27 +174,27 @@ def sandbox_command() -> tuple[str, ...]:
         ),
         *(word for path in map(str, paths) for word in ("--ro-bind", path, path)),
         *(word for path in map(str, package_folders(paths)) for word in ("--tmpfs", path, "--remount-ro", path)),
-        *("--ro-bind", str(INSIDE), "/inside.py"),
-        *("--dev-bind", "/dev/null", "/dev/null", "--size", str(TMP_BYTES), "--tmpfs", "/tmp", "--remount-ro", "/"),
+        *("--ro-bind", inside.__file__, "/inside.py"),
+        *("--dev-bind", "/dev/null", "/dev/null", "--size", "16000000", "--tmpfs", "/tmp", "--remount-ro", "/"),
         *("--chdir", "/tmp"),
-        # The order of sets of strings depends on the seed, and so may a candidate's result.
+        # A candidate's result may depend on the order of a set of strings.
         *("--setenv", "PYTHONHASHSEED", "0"),
     )
 
 
 def python() -> Path:
-    """The executable of Python, outside of any virtual environment."""
+    """The Python executable, outside of any virtual environment."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
 def shown_paths() -> list[Path]:
-    """The files and folders that Python needs. No installed packages: those are hidden below them."""
+    """The files and folders that Python needs. `package_folders` below them are hidden."""
     paths: list[Path] = []
     architecture = sysconfig.get_config_var("MULTIARCH")
     for folder in C_LIBRARY_FOLDERS:
         if folder.is_symlink():
-            continue  # as /lib to /usr/lib; each mount costs every program a millisecond
-        if architecture and (folder / architecture).is_dir():  # as on Debian
+            continue  # such as /lib; each mount costs a program a millisecond
+        if architecture and (folder / architecture).is_dir():  # Debian
             paths += [folder / architecture, *sorted(folder.glob("ld-*"))]
         elif folder.is_dir():
             paths.append(folder)
@@ -211,13 +206,13 @@ def shown_paths() -> list[Path]:
 
 
 def package_folders(paths: Iterable[Path]) -> list[Path]:
-    """The folders of installed packages at or below `paths`, which must not be seen."""
-    found = {folder for path in paths for folder in (*path.glob("*-packages"), *path.glob("python*/*-packages"))}
-    return [path for path in sorted(found) if not path.is_symlink() and found.isdisjoint(path.parents)]
+    """The folders of installed packages in `paths`."""
+    folders = {folder for path in paths for folder in (*path.glob("*-packages"), *path.glob("python*/*-packages"))}
+    return [folder for folder in sorted(folders) if not folder.is_symlink() and folders.isdisjoint(folder.parents)]
 
 
 def require_private(paths: Iterable[Path]) -> None:
-    """Raise UserError if the project or the home folder is at or below one of `paths`, which a candidate can read."""
+    """Raise UserError if the project or the home folder is inside one of `paths`, which candidates can read."""
     for path in paths:
         for folder in (Path.cwd(), Path(os.environ.get("HOME") or "/").resolve()):
             if folder.is_relative_to(path.resolve()):

@@ -1,4 +1,4 @@
-"""From completions to verdicts and pass@k: programs, judged in parallel, and the report.
+"""From completions to verdicts and pass@k: builds programs, judges them in parallel, and writes the report.
 
 pass@k is the probability that at least one of k samples of a problem passes (Chen et al. 2021, arXiv:2107.03374).
 """
@@ -25,8 +25,8 @@ from stages.runtime.workers import worker_count
 
 
 def program(problem: Problem, completion: str) -> str:
-    """The program that a benchmark defines: of HumanEval prompt, completion, test and the call of `check` (Chen et al.
-    2021), of MBPP completion and assertions (Austin et al. 2021). Raises UserError if it is not Python."""
+    """The program that a benchmark defines. HumanEval: prompt, completion, test and the call of `check` (Chen et al.
+    2021); MBPP: completion and assertions (Austin et al. 2021). Raises UserError if it is not Python."""
     if problem.language != "python":
         raise UserError(
             f"{problem.task_id}: programs in {problem.language} cannot be run; leave its problems out, or set "
@@ -40,10 +40,10 @@ def program(problem: Problem, completion: str) -> str:
 def judged(
     problems: Sequence[Problem], completions: Sequence[Completion], limits: Limits
 ) -> tuple[list[SampleVerdict], int]:
-    """The verdict on each completion, in their order, and how many programs they are: equal ones are judged once.
+    """The verdict on each completion, in order, and the number of programs run: equal programs run once.
 
-    One worker for each core, or `PARROTFLOW_WORKERS`. Raises UserError for a completion of an unknown problem, and if
-    this machine cannot isolate.
+    Uses one worker per core, or `PARROTFLOW_WORKERS`. Raises UserError if a completion's problem is unknown, or if this
+    machine cannot isolate programs.
     """
     known = {problem.task_id: problem for problem in problems}
     for completion in completions:
@@ -65,9 +65,9 @@ def judged(
             raise
     verdicts = [
         SampleVerdict(
-            task_id=completion.task_id, sample=completion.sample, result=found.result, exception=found.exception
+            task_id=completion.task_id, sample=completion.sample, result=outcome.result, exception=outcome.exception
         )
-        for completion, found in zip(completions, map(outcomes.__getitem__, programs), strict=True)
+        for completion, outcome in zip(completions, map(outcomes.__getitem__, programs), strict=True)
     ]
     return verdicts, len(outcomes)
 
@@ -81,24 +81,21 @@ def solutions(problems: Sequence[Problem]) -> list[Completion]:
 
 
 def failures(verdicts: Iterable[SampleVerdict]) -> dict[str, str]:
-    """The reason why a problem cannot be passed on this machine, by task_id, given the verdicts on all solutions.
+    """Reasons why problems cannot be passed on this machine, by task_id, given the verdicts on their solutions.
 
-    Tests that import a library that is not installed, for instance, fail every completion.
+    For example, tests that import a missing library fail every completion.
     """
-    return {one.task_id: one.exception or one.result for one in verdicts if one.result != "passed"}
-
-
-NOT_RUN = "none: not run"
+    return {verdict.task_id: verdict.exception or verdict.result for verdict in verdicts if verdict.result != "passed"}
 
 
 def set_name(task_id: str) -> str:
-    """The set that a problem belongs to: `HumanEval` of `HumanEval/0`, `problems` of `two_sum`."""
+    """The set of a problem: `HumanEval` for `HumanEval/0`, `problems` for `two_sum`."""
     name, slash, _ = task_id.partition("/")
     return name if slash else "problems"
 
 
 def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Completion], k: Sequence[int]) -> None:
-    """Raise UserError that names a problem with fewer samples than a k."""
+    """Raise UserError if a problem has fewer samples than the largest k."""
     counts = Counter(completion.task_id for completion in completions)
     for problem in problems:
         if counts[problem.task_id] < max(k):
@@ -109,10 +106,10 @@ def require_enough_samples(problems: Iterable[Problem], completions: Iterable[Co
 
 
 def estimate_pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The unbiased estimate from `samples` of one problem, of which `passed` pass (equation 1).
+    """The unbiased estimate for one problem with `samples` samples, `passed` of which pass (equation 1).
 
-    It is 1 - C(samples - passed, k) / C(samples, k), the share of all choices of k samples that hold one that passes,
-    as a product that does not overflow. Needs samples >= k.
+    It is 1 - C(samples - passed, k) / C(samples, k), the share of choices of k samples with at least one that passes,
+    as a product that does not overflow. Requires samples >= k.
     """
     if samples - passed < k:
         return 1.0
@@ -120,11 +117,11 @@ def estimate_pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def mean_pass_at_k(counts: Sequence[tuple[int, int]], k: int) -> PassAtK:
-    """The mean over problems, given as (samples, passed), and its interval over problems."""
+    """The mean over problems, given as (samples, passed), with its interval."""
     values = np.array([estimate_pass_at_k(samples, passed, k) for samples, passed in counts])
     value = significant(float(values.mean()))
     ends = ratio_interval(values, np.ones(len(values)))
-    if ends and value in (0, 1):  # all or none pass
+    if ends and value in (0, 1):  # none or all pass
         ends = score_interval(value, 0.0, len(values))
     return PassAtK(value=value, interval_95=ends and (max(ends[0], 0.0), min(ends[1], 1.0)))
 
@@ -137,7 +134,7 @@ def score_report(
     programs: int,
     params: ScoreParams,
 ) -> ScoreReport:
-    """The report of verdicts, or of completions that were not run. `left_out` is what `failures` found."""
+    """The report of verdicts, or of completions that were not run. `left_out`: as returned by `failures`."""
     sets = sorted({set_name(completion.task_id) for completion in completions})
     ran = params.run_generated_code
     return ScoreReport(
@@ -145,7 +142,7 @@ def score_report(
         sets={name: _set_score(name, problems, completions, verdicts, left_out, params) for name in sets},
         samples=len(completions),
         programs=programs,
-        isolation=LEVEL if ran else NOT_RUN,
+        isolation=LEVEL if ran else "none: not run",
         problems_sha256=problems_sha256(problems),
         completions_sha256=hashlib.sha256(completions_text(completions).encode()).hexdigest(),
         python=platform.python_version(),
@@ -191,8 +188,8 @@ def _convention(params: ScoreParams) -> str:
 
 
 def first_pass_at_k(report: ScoreReport) -> RunMetrics:
-    """pass@k of the smallest k, by name if there are several sets; empty if nothing was run."""
-    scores = {name: one.pass_at_k for name, one in sorted(report.sets.items()) if one.pass_at_k}
+    """pass@k for the smallest k, by set if there are several; empty if nothing was run."""
+    scores = {name: scored.pass_at_k for name, scored in sorted(report.sets.items()) if scored.pass_at_k}
     if not scores:
         return {}
     k = min((k for of_set in scores.values() for k in of_set), key=int)

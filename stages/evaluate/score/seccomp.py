@@ -1,10 +1,9 @@
 """The filter of system calls that bubblewrap installs before a program starts (seccomp(2)).
 
-In addition to namespaces and limits it refuses: a new process (threads can be started), so limits on one process are
-limits on the candidate; memory outside RLIMIT_AS (memfd, System V); the large interfaces through which kernels
-have been attacked (bpf, io_uring, userfaultfd, perf, keyrings, mounts, namespaces, any socket that is not a Unix one);
-and calls that are newer than those known here. A process may execute another program, with the same limits and filter:
-bubblewrap itself starts Python this way.
+In addition to namespaces and limits it denies: new processes (threads are allowed), so that a process's limits apply to
+the whole candidate; memory outside RLIMIT_AS (memfd, System V); large interfaces through which kernels have been
+attacked (bpf, io_uring, userfaultfd, perf, keyrings, mounts, namespaces, sockets other than Unix ones); and calls newer
+than those listed here. exec is allowed, with the same limits and filter: bubblewrap starts Python with it.
 """
 
 import errno
@@ -13,7 +12,7 @@ import struct
 import sys
 
 Numbers = dict[str, tuple[int | None, int | None]]
-"""Name of a call: its number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); None: not there."""
+"""System call -> its number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); None if it has none."""
 
 PROCESSES: Numbers = {"fork": (57, None), "vfork": (58, None)}
 OTHER_ARCHITECTURES: Numbers = {
@@ -21,7 +20,7 @@ OTHER_ARCHITECTURES: Numbers = {
     **{"pidfd_send_signal": (424, 424), "pidfd_getfd": (438, 438), "process_madvise": (440, 440)},
     **{"process_mrelease": (448, 448), "move_pages": (279, 239), "migrate_pages": (256, 238)},
 }
-"""They act on another process."""
+"""Calls that act on another process."""
 NAMESPACES: Numbers = {"unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41)}
 MOUNTS: Numbers = {
     **{"mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429)},
@@ -33,7 +32,7 @@ MEMORY: Numbers = {
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "semget": (64, 190)},
     **{"msgget": (68, 186), "mq_open": (240, 180)},
 }
-"""They take memory that no limit counts."""
+"""Calls that allocate memory that no limit counts."""
 KERNEL: Numbers = {
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280)},
     **{"perf_event_open": (298, 241), "userfaultfd": (323, 282), "personality": (135, 92), "modify_ldt": (154, None)},
@@ -43,19 +42,19 @@ KERNEL: Numbers = {
 DENIED: Numbers = {**PROCESSES, **OTHER_ARCHITECTURES, **NAMESPACES, **MOUNTS, **MEMORY, **KERNEL}
 
 NEWER = 451
-"""The first number that is not known here, of Linux 6.5, on every processor. What is newer (statmount, listmount,
-open_tree_attr, file_setattr, listns) is answered as by an older kernel: Python needs none of it."""
+"""The first unlisted number, of Linux 6.5, on every processor. Newer calls (statmount, listmount, open_tree_attr,
+file_setattr, listns) fail as on an older kernel; Python does not need them."""
 
 
 ARGUMENTS: Numbers = {"clone": (56, 220), "socket": (41, 198), "socketpair": (53, 199)}
 """Denied for some first arguments."""
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""The column of a machine's numbers, and its AUDIT_ARCH (linux/audit.h)."""
+"""The column in `Numbers` and the AUDIT_ARCH (linux/audit.h) of each architecture."""
 
 
 def this_machine() -> tuple[int, int]:
-    """A row of MACHINES. Raises OSError if the numbers of its system calls are not known here."""
+    """This machine's row of MACHINES. Raises OSError if its architecture is not listed."""
     name = os.uname().machine
     if name not in MACHINES or sys.maxsize < 2**32:
         raise OSError(errno.ENOSYS, f"system calls of {name} are not known to the sandbox")
@@ -63,7 +62,7 @@ def this_machine() -> tuple[int, int]:
 
 
 def numbers(calls: Numbers) -> dict[str, int]:
-    """The numbers of those system calls that this machine has."""
+    """The numbers of these system calls on this machine, without those that it lacks."""
     column, _ = this_machine()
     return {name: number for name, row in calls.items() if (number := row[column]) is not None}
 
@@ -91,7 +90,7 @@ def filter_program() -> bytes:
         (EQUAL, 1, 0, architecture),
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER),
-        (AT_LEAST, 0, 1, X32_BIT),  # the same calls under other numbers
+        (AT_LEAST, 0, 1, X32_BIT),  # the same calls with other numbers
         refuse,
         (AT_LEAST, 1, 0, NEWER),
         (EQUAL, 0, 1, CLONE3),  # a filter cannot see its flags; glibc falls back to clone

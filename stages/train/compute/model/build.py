@@ -16,7 +16,7 @@ from stages.train.compute.model.source import load_source, source_config
 from stages.train.compute.params import ComputingParams
 
 VOCABULARY_MULTIPLE = 64
-"""The embedding's rows are padded to a multiple of this in training, for matrix units. The export removes the padding."""
+"""The embedding's rows are padded to a multiple of this in training, for matrix units. The export removes them."""
 
 
 def build_config(params: ComputingParams, vocabulary: Manifest) -> PreTrainedConfig:

@@ -1,7 +1,7 @@
-"""Reports + samples + texts of the publisher -> the model card: `python -m stages.card`.
+"""Reports + samples + the publisher's texts -> the model card: `python -m stages.card`.
 
-Everything on it follows from results of stages and from params.yaml, so the same model has the same card, and
-`parrotflow reproduce` compares it as any other output.
+The card depends only on stage results and params.yaml, so the same model has the same card, and `parrotflow reproduce`
+compares it like any other output.
 """
 
 from stages.card.card import render_card

@@ -1,4 +1,4 @@
-"""The model card: its head, which the Hub reads, its text, filled in a template, and the picture of its curves."""
+"""The model card: front matter for the Hub, text from a template, and a picture of the curves."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -36,10 +36,8 @@ from stages.formats.training import SourceShare
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
-CARD_TEMPLATE = Path(__file__).with_name("card.md.jinja")
-
 PROMPT_CHARACTERS = 60
-"""The most characters of a held-out document in the prompt."""
+"""The maximum length of a prompt taken from a held-out document."""
 
 ARCHITECTURE = {
     "architecture": ("architectures", "model_type"),
@@ -54,24 +52,19 @@ ARCHITECTURE = {
     "input and output embeddings shared": ("tie_word_embeddings",),
     "dtype of the weights": ("dtype", "torch_dtype"),
 }
-"""Property that a reader looks for -> its names in the configurations of transformers."""
-
-MEASURING = ("evaluation_sequences", "export_steps")
-"""Parameters of `train` that say what is measured and exported."""
-
-LOSSES = {"training": "training_loss", "held out": "validation_loss"}
-"""Label -> the curve of a training."""
+"""Property shown on the card -> its names in configs of transformers."""
 
 
 def render_card(params: CardParams, destination: Destination, inputs: CardInputs, folder: Path) -> None:
-    """Write the card and its picture below `folder`. The same inputs give the same bytes."""
+    """Write the card and its picture to `folder`. The same inputs give the same bytes."""
     text = filled_card(params, destination, inputs, with_curves=draw_picture(folder / CURVES_PICTURE))
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
 def draw_picture(target: Path) -> bool:
-    """Draw the curves of the training; False if no loss was recorded."""
-    files = {label: CURVES_FOLDER / f"{name}.tsv" for label, name in LOSSES.items()}
+    """Draw the training's curves. Returns False if no loss was recorded."""
+    names = {"training": "training_loss", "held out": "validation_loss"}
+    files = {label: CURVES_FOLDER / f"{name}.tsv" for label, name in names.items()}
     losses = {label: points for label, file in files.items() for points in read_curves(file).values()}
     rates = read_curves(CURVES_FOLDER / "learning_rate.tsv")
     panels = [Panel("loss", "nats per token", losses), Panel("learning rate", "", rates)]
@@ -81,7 +74,7 @@ def draw_picture(target: Path) -> bool:
 
 
 def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -> ModelCardData:
-    """The card's front matter. Its `widget` has the prompt of the example, also for those who try the model here."""
+    """The card's front matter. `widget` holds the prompt of the example, which `publish` copies to its receipt."""
     prompt = example_prompt(params, inputs)
     base_model = HUB_COMMIT.fullmatch(str(inputs.training_params.get("start_from")))
     return ModelCardData(
@@ -99,16 +92,16 @@ def metadata(params: CardParams, destination: Destination, inputs: CardInputs) -
 
 
 def filled_card(params: CardParams, destination: Destination, inputs: CardInputs, *, with_curves: bool) -> str:
-    """README.md. With curves it shows `curves.png`."""
+    """The text of README.md, which shows `curves.png` if `with_curves`."""
     filters = (by_license, by_source, drawn, params_on_one_line, read_of_corpus, step_name, verdict)
     functions = (by_share, hyper_parameters, problem_sets, sizes, sorted, unpublished)
     tables = (baselines, benchmarks, code_generation, further_sets, held_out, measured, per_source)
     return filled_template(
-        CARD_TEMPLATE,
-        {one.__name__: one for one in filters}
+        Path(__file__).with_name("card.md.jinja"),
+        {function.__name__: function for function in filters}
         | {"fmt": format, "json": lambda text: Markdown(json.dumps(text, ensure_ascii=False))},
-        **{one.__name__: one for one in functions},
-        **{one.__name__: rows_of(one) for one in tables},
+        **{function.__name__: function for function in functions},
+        **{function.__name__: rows_of(function) for function in tables},
         texts=params,
         publish=destination,
         inputs=inputs,
@@ -120,7 +113,7 @@ def filled_card(params: CardParams, destination: Destination, inputs: CardInputs
 
 
 def rows_of(numbers: Callable[[Any], Iterator[Row]]) -> Callable[[Any], list[tuple[str, ...]]]:
-    """Return a function for the template that gives the rows of a table as cells."""
+    """A function for the template that returns the cells of a table's rows."""
     return lambda source: [row.cells for row in numbers(source)]
 
 
@@ -130,7 +123,7 @@ def params_on_one_line(values: Mapping[str, Any]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value as a reader expects it: numbers with separators, lists with commas, `none` for null."""
+    """Format a value for readers: thousands separators, commas in lists, `none` for null."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -143,7 +136,7 @@ def format_value(value: Any) -> str:
 def example_prompt(params: CardParams, inputs: CardInputs) -> str:
     """The publisher's prompt, else the first words of a held-out document; empty if there is neither.
 
-    A line that begins with a dash is skipped: on a command line it would be an option.
+    Lines that begin with a dash are skipped, because a command line would parse them as options.
     """
     lines = (line.strip() for sample in inputs.samples for line in sample.signature.splitlines())
     line = next((line for line in lines if line and line[0] != "-"), "")
@@ -151,7 +144,7 @@ def example_prompt(params: CardParams, inputs: CardInputs) -> str:
 
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
-    """The sizes that the configuration states; those left to the architecture's default are missing."""
+    """Yield the sizes that the config states; those left at the architecture's default are omitted."""
     yield "parameters", format_value(inputs.training.parameters)
     for title, names in ARCHITECTURE.items():
         value = next((inputs.config[name] for name in names if inputs.config.get(name) is not None), None)
@@ -163,7 +156,7 @@ def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:
 
 
 def verdict(sample: Sample) -> str:
-    """Describe a completion without running it; empty if there is nothing to say."""
+    """Describe a completion without running it; may be empty."""
     notes = [] if sample.parses is None else ["parses" if sample.parses else "does not parse"]
     if not sample.body.strip():
         notes.append("the model wrote nothing")
@@ -173,14 +166,15 @@ def verdict(sample: Sample) -> str:
 
 
 def problem_sets(inputs: CardInputs) -> Iterator[tuple[str, str, str]]:
-    """Rows of problem set, where its problems are from, and their hash."""
-    for name, found in sorted(inputs.score.sets.items()):
-        yield name, problems_from(found, inputs.generation), found.problems_sha256
+    """Yield rows of problem set, the source of its problems, and their hash."""
+    for name, scores in sorted(inputs.score.sets.items()):
+        yield name, problems_from(scores, inputs.generation), scores.problems_sha256
 
 
 def hyper_parameters(section: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of parameter and value, without those that are off and those that the weights do not depend on."""
-    values = flatten({name: value for name, value in section.items() if name not in MEASURING})
+    """Rows of parameter and value, without nulls and without parameters that the weights do not depend on."""
+    not_computing = ("evaluation_sequences", "export_steps")
+    values = flatten({name: value for name, value in section.items() if name not in not_computing})
     return [(name, format_value(value)) for name, value in values.items() if value is not None]
 
 

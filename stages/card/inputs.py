@@ -1,4 +1,4 @@
-"""The results of stages that the card is written from: the model, its evaluation and its training data."""
+"""The stage results for the card: the model, its evaluation and its training data."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,16 +26,16 @@ from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import inputs_of
 
-REPORTS_READ = (CleanReport.path, TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
-ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, *REPORTS_READ)
+ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, CleanReport.path)
+ALWAYS_READ += (TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
 
 HELD_OUT = "held-out"
-"""The type of data set of the model's own evaluation, as the head of the card names it."""
+"""The data set type of the model's own evaluation in the card's front matter."""
 
 
 @dataclass(frozen=True)
 class CardInputs:
-    """Everything that a card is written from: results of stages, so that the same model has the same card."""
+    """Everything that the card depends on besides the section `card`."""
 
     config: dict[str, Any]
     samples: list[Sample]
@@ -44,9 +44,9 @@ class CardInputs:
     clean: CleanReport
     training: TrainingReport
     steps: list[int]
-    """After which the model was exported too."""
+    """The steps of `train.export_steps`."""
     data_sets: list[str]
-    """Of the Hub, that the documents are from."""
+    """Data sets on the Hub among the sources of documents."""
     training_params: dict[str, Any]
     """The section `train`."""
     cleaning_params: dict[str, Any]
@@ -57,11 +57,11 @@ class CardInputs:
     score: ScoreReport
     harness: HarnessReport
     measurements: dict[Path, Measurements]
-    """The reports of other evaluations, which say themselves what they measured."""
+    """The reports of custom evaluations."""
 
 
 def read_inputs() -> CardInputs:
-    """Read all inputs. Raises UserError that names a missing one."""
+    """Read all inputs. Raises UserError if one is missing or was not measured on these weights."""
     for path in ALWAYS_READ:
         if not path.exists():
             raise UserError(f"{path}: not found; run `dvc repro`, which makes it first")
@@ -90,13 +90,13 @@ def read_inputs() -> CardInputs:
 
 
 def data_sets_of(sources: list[dict[str, Any]]) -> list[str]:
-    """The data sets of the Hub among the sources."""
-    named = (HUB_COMMIT.fullmatch(f"{one.get('repository')}@{one.get('revision')}") for one in sources)
-    return sorted({found["repository"] for found in named if found})
+    """The data sets on the Hub among the sources."""
+    matches = (HUB_COMMIT.fullmatch(f"{source.get('repository')}@{source.get('revision')}") for source in sources)
+    return sorted({match["repository"] for match in matches if match})
 
 
 def require_these_weights(inputs: CardInputs) -> None:
-    """Reject an evaluation of other weights than the training's: DVC had restored a damaged copy for it."""
+    """Raise UserError if other weights than the training's were evaluated: DVC had restored a damaged copy."""
     scored = inputs.harness.scored_with
     weights: dict[type[Report], str] = {
         Evaluation: inputs.evaluation.receipt.models[MODEL.as_posix()].weights_sha256,
@@ -112,9 +112,11 @@ def require_these_weights(inputs: CardInputs) -> None:
 
 
 def require_declared(inputs: CardInputs) -> None:
-    """Reject a custom evaluation report of other weights, that is not listed, or whose data set is a built-in one."""
-    for path, found in inputs.measurements.items():
-        if found.weights_sha256 != inputs.training.weights_sha256:
+    """Raise UserError if a custom report is of other weights, not among the deps, or uses a built-in data set name."""
+    built_in = {HELD_OUT, *inputs.harness.harness, *inputs.score.sets}
+    built_in |= {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
+    for path, report in inputs.measurements.items():
+        if report.weights_sha256 != inputs.training.weights_sha256:
             raise UserError(
                 f"{path}: was not measured on the weights in {MODEL}/: list {MODEL} among the deps of its "
                 f"stage in {DVC_FILE} and run `dvc repro`"
@@ -125,13 +127,7 @@ def require_declared(inputs: CardInputs) -> None:
                 f"{path}: {DVC_FILE} does not list it among the deps of {stage.stage}, so DVC would not "
                 "notice that it changes: add it there"
             )
-        if found.data_set in built_in_data_sets(inputs):
+        if report.data_set in built_in:
             raise UserError(
-                f"{path}: data_set: a built-in evaluation already has results of {found.data_set}; choose another name"
+                f"{path}: data_set: a built-in evaluation already has results of {report.data_set}; choose another name"
             )
-
-
-def built_in_data_sets(inputs: CardInputs) -> set[str]:
-    """The names under which the card has results of the pipeline's own evaluations."""
-    problem_sets = {receipt.name for receipt in inputs.generation.receipts.problem_sets.values()}
-    return {HELD_OUT, *inputs.harness.harness, *inputs.score.sets, *problem_sets}

@@ -1,4 +1,4 @@
-"""The numbers of the card: one `Row` each, for the card's tables and for the Hub's model-index."""
+"""The card's numbers: one `Row` each, for the card's tables and for the Hub's model-index."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,24 +16,22 @@ TASK_TYPE = "text-generation"
 
 METRICS = {"bits_per_byte": "bits per byte", "loss": "loss (nats per token)", "perplexity": "perplexity"}
 
-COMPRESSOR_TITLES = {"ppmd": "PPMd", "xz": "xz -9"}
-
 PUBLISHED = {"HumanEval": {164}, "MBPP": {974, 500, 427, 257}}
-"""Problem sets for which others report pass@k: the name in their problems' task_id -> possible numbers of problems
-(MBPP: all and the test split, of the whole and of the sanitized set). A file in MBPP's format has its names too."""
+"""Public benchmarks: the name in a task_id -> possible numbers of problems (MBPP: all and the test split, of the full
+and the sanitized set). The number matters because any file in MBPP's format has its names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number: a row of a table and, if it has `fields`, an entry of the model-index."""
+    """A number: a row of a table and, if it has `fields`, an entry of the model-index."""
 
     labels: tuple[str, ...]
     """The first cells."""
     value: float | None
-    """None if it is not a number."""
+    """None if it is not a finite number."""
     interval: Interval | None = None
     counts: tuple[str, ...] = ()
-    """The last cells: how much the value was measured on."""
+    """The last cells: sample sizes."""
     sign: Literal["", "+"] = ""
     """`+` for a difference."""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -41,12 +39,12 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
+        """The cells of the table's row."""
         value = "none" if self.value is None else in_digits(self.value, self.sign)
         return (*self.labels, value, self._ends(), *self.counts)
 
     def entries(self) -> Iterator[EvalResult]:
-        """The entry of the model-index, which has no field for an interval: the metric's name has it."""
+        """Yield the entry of the model-index. The metric's name includes the interval, for which there is no field."""
         if self.fields and self.value is not None:
             interval = f", 95 % interval {self._ends()}" if self.interval else ""
             fields: dict[str, Any] = {**self.fields, "metric_name": self.fields["metric_name"] + interval}
@@ -57,7 +55,7 @@ class Row:
 
 
 def model_index(inputs: CardInputs) -> list[EvalResult]:
-    """The entries of all rows that have one."""
+    """The model-index entries of all rows."""
     rows = [*held_out(inputs), *code_generation(inputs), *benchmarks(inputs.harness)]
     for report in inputs.measurements.values():
         rows += measured(report)
@@ -65,93 +63,92 @@ def model_index(inputs: CardInputs) -> list[EvalResult]:
 
 
 def held_out(inputs: CardInputs) -> Iterator[Row]:
-    """The metrics of the validation split, and how well compressors do on it."""
+    """Yield the metrics of the validation split, then those of compressors on it."""
     evaluation, yardstick = inputs.evaluation, inputs.yardstick
-    of = {"dataset_type": HELD_OUT, "dataset_name": "held-out documents", "dataset_split": "validation"}
+    data_set = {"dataset_type": HELD_OUT, "dataset_name": "held-out documents", "dataset_split": "validation"}
     for name, title in METRICS.items():
         interval = getattr(evaluation.interval_95, name)
-        fields = {**of, "metric_type": name, "metric_name": title}
+        fields = {**data_set, "metric_type": name, "metric_name": title}
         yield Row((title,), getattr(evaluation, name), interval, fields=fields)
-    for name, title in COMPRESSOR_TITLES.items():
+    for name, title in (("ppmd", "PPMd"), ("xz", "xz -9")):
         yield Row((f"{title} after the training text (bits per byte)",), yardstick.bits_per_byte[name])
         yield Row((f"{title} cold (bits per byte)",), yardstick.bits_per_byte_cold[name])
 
 
 def per_source(evaluation: HeldOutMetrics) -> Iterator[Row]:
-    """Bits per byte of each held-out source."""
+    """Yield bits per byte of each held-out source."""
     intervals = evaluation.interval_95.bits_per_byte_per_source
     for name, value in sorted(evaluation.bits_per_byte_per_source.items()):
         yield Row((name,), value, intervals.get(name))
 
 
 def further_sets(evaluation: Evaluation) -> Iterator[Row]:
-    """Bits per byte of each of `evaluate.sets`."""
-    for name, found in sorted(evaluation.sets.items()):
-        yield Row((name,), found.bits_per_byte, found.interval_95.bits_per_byte, (f"{found.documents:,}",))
+    """Yield bits per byte of each of `evaluate.sets`."""
+    for name, metrics in sorted(evaluation.sets.items()):
+        yield Row((name,), metrics.bits_per_byte, metrics.interval_95.bits_per_byte, (f"{metrics.documents:,}",))
 
 
 def baselines(evaluation: HeldOutMetrics) -> Iterator[Row]:
-    """The difference from each of `evaluate.baselines`."""
-    for name, found in sorted(evaluation.compared.items()):
-        labels = (name, in_digits(found.bits_per_byte))
-        yield Row(labels, found.difference, found.difference_interval_95, sign="+")
+    """Yield the difference from each of `evaluate.baselines`."""
+    for name, baseline in sorted(evaluation.compared.items()):
+        labels = (name, in_digits(baseline.bits_per_byte))
+        yield Row(labels, baseline.difference, baseline.difference_interval_95, sign="+")
 
 
 def code_generation(inputs: CardInputs) -> Iterator[Row]:
-    """pass@k of each set of problems. The model-index names it as cards on the Hub do."""
-    for name, found in sorted(inputs.score.sets.items()):
-        source = problems_from(found, inputs.generation)
-        for k in sorted(map(int, found.pass_at_k)):
-            score, each = found.pass_at_k[str(k)], f"{found.samples // found.problems:,}"
+    """Yield pass@k of each set of problems, with the model-index names that are usual on the Hub."""
+    for name, scores in sorted(inputs.score.sets.items()):
+        source = problems_from(scores, inputs.generation)
+        for k in sorted(map(int, scores.pass_at_k)):
+            score, each = scores.pass_at_k[str(k)], f"{scores.samples // scores.problems:,}"
             fields = {
                 "task_name": "Code Generation",
-                "dataset_type": name if is_published(name, found) or not source else source,
-                "dataset_name": problem_set_name(name, found),
+                "dataset_type": name if is_published(name, scores) or not source else source,
+                "dataset_name": problem_set_name(name, scores),
                 "metric_type": f"pass@{k}",
                 "metric_name": f"pass@{k} ({each} samples of each problem, {drawn(inputs.generation)})",
             }
-            labels, counts = (name, f"pass@{k}"), (scored(found), each)
+            labels, counts = (name, f"pass@{k}"), (scored(scores), each)
             yield Row(labels, score.value, score.interval_95, counts, fields=fields)
 
 
-def problems_from(found: SetScore, generation: Generation) -> str:
-    """The file or data set whose problems these are; empty if one holds several sets."""
-    receipt = generation.receipts.problem_sets.get(found.problems_sha256)
+def problems_from(scores: SetScore, generation: Generation) -> str:
+    """The file or data set that contains exactly these problems; empty if there is none."""
+    receipt = generation.receipts.problem_sets.get(scores.problems_sha256)
     return receipt.name if receipt else ""
 
 
-def scored(found: SetScore) -> str:
-    """The number of problems behind pass@k, and of how many."""
-    return f"{found.problems - len(found.left_out):,}" + (f" of {found.problems:,}" if found.left_out else "")
+def scored(scores: SetScore) -> str:
+    """The number of problems behind pass@k, with the total if some are left out."""
+    return f"{scores.problems - len(scores.left_out):,}" + (f" of {scores.problems:,}" if scores.left_out else "")
 
 
-def problem_set_name(name: str, found: SetScore) -> str:
+def problem_set_name(name: str, scores: SetScore) -> str:
     """The name of a set of code problems in the card."""
-    return f"{name} ({scored(found)} problems)"
+    return f"{name} ({scored(scores)} problems)"
 
 
-def is_published(name: str, found: SetScore) -> bool:
-    """True if these are a benchmark's problems, by name and number, and none is left out."""
-    return found.problems in PUBLISHED.get(name, ()) and not found.left_out
+def is_published(name: str, scores: SetScore) -> bool:
+    """True if these are all problems of a public benchmark, by name and number."""
+    return scores.problems in PUBLISHED.get(name, ()) and not scores.left_out
 
 
 def unpublished(report: ScoreReport) -> str:
-    """The sets that are no benchmark's; empty if all are."""
-    return ", ".join(
-        problem_set_name(name, found) for name, found in sorted(report.sets.items()) if not is_published(name, found)
-    )
+    """The sets that are not public benchmarks, separated by commas."""
+    sets = sorted(report.sets.items())
+    return ", ".join(problem_set_name(name, scores) for name, scores in sets if not is_published(name, scores))
 
 
 def drawn(generation: Generation) -> str:
-    """The distribution from which the samples were drawn."""
+    """The settings with which problems were sampled."""
     sampling = generation.receipts.sampling["problems"]
     return f"temperature {sampling['temperature']:g}, top-p {sampling['top_p']:g}"
 
 
 def benchmarks(report: HarnessReport) -> Iterator[Row]:
-    """The metrics of each task or group; a group has no document count, and its intervals are as over ten.
+    """Yield the metrics of each task or group. A group has no document count; its intervals assume ten documents.
 
-    Only tasks that were scored whole are in the model-index: the Hub shows them next to those of other models.
+    Only completely scored tasks are in the model-index, where the Hub compares them with other models.
     """
     for name, metrics in sorted(report.harness.items()):
         task, counts = report.tasks.get(name), ("", "")
@@ -169,7 +166,7 @@ def benchmarks(report: HarnessReport) -> Iterator[Row]:
 
 
 def measured(report: Measurements) -> Iterator[Row]:
-    """The metrics of a report that says itself what it measured."""
+    """Yield the metrics of a custom report."""
     for name, metric in report.metrics.items():
         title = f"{metric.label} ({metric.unit})" if metric.unit else metric.label
         fields = {"dataset_type": report.data_set, "dataset_name": report.title}

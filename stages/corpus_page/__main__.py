@@ -1,6 +1,6 @@
 """Ledger + token stores -> data/corpus.html: `python -m stages.corpus_page`.
 
-The corpus on one page, for people: how much, of what, under which licences, what cleaning dropped, with examples.
+A page about the corpus: sizes, sources, licenses, and what cleaning dropped, with examples.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,6 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import visible
 from stages.runtime.stage import run_stage
 
-CORPUS_PAGE = Path("data/corpus.html")
-
 PAGE_TEMPLATE = Path(__file__).with_name("corpus.html.jinja")
 
 LEDGER_COLUMNS = (
@@ -25,19 +23,20 @@ LEDGER_COLUMNS = (
 )  # fmt: skip
 
 MAX_BARS = 25
-"""Bars of a chart; the rest is summed up in one more."""
+"""Bars in a chart; one more sums up the rest."""
 
 
 def main() -> None:
     stores = {split: TokenStore(TOKENS / split) for split in SPLITS}
     manifests = {split: store.manifest for split, store in stores.items()}
     lengths = {split: store.document_lengths for split, store in stores.items()}
-    atomic_write(CORPUS_PAGE, html_report(read_ledger(LEDGER_COLUMNS).to_pandas(), manifests, lengths))
+    page = html_report(read_ledger(LEDGER_COLUMNS).to_pandas(), manifests, lengths)
+    atomic_write(Path("data/corpus.html"), page)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One line of a chart."""
+    """A bar of a chart."""
 
     name: str
     documents: int
@@ -46,7 +45,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a split, or the whole corpus, is."""
+    """The size of a split or of the whole corpus."""
 
     name: str
     documents: int
@@ -57,15 +56,20 @@ class Size:
 
 
 def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: dict[str, Positions]) -> str:
-    """The page. `ledger` has `LEDGER_COLUMNS`; `lengths` has the tokens of each document, by split."""
+    """The page. `ledger` has `LEDGER_COLUMNS`; `lengths` maps splits to the number of tokens of each document."""
     kept = ledger[ledger["verdict"] == KEPT]
     dropped = ledger[ledger["verdict"] != KEPT]
     shown_of = dropped[dropped["beginning"] != ""]
     manifest = next(iter(manifests.values()))
     return filled_template(
         PAGE_TEMPLATE,
-        {"number": "{:,.0f}".format, "percent": "{:.1%}".format, "in_words": in_words, "visible": text_html},
-        sizes=[size(split, kept[kept["split"] == split], [one]) for split, one in manifests.items()],
+        {
+            "number": "{:,.0f}".format,
+            "percent": "{:.1%}".format,
+            "in_words": in_words,
+            "visible": lambda text: visible(text.replace("\r\n", "\n"), kept="\n\t"),
+        },
+        sizes=[size(split, kept[kept["split"] == split], [store]) for split, store in manifests.items()],
         total=size("together", kept, list(manifests.values())),
         vocabulary_size=manifest.vocab_size,
         engine=manifest.engine,
@@ -83,7 +87,7 @@ def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: d
 
 
 def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
-    """The size of some documents of the ledger and of the token stores that hold them."""
+    """The size of a part of the ledger and of its token stores."""
     return Size(
         name=name,
         documents=sum(manifest.documents for manifest in manifests),
@@ -94,13 +98,8 @@ def size(name: str, part: pd.DataFrame, manifests: list[Manifest]) -> Size:
     )
 
 
-def text_html(text: str) -> str:
-    """A text of the corpus, with its lines."""
-    return visible(text.replace("\r\n", "\n"), kept="\n\t")
-
-
 def in_words(number: int) -> str:
-    """A number with three digits, to be followed by its noun: `10.6 million `."""
+    """Format with three digits and a trailing space: `10.6 million `."""
     rounded = float(f"{number:.3g}")  # before the unit is chosen: 999.7 million are a billion
     for limit, word in ((10**12, "trillion "), (10**9, "billion "), (10**6, "million ")):
         if rounded >= limit and number >= 10**6:
@@ -109,7 +108,7 @@ def in_words(number: int) -> str:
 
 
 def grouped(part: pd.DataFrame, column: str) -> list[Bar]:
-    """Documents and bytes by the values of a column, the most bytes first."""
+    """Documents and bytes by the values of a column, sorted by bytes."""
     groups = part.groupby(column)["bytes"].agg(["size", "sum"])
     bars = [Bar(str(name) or "unknown", int(size), int(total)) for name, size, total in groups.itertuples()]
     bars.sort(key=lambda bar: (-bar.bytes, bar.name))
@@ -121,7 +120,7 @@ def grouped(part: pd.DataFrame, column: str) -> list[Bar]:
 
 
 def length_bars(lengths: Positions) -> list[Bar]:
-    """Documents by their number of tokens, in ranges that double: 1, 2 to 3, 4 to 7, ..."""
+    """Documents by number of tokens, in ranges that double: 1, 2 to 3, 4 to 7, ..."""
     counts = np.bincount(np.floor(np.log2(lengths)).astype(np.int64))
     first = int(np.flatnonzero(counts)[0])
     names = [f"{2**k:,} to {2 ** (k + 1) - 1:,}" if k else "1" for k in range(len(counts))]

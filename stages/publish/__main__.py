@@ -1,8 +1,8 @@
 """Model + card + record -> a folder or the Hugging Face Hub, and a receipt: `python -m stages.publish`.
 
-The Hub's token comes from the environment alone (`HF_TOKEN`). Publishing is an effect: DVC never restores it from its
-cache, and a temporary workspace of an experiment publishes nothing. DVC deletes the receipt before the stage runs, so
-after a crash or a refusal it runs the stage again.
+The Hub's token comes only from the environment (`HF_TOKEN`). Publishing is a side effect: DVC never restores it from
+its cache, and the temporary workspace of an experiment publishes nothing. DVC deletes the receipt before the stage
+runs, so it runs the stage again after a crash or a refusal.
 """
 
 from pathlib import Path
@@ -36,10 +36,10 @@ def main() -> None:
 
 
 def publish(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
-    """Publish to the destination that the parameters name."""
+    """Publish to the destination in the parameters."""
     if params.repository is None:
         return publish_to_folder(revision, Path(params.folder) / params.name, gate)
-    from stages.publish.hub import publish_to_hub  # a folder needs no network, nor the time of this import
+    from stages.publish.hub import publish_to_hub  # slow to import, and not needed for a folder
 
     return publish_to_hub(revision, params, gate)
 

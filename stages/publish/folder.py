@@ -1,6 +1,6 @@
-"""Publishes to a folder: `NAME/revisions/REVISION` is kept for good, the link `NAME/main` leads to the current one.
+"""Publishes to a folder: `NAME/revisions/REVISION` is kept forever, and the link `NAME/main` points to the current one.
 
-Files are read-only, and each revision has its own: damage to one is damage to no other.
+Files are read-only, and revisions share none, so damage to one affects no other.
 """
 
 import fcntl
@@ -18,16 +18,11 @@ from stages.publish.revision import Gate, Revision, attested
 from stages.runtime.atomic import atomic_folder, flush_to_disk
 from stages.runtime.errors import UserError
 
-READ_ONLY = 0o444
-
-COPY_BYTES = 1 << 22
-"""Bytes."""
-
 
 def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt:
-    """Store a revision below `location`, and let `main` lead to it. If it is there, it is signed if a key is named.
+    """Store a revision in `location`, unless it is there, and point `main` to it. It is signed if a key is set.
 
-    Raises RefusedError if what `main` leads to now is better, UserError if the stored revision was changed.
+    Raises RefusedError if the current `main` is better, UserError if the stored revision was changed.
     """
     kept = location / REVISIONS / revision.name
     with only_writer(location):
@@ -46,7 +41,7 @@ def publish_to_folder(revision: Revision, location: Path, gate: Gate) -> Receipt
 
 @contextmanager
 def only_writer(location: Path) -> Iterator[None]:
-    """One process at a time changes what is published at `location`; the others wait. Ends with its process."""
+    """A lock for changes at `location`: other processes wait. The kernel releases it if this process dies."""
     location.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(location, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -57,9 +52,9 @@ def only_writer(location: Path) -> Iterator[None]:
 
 
 def main_of(location: Path) -> str | None:
-    """The name of the revision that `main` leads to, also if that was deleted; None if there is no `main`.
+    """The name of the revision that `main` points to, even if that was deleted; None if there is no `main`.
 
-    Raises UserError if it is not a link: a copy of what is published did not keep it.
+    Raises UserError if `main` is not a link, because a copy of the folder lost it.
     """
     main = location / MAIN
     if main.exists() and not main.is_symlink():
@@ -71,7 +66,7 @@ def main_of(location: Path) -> str | None:
 
 
 def store(revision: Revision, target: Path) -> None:
-    """Make the folder `target`, all or nothing."""
+    """Copy a revision to the folder `target`, all or nothing."""
     with atomic_folder(target) as folder:
         index = Provenance.read(revision.files[PROVENANCE])
         for path, file in revision.files.items():
@@ -79,16 +74,16 @@ def store(revision: Revision, target: Path) -> None:
             copied = copy(file, folder / path)
             if index.files.get(path, copied) != copied:
                 raise UserError(f"{file}: changed while it was published: run the same command again")
-            (folder / path).chmod(READ_ONLY)
+            (folder / path).chmod(0o444)
 
 
 def copy(source: Path, target: Path) -> str:
-    """Copy a file; the sha256 of what was copied. An error names the target, whose disk may be full."""
+    """Copy a file and return the sha256 of the copy. An OSError names the target, whose disk may be full."""
     digest = hashlib.sha256()
     with source.open("rb") as reader:
         try:
             with target.open("wb") as writer:
-                while part := reader.read(COPY_BYTES):
+                while part := reader.read(1 << 22):
                     digest.update(part)
                     writer.write(part)
         except OSError as error:
@@ -97,7 +92,7 @@ def copy(source: Path, target: Path) -> str:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make `path` a relative link to `target`. At each instant there is the old link or the new one."""
+    """Atomically make `path` a relative link to `target`."""
     if path.is_symlink() and path.readlink() == target:
         return
     partial = path.with_name(f".{path.name}.partial")

@@ -1,11 +1,11 @@
 """Publishes to the Hub: the data set, each exported step on the branch of its run, then the model on `main`, and tags.
 
-`python -m stages.publish.hub` checks before hours of training that all of it may be written: that no file of the code
-holds a credential; and it makes the private and empty repositories, which answers every question of names and rights.
+`python -m stages.publish.hub` checks before hours of training that publishing will work: that no file of the code
+contains a credential, and that the repositories can be created (empty) and written to.
 
-A commit is made whole or not at all, and the Hub refuses it if its branch has moved since it was read. What is there is
-not made again: the index on `main` names its revision, and the titles on the branch of a run name its steps. So after a
-kill or an error the same command continues; there are no retries here, the flow runs the stage again.
+A commit is atomic, and the Hub refuses it if its branch has moved since it was read. Existing commits are not repeated:
+the index on `main` names its revision, and the titles on the branch of a run name its steps. So after a kill or an
+error the same command continues. There are no retries here, because the flow runs the stage again.
 """
 
 import os
@@ -53,13 +53,10 @@ from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 
 REQUEST_SECONDS = 60.0
-"""Silence after which a request fails. The client itself would wait for ever."""
-
-KEPT_BY_HUB = {".gitattributes"}
-"""Files that the Hub adds to every repository."""
+"""The timeout of a request. By default the client waits forever."""
 
 WEIGHT_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"}
-"""Endings of weight files: a main branch that has one holds a model."""
+"""Suffixes of weight files; a branch with such a file contains a model."""
 
 AnyReport = TypeVar("AnyReport", bound=Report)
 
@@ -73,7 +70,7 @@ class Tip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One repository. Its methods raise the client's errors."""
+    """A repository. Its methods raise the client's errors."""
 
     api: HfApi
     name: str
@@ -88,9 +85,9 @@ class Repository:
         return f"{self.setting} = {self.name}, as the user of HF_TOKEN"
 
     def open(self, *, private: bool) -> None:
-        """Make the repository, unless it exists, and check that the token may write to it.
+        """Create the repository, unless it exists, and check that the token has write access.
 
-        Raises UserError if something private would go to a public repository.
+        Raises UserError if `private` and the repository is public.
         """
         self.api.create_repo(self.name, repo_type=self.kind, private=private, exist_ok=True)
         self.api.auth_check(self.name, repo_type=self.kind, write=True)
@@ -104,10 +101,10 @@ class Repository:
         """Read a branch."""
         commit = str(self.api.repo_info(self.name, repo_type=self.kind, revision=branch).sha)
         paths = self.api.list_repo_files(self.name, repo_type=self.kind, revision=commit)
-        return Tip(commit, set(paths) - KEPT_BY_HUB)
+        return Tip(commit, set(paths) - {".gitattributes"})  # the Hub adds this file
 
     def find(self, tip: Tip, path: str, kind: type[AnyReport]) -> AnyReport | None:
-        """Read a report of a commit; None if there is none of this format."""
+        """Read a report of a commit; None if it is missing or has another format."""
         if path not in tip.paths:
             return None
         with TemporaryDirectory() as folder:
@@ -115,13 +112,14 @@ class Repository:
             return kind.find(Path(folder) / path)
 
     def commit(self, branch: str, tip: Tip, title: str, content: Revision, stale: Collection[str]) -> str:
-        """Add all files of `content` to a branch and delete those in `stale`; the commit, or `tip` if nothing differs.
+        """Add all files of `content` to a branch and delete those in `stale`.
 
-        The Hub refuses it with status 412 if the branch is no longer at `tip`.
+        Returns the commit, or that of `tip` if nothing differs. The Hub refuses it with status 412 if the branch is no
+        longer at `tip`.
         """
         added = [CommitOperationAdd(path, file) for path, file in content.files.items()]
         for operation in added:
-            if digest := content.sha256.get(operation.path_in_repo):  # else the client reads the file to hash it
+            if digest := content.sha256.get(operation.path_in_repo):  # saves hashing the file again
                 operation.upload_info.sha256 = bytes.fromhex(digest)
         done = self.api.create_commit(
             self.name,
@@ -134,15 +132,15 @@ class Repository:
         return str(done.oid)
 
     def tag(self, tag: str, commit: str) -> None:
-        """Give a commit a tag, unless another commit has it."""
+        """Tag a commit, unless the tag exists."""
         self.api.create_tag(self.name, repo_type=self.kind, tag=tag, revision=commit, exist_ok=True)
 
 
 def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Receipt:
-    """Commit a revision and the steps of its run, unless they are there.
+    """Commit a revision and the steps of its run, unless they exist.
 
     Raises RefusedError if the model on main is better, UserError if there is no token or no write access,
-    UnavailableError if the Hub does not answer or somebody else has written to a branch meanwhile.
+    UnavailableError if the Hub does not answer or somebody else wrote to a branch at the same time.
     """
     model, *others = open_repositories(params)
     with explained(model.title):
@@ -151,7 +149,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
         present = before.revision if before else None
         if present != revision.name and any(Path(path).suffix in WEIGHT_SUFFIXES for path in main.paths):
             gate.check_not_worse(model.find(main, EVALUATION, Evaluation), model.name)
-    # The model is the last one: main moves when nothing else can fail.
+    # The model comes last, so that main moves only after everything else has succeeded.
     data_set = publish_data_set(others[0], params) if others else None
     run = run_of_model()
     with explained(model.title):
@@ -164,7 +162,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
             commit = model.commit(MAIN, main, f"Publish {revision.name}", revision, stale)
         model.tag(revision.name, commit)
         if SIGNATURE_FILE in revision.files and SIGNATURE_FILE not in model.tip(revision.name).paths:
-            model.api.delete_tag(model.name, tag=revision.name)  # of a commit made before the signature
+            model.api.delete_tag(model.name, tag=revision.name)  # it is on an unsigned commit
             model.tag(revision.name, commit)
     return Receipt(
         destination="hub",
@@ -178,7 +176,7 @@ def publish_to_hub(revision: Revision, params: PublishParams, gate: Gate) -> Rec
 
 
 def publish_steps(model: Repository, run: str, revision: str) -> dict[int, str]:
-    """Commit each exported step to the branch of its run, unless it is there: step -> commit. A tag names each."""
+    """Commit each exported step to the branch of its run, unless it is there, and tag it. Returns step -> commit."""
     if not (steps := exported_steps()):
         return {}
     branch = run_branch(run)
@@ -195,7 +193,7 @@ def publish_steps(model: Repository, run: str, revision: str) -> dict[int, str]:
 
 
 def publish_data_set(repository: Repository, params: PublishParams) -> str:
-    """Make main of a data set hold the cleaned documents; the commit, with a tag that names the content."""
+    """Commit the cleaned documents to main of a data set, with a tag that names the content. Returns the commit."""
     with TemporaryDirectory() as folder, explained(repository.title):
         shards = {f"data/{split}/{shard.name}": shard for split in SPLITS for shard in require_documents(CLEAN / split)}
         card = Path(folder) / CARD
@@ -210,7 +208,7 @@ def publish_data_set(repository: Repository, params: PublishParams) -> str:
 
 
 def data_card(params: PublishParams, repository: str) -> str:
-    """README.md of the data set: how to load it, and what it holds by licence and by source."""
+    """README.md of the data set: how to load it, and its contents by license and by source."""
     files = [{"split": split, "path": f"data/{split}/*.parquet"} for split in SPLITS]
     head = card_head()
     metadata = DatasetCardData(
@@ -234,7 +232,7 @@ def data_card(params: PublishParams, repository: str) -> str:
 
 
 def split_tables(title: str, split: SplitSize) -> str:
-    """One split's documents by licence and by source, the largest first."""
+    """Tables of a split's documents by license and by source, the largest first."""
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
     return (
         f"## {title}\n\n{total}.\n\n"
@@ -244,9 +242,9 @@ def split_tables(title: str, split: SplitSize) -> str:
 
 
 def open_repositories(params: PublishParams) -> list[Repository]:
-    """Make the repositories of the model and of the data set that the parameters name, unless they exist.
+    """Create the repositories of the model and of the data set, unless they exist.
 
-    Raises UserError if one of them cannot be written to. They are empty until something is published.
+    Raises UserError if one of them cannot be written to.
     """
     assert params.repository is not None
     api = connect(f"publish.repository = {params.repository}")
@@ -260,9 +258,9 @@ def open_repositories(params: PublishParams) -> list[Repository]:
 
 
 def connect(what: str) -> HfApi:
-    """Return the client, with the token of the environment; a token that is stored on this machine is not used.
+    """The client with the token in HF_TOKEN (one stored on this machine is not used), timeouts and no telemetry.
 
-    Every request has a timeout, and no telemetry is sent.
+    Raises UserError if there is no token or the client is offline.
     """
     if constants.HF_HUB_OFFLINE:
         raise UserError(f"{what}: HF_HUB_OFFLINE is set, so nothing can be published to the Hub; unset it")
@@ -284,7 +282,7 @@ def connect(what: str) -> HfApi:
 
 
 def main() -> None:
-    """Check the code, then make and check every repository that the parameters name."""
+    """Check the code, then create and check the repositories in the parameters."""
     params = read_section("publish", PublishParams)
     check_code()
     if params.repository is not None:

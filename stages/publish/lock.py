@@ -1,7 +1,7 @@
-"""The state of the project that is published: exactly what dvc.lock says of the stages that led to the model.
+"""Checks that the project matches dvc.lock for all stages that led to the model.
 
-Each stage fails if its inputs change while it runs. Here the same is asked of the whole chain, so that a revision has
-one state: params.yaml, dvc.yaml, requirements.lock and the code are copied as they are.
+Each stage fails if its inputs change while it runs. The same check of the whole chain ensures that a revision records
+one consistent state: params.yaml, dvc.yaml, requirements.lock and the code are copied as they are.
 """
 
 from collections.abc import Iterator
@@ -13,20 +13,17 @@ from stages.runtime.preflight import DVC_FILE, LOCK_FILE, listed_paths, recorded
 from stages.runtime.section import PARAMS_FILE, write_yaml
 from stages.runtime.stage_code import FOLDER, REQUIREMENTS_LOCK, code_changes, code_in
 
-TEMPORARY = (".dvc/tmp/exps", ".parrotflow/sweep")
-"""Folders with the workspaces of DVC experiments, and with the clones of a sweep's cells."""
-
 
 def in_temporary_workspace(folder: Path) -> bool:
-    """Return True in the workspace of a DVC experiment or in the clone of a sweep's cell."""
+    """True in the workspace of a DVC experiment or in the clone of a sweep's cell."""
     path = f"{folder.absolute().as_posix()}/"
-    return any(f"/{place}/" in path for place in TEMPORARY)
+    return "/.dvc/tmp/exps/" in path or "/.parrotflow/sweep/" in path
 
 
 def published_stages() -> Stages:
     """The entries in dvc.lock of the stages before publish, in topological order.
 
-    Raises UserError that names the first parameter, command, input, file of code or output that is not as recorded.
+    Raises UserError that names the first parameter, command, input, file of code or output that differs from that.
     """
     everything, inputs = recorded_stages(), listed_paths(stage_templates().get("publish", {}), "deps")
     made = makers_of(everything)
@@ -44,7 +41,7 @@ def published_stages() -> Stages:
 
 
 def changes_since_lock(stages: Stages) -> Iterator[str]:
-    """The differences from the entries in dvc.lock, as DVC sees them; a missing output does not count."""
+    """Yield the differences from the entries in dvc.lock that DVC reports, except missing outputs."""
     from dvc.exceptions import DvcException  # slow
     from dvc.repo import Repo
 
@@ -69,14 +66,14 @@ def changes_since_lock(stages: Stages) -> Iterator[str]:
 
 
 def outside_deps(stages: Stages) -> list[str]:
-    """The files and folders that stages depend on and that none of them makes; files of code excepted."""
+    """The files and folders that stages depend on but do not write, except files of code."""
     made = makers_of(stages)
     paths = {dep["path"]: None for stage in stages.values() for dep in stage.get("deps", [])}
     return [path for path in paths if Path(path).parent != FOLDER and not any(overlaps(path, out) for out in made)]
 
 
 def settings(stages: Stages) -> dict[str, bytes]:
-    """Path in the revision -> content, of the files that say what the stages ran with."""
+    """Path in the revision -> content of the files that record what the stages ran with."""
     kept = (PARAMS_FILE, REQUIREMENTS_LOCK, DVC_FILE, *code_files(stages))
     return {revision_path(path): path.read_bytes() for path in kept if path.is_file()} | {
         revision_path(LOCK_FILE): lock_of(stages)
@@ -84,5 +81,5 @@ def settings(stages: Stages) -> dict[str, bytes]:
 
 
 def lock_of(stages: Stages) -> bytes:
-    """dvc.lock with these stages alone, as DVC writes it."""
+    """dvc.lock with only these stages, in DVC's format."""
     return write_yaml({"schema": "2.0", "stages": stages}).encode("utf-8")

@@ -1,4 +1,4 @@
-"""The name of a published model, its destination, and the conditions of publishing."""
+"""The section `publish` of params.yaml."""
 
 from typing import Annotated, Self
 
@@ -11,12 +11,12 @@ class GateParams(Section):
     """Conditions on the evaluation. If one does not hold, nothing is published."""
 
     bits_per_byte_at_most: Annotated[float, Field(gt=0)] | None
-    """Limit on the held-out split; null sets none."""
+    """Limit on the held-out split. Null: no limit."""
     allow_worse: bool
-    """Whether `main` may move to a model with more bits per byte than the one it leads to now, or to one that was
-    evaluated on other held-out documents."""
+    """Allow `main` to move to a model with more bits per byte than its current one, or to a model that was evaluated on
+    other held-out documents."""
     tolerance: Annotated[float, Field(ge=0)]
-    """In bits per byte: a model that is worse by no more than this counts as equal."""
+    """A model that is worse by at most this many bits per byte counts as equal."""
 
 
 RepositoryName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]{0,95}$")]
@@ -27,17 +27,18 @@ class PublishParams(Section):
     """The section `publish` of params.yaml."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")]
-    """The model's name: the card's title, and the name of its folder below `folder`."""
+    """The model's name: the card's title, and the name of its folder in `folder`."""
     folder: Annotated[str, Field(min_length=1)]
-    """Keeps the receipt, and the revisions if `repository` is null; relative to the project."""
+    """A folder, relative to the project, for the receipt, and for the revisions if `repository` is null."""
     repository: RepositoryName | None
-    """`owner/name` on the Hugging Face Hub; null publishes to `folder`. Needs a token with write access in HF_TOKEN."""
+    """`owner/name` on the Hugging Face Hub, which needs a token with write access in HF_TOKEN. Null: publish to
+    `folder`."""
     private: bool
-    """Whether a repository that does not exist yet is created private."""
+    """Create new repositories as private."""
     dataset_repository: RepositoryName | None
-    """`owner/name` of a data set on the Hub for the cleaned documents; null publishes none."""
+    """`owner/name` of a data set on the Hub for the cleaned documents. Null: publish none."""
     include_data: bool
-    """Whether a revision's source archive also has the inputs of stages that git does not have, e.g. `corpus/`."""
+    """Include stage inputs that git does not have, e.g. `corpus/`, in a revision's source archive."""
     gate: GateParams
     """Conditions on the evaluation."""
 

@@ -1,8 +1,8 @@
-"""What is to be published: the files of a revision or of an exported step of a run, their name, which is derived from
-their content, and their record, which says what made them; and the quality gate, which says what may become `main`.
+"""The files of a revision or an exported step, their name, which is derived from their content, their record of how
+they were made, and the quality gate that decides whether a model may become `main`.
 
-The record is not a dependency of the stage, so a commit that leaves its inputs alone does not publish again. It has no
-timestamps, no paths of this machine, no credentials; the order of everything is fixed.
+The record is not a dependency of the stage, so a new commit alone does not publish again. It has a fixed order, and no
+timestamps, paths of this machine or credentials.
 """
 
 import os
@@ -51,21 +51,21 @@ class Revision:
     """Files that are published under one name."""
 
     name: str
-    """`revision_name`: from the files' names and hashes, without those that are observed."""
+    """`revision_name` of `sha256`."""
     files: dict[str, Path]
-    """Path in the revision -> the file on this machine; the record, the index and what attests them last."""
+    """Path in the revision -> the file on this machine; the record, the index and its signature are last."""
     sha256: dict[str, str]
-    """Path in the revision -> sha256, of the files that are not observed."""
+    """Path in the revision -> sha256, except files that are observed (`provenance.is_observed`)."""
 
 
 def name_revision(files: dict[str, Path]) -> Revision:
-    """The revision that consists of these files; its record is gathered afterwards."""
+    """The revision of these files, without its record."""
     sha256 = {path: known_sha256(files[path]) for path in sorted(files)}
     return Revision(revision_name(sha256), {path: files[path] for path in sha256}, sha256)
 
 
 def published_files() -> dict[str, Path]:
-    """Path in the revision -> file, of the model and its card. Raises UserError if there are no weights or no card."""
+    """Path in the revision -> file of the model and its card. Raises UserError if weights or the card are missing."""
     weight_files(MODEL)
     if not (CARD_FOLDER / CARD).is_file():
         raise UserError(f"{CARD_FOLDER / CARD}: not found; run `dvc repro card`, which makes it")
@@ -74,7 +74,7 @@ def published_files() -> dict[str, Path]:
 
 
 def card_head() -> dict[str, Any]:
-    """The values at the head of the card."""
+    """The card's front matter."""
     _, head, _ = (CARD_FOLDER / CARD).read_text(encoding="utf-8").split("---\n", 2)
     values: dict[str, Any] = read_yaml(head)
     return values
@@ -87,36 +87,36 @@ def prompt_of(head: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ExportedStep:
-    """The model after some steps of a run."""
+    """The model after a step of a run."""
 
     number: int
     content: Revision
-    """Its files, without a card: a step does not change with the model's card."""
+    """Its files, without a card, so that a new card does not change them."""
 
     def title(self, run: str) -> str:
-        """The title of its commit. It names the content: other hardware may train other weights in the same run."""
+        """The title of its commit. It names the content, because other hardware may train other weights."""
         return f"{step_name(self.number)} of run {run}: {self.content.name}"
 
 
 def exported_steps() -> list[ExportedStep]:
     """The steps in the model folder, in order."""
-    tokenizer = [MODEL / file.name for file in TOKENIZER.glob("*")]  # a step has none of its own
-    found = []
+    tokenizer = [MODEL / file.name for file in TOKENIZER.glob("*")]  # steps share the model's
+    steps = []
     for step, folder in exported_models().items():
         weight_files(folder)
         files = {file.name: file for file in (*folder.iterdir(), *tokenizer) if is_shipped(file.name)}
-        found.append(ExportedStep(step, name_revision(files)))
-    return found
+        steps.append(ExportedStep(step, name_revision(files)))
+    return steps
 
 
 def training_execution() -> Execution | None:
-    """How the training was executed; None if the record is of other weights than those in model/."""
+    """The record of the training's execution; None if it is missing or of other weights than those in model/."""
     execution = Execution.find()
     return execution if execution and execution.weights_sha256 == weights_sha256() else None
 
 
 def require_trained_weights() -> None:
-    """Raise UserError if the weights are not those that training recorded: DVC restores by name and reads nothing."""
+    """Raise UserError if the weights differ from the training's record: DVC does not check what it restores."""
     if read_json(TRAIN_REPORT).get("weights_sha256") != weights_sha256():
         raise UserError(
             f"{MODEL}: its weights differ from those that training wrote ({TRAIN_REPORT}), so DVC's cache or remote "
@@ -126,15 +126,15 @@ def require_trained_weights() -> None:
 
 
 def run_of_model() -> str | None:
-    """The name of the run that made the model; None if no execution of these weights is recorded."""
+    """The name of the run that made the model; None without `training_execution`."""
     execution = training_execution()
     return run_name(execution.fingerprint) if execution else None
 
 
 def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Revision:
-    """The revision with its record, which is written below `folder`.
+    """The revision with its record, which is written to `folder`.
 
-    Raises UserError if the project is not as dvc.lock says, or the record would hold a credential.
+    Raises UserError if the project differs from dvc.lock, or the record would contain a credential.
     """
     stages = lock.published_stages()
     require_trained_weights()
@@ -162,14 +162,14 @@ def gather_record(revision: Revision, params: PublishParams, folder: Path) -> Re
 
 
 def reports_of(stages: Stages) -> dict[str, bytes]:
-    """Path in the revision -> content, of the metrics and curves that the stages wrote."""
+    """Path in the revision -> content of the metrics and curves that the stages wrote."""
     paths = (path for out in outs_of(stages) if (path := Path(out["path"])).is_relative_to(REPORTS))
     files = (file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.tsv"))))
     return {revision_path(file): file.read_bytes() for file in files if file.suffix in (".json", ".tsv")}
 
 
 def attested(index: Path) -> dict[str, Path]:
-    """The index and, if a key is named, its signature, which is made here."""
+    """The index and, if a key is set, its new signature."""
     if not (key := os.environ.get(SIGNING_KEY)):
         return {PROVENANCE: index}
     return {PROVENANCE: index, SIGNATURE_FILE: sign(index, Path(key).expanduser())}
@@ -180,7 +180,7 @@ PUBLISH_ANYWAY = "`parrotflow params publish.gate.allow_worse=true`, then `parro
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The conditions, and the evaluation of the model that is to become `main`."""
+    """The conditions for a model to become `main`, and its evaluation."""
 
     params: GateParams
     evaluation: Evaluation
@@ -194,9 +194,9 @@ class Gate:
             )
 
     def check_not_worse(self, published: Evaluation | None, location: str, remedy: str = PUBLISH_ANYWAY) -> None:
-        """Raise RefusedError if the model is worse than `published`, the evaluation of the model that `main` leads to,
-        or cannot be compared with it: None means that this model has no readable evaluation. `remedy`: what moves
-        `main` anyway.
+        """Raise RefusedError if the model is worse than `main`, or cannot be compared with it.
+
+        `published`: the evaluation of `main`; None if it has no readable one. `remedy`: how to move `main` anyway.
         """
         ours, theirs, fault = self.evaluation, published, ""
         if theirs is None:
@@ -204,8 +204,8 @@ class Gate:
         else:
             on_other_data = _documents(ours) != _documents(theirs)
             values = f"{ours.bits_per_byte:g}, main has {theirs.bits_per_byte:g}"
-            of_others = " (on other held-out documents)" if on_other_data else ""
-            print(f"bits per byte {values}{of_others}: {ours.bits_per_byte - theirs.bits_per_byte:+.6g}", flush=True)
+            remark = " (on other held-out documents)" if on_other_data else ""
+            print(f"bits per byte {values}{remark}: {ours.bits_per_byte - theirs.bits_per_byte:+.6g}", flush=True)
             if (ours.lost_share > 0) != (theirs.lost_share > 0):
                 loser = "the model" if ours.lost_share else "main"
                 fault = (

@@ -1,7 +1,7 @@
-"""The source archive of a revision, and what git says of the project: the commit, its origin, whether files differ.
+"""The source archive of a revision, and the state of git: the commit, its origin, and whether files differ from it.
 
-The archive has the code folders as git has or would add them, and of the stages' inputs what git has. A file there that
-holds a credential is refused, since without it the revision could not be rebuilt.
+The archive contains the code folders as git tracks or would add them, and the stages' inputs that git tracks. A file
+with a credential is an error, not left out, because the revision could not be rebuilt without it.
 """
 
 import gzip
@@ -28,7 +28,7 @@ from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK
 
 CODE = (*PACKAGES, "pyproject.toml", ".dvcignore", ".dvc/config")
-"""The code folders, and the files that name the libraries, what DVC ignores, and DVC's remotes."""
+"""The code folders, and the files that define the libraries, what DVC ignores, and DVC's remotes."""
 
 COPIED = (str(PARAMS_FILE), str(DVC_FILE), str(REQUIREMENTS_LOCK), str(LOCK_FILE))
 """Files that the record copies."""
@@ -37,21 +37,21 @@ PRIVATE_FILES = (".env", ".env.*", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed
 """Names of files that are never published."""
 
 SETTINGS_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".lock", ".dvc", "config")
-"""Endings of files whose URLs are used, not shown as examples."""
+"""Suffixes of files whose URLs are in use, not examples."""
 
 
 def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitState:
-    """Write the archive, a .tar.gz that is the same for the same files, and return what git says of it.
+    """Write the archive, a .tar.gz that depends only on the files, and return the state of git.
 
-    `stages` are the entries of dvc.lock that led to the revision. `include_data` adds the inputs that git does not
-    have. Raises UserError if git has no commit here, or a file cannot be archived.
+    `stages` are the entries of dvc.lock that led to the revision. `include_data` adds untracked inputs. Raises
+    UserError if git has no commit here, or a file cannot be archived.
     """
     commit = git_output("rev-parse", "HEAD").strip()
     inputs = source_files_of(stages)
     added = git_files("--others", "--exclude-standard", "--", *CODE)
     files = added + git_files("--cached", "--", *CODE, *inputs)
     edited = git_output("diff", "--name-only", "HEAD", "--", *CODE, *COPIED, *inputs).splitlines()
-    dirty = bool(added or {*edited} - {str(LOCK_FILE)})  # which each run writes
+    dirty = bool(added or {*edited} - {str(LOCK_FILE)})  # each run writes dvc.lock
     if include_data and inputs:
         files += git_files("--others", "--exclude-per-directory=.dvcignore", "--", *inputs)
     write_archive(_checked(sorted({*files} - {*COPIED}), inputs), target)
@@ -61,26 +61,26 @@ def archive_source(stages: Stages, target: Path, *, include_data: bool) -> GitSt
 
 
 def check_code() -> None:
-    """Raise UserError if the archive cannot hold the code, or the record a file that it copies."""
+    """Raise UserError if a file of the code, or a file that the record copies, cannot be published."""
     for _ in _checked(git_files("--cached", "--others", "--exclude-standard", "--", *CODE, *COPIED), ()):
         pass
 
 
 def _checked(files: Iterable[str], inputs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Path and content of the files that exist, one at a time: with data they need not fit into memory."""
+    """Yield path and content of the files that exist, one at a time, since data may not fit into memory."""
     for path in filter(os.path.lexists, files):
         if Path(path).is_symlink() or not Path(path).is_file():
             raise UserError(
                 f"{path}: is a link or a nested repository, which a revision cannot contain: replace it with its files"
             )
         content = Path(path).read_bytes()
-        is_data = any(Path(path).is_relative_to(one) for one in inputs)  # in a corpus of code such URLs are examples
+        is_data = any(Path(path).is_relative_to(folder) for folder in inputs)  # URLs in a corpus of code are examples
         require_no_secret(path, content, in_urls=path.endswith(SETTINGS_SUFFIXES) and not is_data)
         yield path, content
 
 
 def source_files_of(stages: Stages) -> list[str]:
-    """The files and folders that the stages read and none makes, and the files by which DVC would keep these."""
+    """`outside_deps` of the stages, and the .dvc files that would track them."""
     inputs = [path for path in outside_deps(stages) if "://" not in path]
     kept = (f"{part}.dvc" for path in map(Path, inputs) for part in (path, *path.parents) if part.name)
     return list(dict.fromkeys((*inputs, *kept)))
@@ -88,7 +88,7 @@ def source_files_of(stages: Stages) -> list[str]:
 
 def git_output(*arguments: str) -> str:
     """Run git and return its output. Raises UserError with git's message if it fails."""
-    # Without optional locks: looking at the project writes nothing, and disturbs no other git command.
+    # Without optional locks git writes nothing and disturbs no other git command.
     command = ["git", "--no-optional-locks", "--literal-pathspecs", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, check=False)
@@ -97,9 +97,9 @@ def git_output(*arguments: str) -> str:
             "git: not found, but it lists the code to publish: install it and run the same command again"
         ) from None
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()
+        message = done.stderr.decode("utf-8", "replace").strip()
         raise UserError(
-            f"nothing was published: a revision names the commit of its code, but git reports none: {said}\n"
+            f"nothing was published: a revision names the commit of its code, but git reports none: {message}\n"
             "If there is no commit yet, `git init`, `git add -A` and `git commit` make the first"
         )
     return done.stdout.decode("utf-8", "surrogateescape")
@@ -111,7 +111,7 @@ def git_files(*arguments: str) -> list[str]:
 
 
 def write_archive(files: Iterable[tuple[str, bytes]], target: Path) -> None:
-    """Write a .tar.gz of some files, in their order, without times, owners or names of this machine."""
+    """Write a .tar.gz of some files, in the given order, without times, owners or names of this machine."""
     with (
         target.open("wb") as stream,
         gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0) as packed,
@@ -125,47 +125,46 @@ def write_archive(files: Iterable[tuple[str, bytes]], target: Path) -> None:
 
 
 REMOTE = re.compile(r"(?!file:)[\w+.-]+://|[\w.-]+@[\w.-]+:")
-"""The beginning of an address of another machine; the second is the short form of ssh, `git@example.com:owner/name`."""
+"""The beginning of a remote address: a URL, or ssh's short form `git@example.com:owner/name`."""
 
 
 def public_url(url: str) -> str | None:
-    """A URL without credentials, ssh's short form in full; None for a path of this machine."""
+    """A URL without credentials, with ssh's short form expanded; None for a local path."""
     short = re.fullmatch(r"([\w.-]+@[\w.-]+):(?!//)/?(.+)", url)
     return without_credentials(f"ssh://{short[1]}/{short[2]}" if short else url) if REMOTE.match(url) else None
 
 
 def require_no_secret(path: str, content: bytes, *, in_urls: bool) -> None:
-    """Raise UserError if a file that would be published has a private name or holds a credential."""
+    """Raise UserError if a file that would be published has a private name or contains a credential."""
     private = any(fnmatch(Path(path).name, pattern) for pattern in PRIVATE_FILES)
-    found = "its name" if private else find_secret(content, in_urls=in_urls, by_name=path.startswith(".dvc/"))
-    if found:
+    secret = "its name" if private else find_secret(content, in_urls=in_urls, by_name=path.startswith(".dvc/"))
+    if secret:
         raise UserError(
-            f"{path}: has what looks like a credential ({found}), and would be published: remove it, and put it into "
+            f"{path}: has what looks like a credential ({secret}), and would be published: remove it, and put it into "
             "an environment variable, ~/.netrc, .dvc/config.local or a library's own configuration; or keep the "
             "file out of git (`git rm --cached`)"
         )
 
 
 MIN_SECRET_LENGTH = 12
-"""A shorter value (`true`, `password`) may occur in any text."""
+"""Shorter values, such as `true`, may occur in any text."""
 
 BY_ENTROPY_OR_NAME = {"Base64HighEntropyString", "HexHighEntropyString", "KeywordDetector", "IPPublicDetector"}
 BY_ENTROPY_OR_NAME |= {"BasicAuthDetector"}
-"""Detectors that hit hashes, test data and ordinary code. Passwords in URLs are found by `in_urls`."""
+"""Excluded detectors, which match hashes, test data and ordinary code. `in_urls` finds passwords in URLs."""
 
 ALLOWED = "pragma: allowlist secret"
-"""A line with this comment is not looked at: detect-secrets' own mark."""
+"""detect-secrets' comment for lines to skip."""
 
 OF_A_CONFIGURATION = re.compile(r"(?im)^\s*\w*(?:token|secret|password|key)\w*\s*=\s*\S")
-"""In DVC's configuration: a credential by its name."""
+"""Settings in DVC's configuration whose names are those of credentials."""
 
 
 def find_secret(content: bytes, *, in_urls: bool = False, by_name: bool = False) -> str | None:
-    """The kind of credential that a file holds, and its line; None if it holds none of a known form.
+    """The kind and line of a credential in a file; None if there is none of a known form.
 
-    Forms are those of detect-secrets, and the values of this process's own secret variables. `in_urls` also finds
-    passwords and signatures in URLs, which in code are mostly examples; `by_name` those of a configuration, by their
-    names.
+    Known forms are those of detect-secrets, and the values of this process's secret variables. `in_urls` also finds
+    passwords and signatures in URLs, which in code are mostly examples; `by_name` finds settings by their names.
     """
     text = content.decode("utf-8", "replace")
     for name, value in os.environ.items():
@@ -193,5 +192,5 @@ def forms() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
     detectors: list[Any] = list(get_mapping_from_secret_type_to_class().values())
     detectors = [detector for detector in detectors if detector.__name__ not in BY_ENTROPY_OR_NAME]
-    found = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
-    return (("Hugging Face token", HUB_TOKEN), *found)  # for which detect-secrets has no detector
+    patterns = [(str(detector.secret_type), pattern) for detector in detectors for pattern in detector.denylist]
+    return (("Hugging Face token", HUB_TOKEN), *patterns)  # detect-secrets lacks the first

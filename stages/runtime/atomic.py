@@ -1,7 +1,7 @@
-"""Files: a result appears whole or not at all, the hashes of what is in one, and whether its content is here.
+"""Atomic writes, hashes of files, and pointers of Git LFS.
 
-A result is written under another name, flushed to the disk, then renamed. DVC removes a stage's outputs before the
-stage runs and runs it once at a time, so a folder has no old version to protect and no second writer.
+A result is written under another name, flushed to the disk, then renamed. A folder needs no protection of an old
+version, nor from a second writer, because DVC removes a stage's outputs first and runs one stage at a time.
 """
 
 import hashlib
@@ -14,13 +14,10 @@ from pathlib import Path
 from stages.runtime.errors import UserError
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
-"""The first line of the file that git leaves in place of one that Git LFS has not downloaded."""
-
-LFS_POINTER_LIMIT = 1024
-"""Bytes that a pointer has less than, by Git LFS's specification; a larger file is not read to find out."""
+"""The first line of a pointer, which git checks out in place of a file that Git LFS has not downloaded."""
 
 FileState = tuple[int, int, int]
-"""What changes with the content of a file, and costs no reading: size, time of change, inode."""
+"""Size, time of change and inode, which change with the content of a file and cost no reading."""
 
 NOT_HERE = "Git LFS pointer, not the data (`git lfs pull` downloads it)"
 NOT_PULLED = "DVC file without its data (run `dvc pull` or `dvc checkout`)"
@@ -28,10 +25,7 @@ NOT_PULLED = "DVC file without its data (run `dvc pull` or `dvc checkout`)"
 
 @contextmanager
 def atomic_folder(place: Path) -> Iterator[Path]:
-    """Give an empty folder to write into; on leaving without an error it becomes `place`, in place of an older one.
-
-    What earlier kills left half-written is removed first.
-    """
+    """Yield an empty folder, which replaces `place` if the block raises no error. Removes leftovers of kills first."""
     place.parent.mkdir(parents=True, exist_ok=True)
     for left in place.parent.glob(f".{place.name}.*.partial"):
         shutil.rmtree(left, ignore_errors=True)
@@ -53,9 +47,9 @@ def atomic_folder(place: Path) -> Iterator[Path]:
 
 
 def atomic_write(place: Path, content: str | bytes) -> None:
-    """Write `content` (text as UTF-8) so that readers see the old file or the whole new one."""
+    """Write `content` (text as UTF-8) so that readers see either the old file or the complete new one."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own: of two runs at once the last one's file stays, whole.
+    # A unique name: if two processes write at once, the last one's file remains, complete.
     partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -68,7 +62,7 @@ def atomic_write(place: Path, content: str | bytes) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """fsync a file or a folder, so that a rename that follows cannot outrun its content."""
+    """fsync a file or a folder, so that its content is on the disk before it is renamed."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,7 +77,7 @@ def file_sha256(path: Path) -> str:
 
 
 def file_state(status: os.stat_result) -> FileState:
-    """The size, time of change and inode of a file."""
+    """The `FileState` of a file."""
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
@@ -92,7 +86,7 @@ remembered_sha256: dict[tuple[Path, *FileState], str] = {}
 
 
 def known_sha256(file: Path) -> str:
-    """The sha256 of a file, which this process reads once as long as the file does not change."""
+    """The sha256 of a file, read again only if the file has changed."""
     state = (file.absolute(), *file_state(file.stat()))
     if state not in remembered_sha256:
         remembered_sha256[state] = file_sha256(file)
@@ -100,7 +94,7 @@ def known_sha256(file: Path) -> str:
 
 
 def file_md5(path: Path) -> str:
-    """The md5 of a file's bytes, as DVC names it."""
+    """The md5 of a file's bytes, by which DVC names it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -108,7 +102,7 @@ def file_md5(path: Path) -> str:
 def is_lfs_pointer(path: Path) -> bool:
     """True if a file is a pointer of Git LFS; False if it cannot be read, which its reader reports."""
     try:
-        if path.stat().st_size >= LFS_POINTER_LIMIT:
+        if path.stat().st_size >= 1024:  # pointers are smaller, by Git LFS's specification
             return False
         with path.open("rb") as file:
             return file.read(len(LFS_POINTER)) == LFS_POINTER
@@ -117,6 +111,6 @@ def is_lfs_pointer(path: Path) -> bool:
 
 
 def require_here(*paths: Path) -> None:
-    """Raise UserError that names the first file that is a pointer of Git LFS."""
+    """Raise UserError, naming the file, if one is a pointer of Git LFS."""
     for path in filter(is_lfs_pointer, paths):
         raise UserError(f"{path}: {NOT_HERE}")

@@ -1,10 +1,10 @@
-"""The one cache of stages/: results, stored under everything that they were computed from.
+"""The cache of all stages: results, stored under a hash of everything that they were computed from.
 
-It is in the ignored folder `.parrotflow/cache/KIND`, outside DVC's outs: deleting it costs only time. An entry of
-`cached` and `map_cached` is a folder of files, whole or not there, so an edit of one document costs one shard.
+It is in the ignored folder `.parrotflow/cache/KIND`, outside of DVC's outs, and deleting it costs only time. Entries of
+`cached` and `map_cached` are folders of files, which appear atomically. An edit of one document costs one shard.
 
-Files are copied out of it, so editing a result cannot change the cache. A damaged entry is computed again. A file with
-the size, time of change and inode of its record counts as undamaged; only others are read and compared by checksum.
+Files are copied out of the cache, so editing a result cannot change it. A damaged entry is computed again. A file whose
+size, time of change and inode match its record counts as undamaged; others are compared by checksum.
 """
 
 import fcntl
@@ -34,12 +34,9 @@ SUMS = "sha256.json"
 
 LIMIT_VARIABLE = "PARROTFLOW_SHARD_CACHE_GB"
 
-LEFT_BEHIND_SECONDS = 24 * 3600
-"""A half-written entry that is older was left by a kill."""
-
 
 def cache_key(*parts: str) -> str:
-    """One name for everything that a result depends on, in the order given."""
+    """A hash of everything that a result depends on, in the given order."""
     digest = hashlib.sha256()
     for part in parts:
         encoded = part.encode("utf-8")
@@ -48,9 +45,9 @@ def cache_key(*parts: str) -> str:
 
 
 def cached(kind: str, key: str, compute: Callable[[Path], None]) -> Path:
-    """The folder with the files that `compute(folder)` writes, computed unless the cache has it.
+    """The folder with the files that `compute(folder)` writes, from the cache if it is there.
 
-    `key` changes with the data that is computed from; the code of the stage that `compute` belongs to counts by itself.
+    `key` must cover the input data; the code of the stage of `compute` is added.
     """
     entry = _entry(kind, compute, key)
     if not _is_known(entry):
@@ -66,9 +63,9 @@ def map_cached(
     compute: Callable[[CachedItem, Path], None],
     threads_each: int = 1,
 ) -> list[Path]:
-    """For each item the folder with the files that `compute(item, folder)` writes; keys as for `cached`.
+    """For each item the folder with the files that `compute(item, folder)` writes; keys as in `cached`.
 
-    Only what the cache does not know is computed, by the workers of `map_shards`, in the order of the items.
+    Missing entries are computed by the workers of `map_shards`, in the order of the items.
     """
     entries = [_entry(kind, compute, key_of(item)) for item in items]
     is_known = map_shards(_is_known, entries)
@@ -82,20 +79,20 @@ def map_cached(
 
 
 def _fill(compute: Callable[..., None], entry_and_item: tuple[Any, ...]) -> None:
-    """Compute an entry, given its folder and what `compute` takes before its own."""
+    """Compute an entry, given its folder and the arguments of `compute` before the folder."""
     entry, *item = entry_and_item
-    # Two workers may compute the same entry at once; each has a folder of its own, and the same bytes.
+    # Two workers may compute the same entry at once, with the same bytes, each in its own folder.
     entry.parent.mkdir(parents=True, exist_ok=True)
-    own = Path(mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+    partial_entry = Path(mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
     try:
-        compute(*item, own)
-        (own / SUMS).write_text(json.dumps(_sums(own, {})), encoding="utf-8")
-        own.rename(entry)
+        compute(*item, partial_entry)
+        (partial_entry / SUMS).write_text(json.dumps(_sums(partial_entry, {})), encoding="utf-8")
+        partial_entry.rename(entry)
     except OSError:
-        if not _is_known(entry):  # else the other one was faster
+        if not _is_known(entry):  # otherwise another worker was faster
             raise
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(partial_entry, ignore_errors=True)
 
 
 def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
@@ -106,15 +103,15 @@ def _entry(kind: str, compute: Callable[..., None], data_key: str) -> Path:
 
 def cache_folder(kind: str, key: str) -> Path:
     """The folder of the entry with this key."""
-    if parent_process() is None:  # a worker lives as long as its parent, which could then never evict anything
+    if parent_process() is None:  # not in workers: their locks would keep the parent from evicting entries
         in_use()
     return CACHE / kind / key[:2] / key
 
 
 def in_use() -> IO[str]:
-    """The cache's lock, shared by all processes that use it, each until it ends: so none evicts what another reads.
+    """Take the cache's lock, shared with other users until this process ends, so that none evicts what another reads.
 
-    If only its workers use the cache, a process calls this for them.
+    A process must call this if only its workers use the cache.
     """
     return _lock(CACHE.absolute())
 
@@ -133,10 +130,10 @@ def _is_known(entry: Path) -> bool:
         return False
     try:
         recorded = json.loads((entry / SUMS).read_bytes())
-        found = _sums(entry, recorded)
-        if [(name, sums[0]) for name, sums in found.items()] == [(name, sums[0]) for name, sums in recorded.items()]:
-            if found != recorded:  # a copy of the cache, for example
-                atomic_write(entry / SUMS, json.dumps(found))
+        now = _sums(entry, recorded)
+        if [(name, sums[0]) for name, sums in now.items()] == [(name, sums[0]) for name, sums in recorded.items()]:
+            if now != recorded:  # for example in a copy of the cache
+                atomic_write(entry / SUMS, json.dumps(now))
             return True
     except (OSError, ValueError):
         pass
@@ -146,26 +143,25 @@ def _is_known(entry: Path) -> bool:
 
 
 def _sums(entry: Path, recorded: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The content of `SUMS` for the files as they are now. Only files that differ from their record are read."""
-    found = {}
+    """The content of `SUMS` for the current files. Only files that differ from their record are read."""
+    sums = {}
     for file in sorted(file for file in entry.rglob("*") if file.is_file() and file != entry / SUMS):
         name, state = file.relative_to(entry).as_posix(), [*file_state(file.stat())]
         sha256, *known = recorded.get(name, [""])
-        found[name] = [sha256 if known == state else file_sha256(file), *state]
-    return found
+        sums[name] = [sha256 if known == state else file_sha256(file), *state]
+    return sums
 
 
 def hash_in_workers(files: Sequence[Path]) -> None:
-    """Hash files by the workers of `map_shards` if that is faster, for `known_sha256` to remember."""
+    """Hash files in the workers of `map_shards`, for `known_sha256` to remember."""
     states = [(file.absolute(), *file_state(file.stat())) for file in files]
     remembered_sha256.update(zip(states, map_shards(file_sha256, files), strict=True))
 
 
 def drop_unused() -> None:
-    """Delete what kills have left and, beyond `PARROTFLOW_SHARD_CACHE_GB` (default 50) in all, what was unused for
-    longest. While another process uses the cache nothing is deleted: a later run does it.
+    """Delete leftovers of kills and, above `PARROTFLOW_SHARD_CACHE_GB` (default 50), the least recently used entries.
 
-    Raises UserError for a variable that is not a number.
+    Deletes nothing while another process uses the cache. Raises UserError if the variable is not a number.
     """
     limit = os.environ.get(LIMIT_VARIABLE) or "50"
     try:
@@ -178,10 +174,10 @@ def drop_unused() -> None:
         entries = [(path.stat().st_mtime, path) for path in CACHE.glob("*/??/*")]
         for used, entry in sorted(entries, reverse=True):
             if is_partial := entry.name.startswith("."):
-                is_left = time.time() - used > LEFT_BEHIND_SECONDS
+                is_left_behind = time.time() - used > 24 * 3600
             else:
                 total += sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
-            if is_left if is_partial else total > limit_bytes:
+            if is_left_behind if is_partial else total > limit_bytes:
                 shutil.rmtree(entry)
     except BlockingIOError:
         return

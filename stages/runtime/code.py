@@ -1,8 +1,7 @@
-"""What "the code" of a module is, and when it has changed. The only answer to that question here.
+"""Defines "the code" of a module, and when it has changed; `stages.runtime.stage_code` applies it to stages.
 
-The code of a module is its import closure within the project: the module, every module that it imports, and so on.
-Two versions of a file are equal if their syntax trees without docstrings are, so that a comment, a docstring or a
-formatter changes nothing. `stages.runtime.stage_code` says so of each stage.
+The code of a module is its import closure within the project: the module, every module that it imports, and so on. Two
+versions of a file are equal if their syntax trees without docstrings are, so comments and formatting have no effect.
 """
 
 import ast
@@ -18,14 +17,14 @@ from pathlib import Path
 from stages.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-"""The folder that holds the packages `stages` and `flows`."""
+"""The folder of the packages `stages` and `flows`."""
 
 RUNTIME = "stages/runtime/"
-"""How any stage runs, not what it computes: not in the key of a shard or of a checkpoint, or a clearer message there
-would throw away a night's work. The DVC stages do depend on it."""
+"""How stages run, not what they compute. DVC stages depend on it, but the keys of shards and checkpoints do not, or a
+clearer message there would discard them."""
 
 PACKAGES = ("stages", "flows")
-"""Our own packages; any other module is a library or Python's own."""
+"""Our packages; any other module is from a library or Python."""
 
 HASH_DIGITS = 32
 
@@ -33,7 +32,7 @@ _MODULE_NAME = re.compile(r"stages(\.\w+)+")
 
 
 class CodeFiles:
-    """The files of code below a folder, each read once, and which of them import which."""
+    """The files of code below a folder, each read once, and their imports."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -52,24 +51,24 @@ class CodeFiles:
         return self._modules[file]
 
     def closure_of(self, module: str) -> list[str]:
-        """The files of `module` (of a package its `__main__`) and of all it imports within the project, sorted.
+        """The sorted files, relative to the root, of `module` or its `__main__` and of everything it imports.
 
-        Paths are relative to the root. A package's `__init__.py` counts unless it is empty. A module that is only
-        named in a string (`"stages.train.worker"`, started as a process) counts as imported, and of
-        `import_module(f"stages.clean.filters.{name}")` every module of the package.
+        A package's `__init__.py` counts unless it is empty. A module named in a string (`"stages.train.worker"`,
+        started as a process) counts as imported; `import_module(f"stages.clean.filters.{name}")` imports every module
+        of the package.
         """
         command = f"{module}.__main__"
-        found: set[str] = set()
+        files: set[str] = set()
         todo = self._files_of(command if self._file_of(command) else module)
         while todo:
             file = todo.pop()
-            if file not in found:
-                found.add(file)
+            if file not in files:
+                files.add(file)
                 todo += self._imported_by(file)
-        return sorted(found)
+        return sorted(files)
 
     def libraries(self, files: Iterable[str]) -> set[str]:
-        """The modules outside the project that the files import, those of `stages/runtime` excepted: `yaml`, ..."""
+        """The modules outside of the project that the files, except those of `stages/runtime`, import: `yaml`, ..."""
         names = {name.partition(".")[0] for file in computing(files) for name in self.module(file).imports}
         return names - {"", *PACKAGES}
 
@@ -80,9 +79,9 @@ class CodeFiles:
         return self._imported[file]
 
     def _files_of(self, name: str) -> list[str]:
-        """What importing a dotted name runs: its own file, and `__init__.py` of each package unless it is empty.
+        """The files that importing a dotted name runs: its own, and each package's `__init__.py` unless it is empty.
 
-        Of a name that ends with a dot, the beginning of one that is only known when the code runs, any may be imported.
+        A name that ends with a dot stands for all modules of the package, as the rest is known only at run time.
         """
         parts = name.split(".")
         if parts[0] not in PACKAGES:
@@ -93,8 +92,7 @@ class CodeFiles:
             return [file for module in modules for file in self._files_of(f"{name}{module}")]
         packages = [self._file_of(".".join([*parts[:count], "__init__"])) for count in range(1, len(parts) + 1)]
         files = [file for file in packages if file and (self.root / file).stat().st_size]
-        own = self._file_of(name)
-        return [*files, own] if own else files
+        return [*files, *filter(None, [self._file_of(name)])]
 
     def _file_of(self, name: str) -> str:
         if name not in self._found:
@@ -109,7 +107,7 @@ def computing(files: Iterable[str]) -> list[str]:
 
 
 def installed(library: str) -> str | None:
-    """The version that is installed; None if none is."""
+    """The installed version of a library; None if it is not installed."""
     try:
         return version(library).split("+")[0]  # 2.13.0+cpu: the same release on other hardware
     except PackageNotFoundError:
@@ -121,30 +119,30 @@ class Module:
     """The facts read from a file of code."""
 
     sha256: str
-    """The hash of the syntax tree without docstrings: its first `HASH_DIGITS` hex digits."""
+    """The first `HASH_DIGITS` hex digits of the hash of the syntax tree without docstrings."""
     imports: frozenset[str]
-    """The dotted names that it imports, and those of our modules that it names in strings."""
+    """The dotted names of its imports, and of our modules named in strings."""
     required: frozenset[str]
-    """The libraries that it names in a call of `require_locked`."""
+    """The libraries in calls of `require_locked`."""
 
 
 @cache
 def read_module(text: bytes, file: str) -> Module:
-    """Read the content of a file of code. Raises SyntaxError, or another ValueError, if it is not Python."""
+    """Read the content of a file of code. Raises SyntaxError or ValueError if it is not valid Python."""
     reader = _Reader(".".join(Path(file).with_suffix("").parts[:-1]))
     try:
         reader.read(ast.parse(text))
     except ImportError as error:
-        raise ValueError(str(error)) from None  # a relative import that leads out of the packages
+        raise ValueError(str(error)) from None  # a relative import beyond the top-level package
     tree = hashlib.sha256("".join(reader.parts).encode()).hexdigest()[:HASH_DIGITS]
     return Module(tree, frozenset(reader.imports), frozenset(reader.required))
 
 
 class _Reader:
-    """Writes a syntax tree as text, and notes what it imports, in one pass.
+    """Writes a syntax tree as text and collects its imports, in one pass.
 
-    `ast.dump` differs between Pythons: a new one has fields that an old one does not know. Those are empty in code that
-    both can read, and nothing empty is written here. Whether a name is read or written follows from where it is.
+    `ast.dump` differs between versions of Python, because newer ones add fields. In code that both can read these are
+    empty, so empty fields are omitted here. `ctx` is omitted too, as it follows from the position.
     """
 
     def __init__(self, package: str) -> None:
@@ -154,7 +152,7 @@ class _Reader:
         self.required: set[str] = set()
 
     def read(self, node: ast.AST) -> None:
-        """Write a node with all that is below it."""
+        """Write a node and its descendants."""
         kind = type(node)
         self.parts.append(f"{kind.__name__}(")
         if isinstance(node, ast.Constant):
@@ -177,13 +175,13 @@ class _Reader:
         elif isinstance(value, list):
             self.parts.append("[")
             for item in value:
-                # A string that is a statement of its own is a docstring, also after an attribute.
+                # A string as a statement is a docstring, also after an attribute.
                 if not (type(item) is ast.Expr and _is_text(item.value)):
                     self._read_value(item)
                     self.parts.append(",")
             self.parts.append("]")
         else:
-            # Not `repr`: which characters it escapes depends on Python's table of Unicode.
+            # Not `repr`, which escapes different characters in different versions of Python.
             self.parts.append(f"{value!a} ")
 
     def _read_constant(self, node: ast.Constant) -> None:
@@ -197,18 +195,18 @@ class _Reader:
                 self.imports.update(alias.name for alias in aliases)
             case ast.ImportFrom(module=module, names=aliases, level=level):
                 name = resolve_name("." * level + (module or ""), self.package)
-                # What is imported from a package may be a module.
+                # A name imported from a package may be a module.
                 self.imports |= {name, *(f"{name}.{alias.name}" for alias in aliases)}
             case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[named, *_]):
-                # Of f"detect_secrets.plugins.{name}" the beginning.
+                # The beginning of an f-string such as f"detect_secrets.plugins.{name}".
                 self.imports.add(next(_texts(named), ""))
             case ast.Call(func=ast.Name(id="require_locked"), args=arguments):
-                # A library that only some parameters need is in a conditional among the arguments.
+                # Arguments may contain conditionals, for libraries that only some parameters need.
                 self.required.update(text for argument in arguments for text in _texts(argument))
 
 
 def _joined(parts: list[ast.expr]) -> Iterator[ast.expr]:
-    """The parts of an f-string without empty texts, which some Pythons have between others."""
+    """Yield the parts of an f-string; texts, which versions of Python split differently, are joined."""
     text = ""
     for part in parts:
         if isinstance(part, ast.Constant):

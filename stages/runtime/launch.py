@@ -1,7 +1,7 @@
-"""How workers are launched: by an Accelerate configuration. How a run is launched is never part of what it computes.
+"""Launches workers with an Accelerate config. The launch is never part of what a run computes.
 
-`PARROTFLOW_LAUNCH` names a preset of `deploy/launch/` or the path of any Accelerate config file. If it is unset, the
-preset is `one_gpu` or `cpu`, depending on the machine.
+`PARROTFLOW_LAUNCH` is a preset in `deploy/launch/` or the path of an Accelerate config file. If it is unset, the preset
+is `one_gpu` or `cpu`, depending on the machine.
 """
 
 import os
@@ -19,7 +19,7 @@ from stages.runtime.errors import UserError
 from stages.runtime.section import read_yaml
 
 SEGMENT = "PARROTFLOW_SEGMENT"
-"""Set by `stages.train.segment`, as `500,600,700`: the step to begin with, and those to save at, up to the last one."""
+"""Set by `stages.train.segment`, e.g. `500,600,700`: the step to start from, then the steps to save at."""
 
 LAUNCH = "PARROTFLOW_LAUNCH"
 PRESETS = Path("deploy/launch")
@@ -27,22 +27,20 @@ PRESETS = Path("deploy/launch")
 USED = {"compute_environment", "distributed_type", "num_machines", "num_processes", "machine_rank", "main_process_ip"}
 USED |= {"main_process_port", "main_training_function", "rdzv_backend", "same_network", "gpu_ids", "use_cpu", "debug"}
 USED |= {"fsdp_config.fsdp_version", "enable_cpu_affinity", "mpirun_config", "parallelism_config", "ipex_config"}
-"""Keys of an accelerate config that count, or that change nothing here."""
+"""Keys of an accelerate config that are used, or that change nothing here."""
 
 REPLICAS, SHARDS = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
 
 KINDS = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
 
-OFF = ("no", "false", "none", "")
-
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """An accelerate config file, and what of it matters here."""
+    """The settings read from an accelerate config file."""
 
     path: Path
     processes: int
-    """Over all machines."""
+    """On all machines together."""
     machines: int
     on_cpu: bool
     sharded: bool
@@ -54,7 +52,7 @@ class LaunchConfig:
 
     @property
     def shards(self) -> int:
-        """Processes that a model is sharded over; 1 if each process holds all of it."""
+        """The number of processes over which a model is sharded; 1 if each has all of it."""
         return self.processes // self.replicas if self.sharded else 1
 
     @property
@@ -64,14 +62,14 @@ class LaunchConfig:
 
     @property
     def notes(self) -> list[str]:
-        """A line that names settings without effect."""
+        """A note that names settings without effect, if there are any."""
         names = ", ".join(self.unused)
         reason = "precision, compilation and sharding are set by params.yaml and PARROTFLOW_COMPILE"
         return [f"note: {self.path}: not used: {names} ({reason})"] if names else []
 
 
 def launch_config() -> LaunchConfig:
-    """The configuration to launch with. Raises UserError if a named one does not exist or is not a configuration."""
+    """Read the config to launch with. Raises UserError if it does not exist or is not supported."""
     path = _config_path()
     try:
         settings: Any = read_yaml(path.read_bytes())
@@ -85,7 +83,7 @@ def launch_config() -> LaunchConfig:
     if kind not in KINDS:
         raise UserError(f"{path}: distributed_type = {kind} is not supported; use one of {', '.join(KINDS)}")
     on_cpu = settings.get("use_cpu") or False
-    if not isinstance(on_cpu, bool):  # accelerate reads YAML 1.1, in which `no` is one
+    if not isinstance(on_cpu, bool):  # accelerate reads YAML 1.1, in which `no` is a boolean
         raise UserError(f"{path}: use_cpu = {on_cpu}: write true or false")
     sharded = kind == "FSDP"
     if sharded and str((settings.get("fsdp_config") or {}).get("fsdp_version", 1)) != "2":
@@ -102,11 +100,11 @@ def launch_config() -> LaunchConfig:
 
 
 def _names(settings: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted names of settings that are not switched off."""
+    """Yield the dotted names of settings that are not off."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from _names(value, f"{prefix}{key}.")
-        elif str(value).lower() not in OFF:
+        elif str(value).lower() not in ("no", "false", "none", ""):
             yield f"{prefix}{key}"
 
 
@@ -121,22 +119,22 @@ def _config_path() -> Path:
 
 
 def has_gpu() -> bool:
-    """Whether CUDA sees a device."""
+    """True if CUDA sees a device."""
     return torch.cuda.is_available()
 
 
 def device_count() -> int:
-    """How many GPUs torch finds in this machine."""
+    """The number of GPUs that torch finds in this machine."""
     return torch.cuda.device_count()
 
 
 def require_devices(config: LaunchConfig) -> None:
     """Raise UserError if this machine has fewer GPUs than the launch has processes on it."""
-    own, found = config.processes // config.machines, device_count()
-    if own > 1 and not config.on_cpu and own > found:
-        # Without any, accelerate would start them all the same, each as a run of its own.
+    processes, gpus = config.processes // config.machines, device_count()
+    if processes > 1 and not config.on_cpu and processes > gpus:
+        # Without GPUs accelerate would start the processes anyway, each as a separate run.
         raise UserError(
-            f"{config.path} needs {own} GPUs on this machine, one for each process, but torch finds {found}; "
+            f"{config.path} needs {processes} GPUs on this machine, one for each process, but torch finds {gpus}; "
             "copy the file and set num_processes, or use the preset cpu or one_gpu"
         )
 
@@ -144,23 +142,23 @@ def require_devices(config: LaunchConfig) -> None:
 ACCELERATE_LAUNCH = "accelerate.commands.launch"
 
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296"
-"""What a step frees serves the next one, in huge pages, instead of going back to the kernel, which hands it out again
-zeroed, page by page: on 2 cores a quarter of a step's time for a GPT-2 of 4.3M, an eighth for one of 124M
-(glibc's manual, "Memory Allocation Tunables")."""
+"""Keep freed memory, in huge pages, for the next step. Otherwise the kernel takes it back and zeroes it page by page,
+which takes, on 2 cores, a quarter of a step for a GPT-2 of 4.3M and an eighth for one of 124M (glibc's manual, "Memory
+Allocation Tunables")."""
 
 IGNORING_SIGTERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "launch")
-"""A scheduler may signal every process of a job, as Slurm does. A launcher that obeys takes its workers along, some at
-once, torchrun after 30 s. So it ignores the signal; the workers handle it, and save."""
+"""Makes the launcher ignore SIGTERM, which a scheduler such as Slurm may send to every process of a job. The launcher
+would kill its workers, at once or (torchrun) after 30 s. The workers handle the signal themselves, and save."""
 
 
 def command(config: LaunchConfig, module: str, *options: str) -> list[str]:
-    """The command line that starts `python -m module` in each worker; `options` take precedence over the file."""
+    """The command line that starts `python -m module` in each worker; `options` override the config file."""
     result = [*IGNORING_SIGTERM, sys.executable, "-m", ACCELERATE_LAUNCH]
     result += ["--config_file", str(config.path), "--quiet"]
-    # The loop sets both itself; accelerate would obey the file's in some launches and not in others.
+    # The trainer sets both itself; accelerate would apply the file's settings only in some launches.
     result += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     if config.on_cpu and config.processes > 1:
-        # accelerate starts several CPU processes only when told that they are several GPUs.
+        # accelerate starts several CPU processes only with this option.
         result += [] if config.sharded else ["--multi_gpu"]
         if config.machines == 1:
             result += ["--main_process_port", "0"]
@@ -172,30 +170,27 @@ OF_OTHER_LAUNCHERS = re.compile(
     "(GROUP|ROLE)_(RANK|NAME|WORLD_SIZE)|"
     "(ACCELERATE|FSDP|PARALLELISM_CONFIG|TORCHELASTIC|PMI|PMIX|MPI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_.*"
 )
-"""Variables by which a launcher describes a process group. A shell that Slurm, MPI or accelerate left behind has them
-too, and a worker that reads them waits for processes that are never started."""
+"""Variables in which a launcher describes a process group. They may also be left over in a shell of Slurm, MPI or
+accelerate, and would make a worker wait for processes that are never started."""
 
 
 def environment(config: LaunchConfig) -> dict[str, str]:
-    """Return the workers' environment.
-
-    The config file alone says which processes there are. Several machines keep the variables of their launcher.
-    """
+    """The workers' environment. With several machines it keeps the variables of their launcher."""
     alone = config.machines == 1
     values = {name: value for name, value in os.environ.items() if not (alone and OF_OTHER_LAUNCHERS.fullmatch(name))}
-    # torchrun would handle SIGTERM although it is started ignoring it (torch/distributed/run.py).
+    # Otherwise torchrun would handle SIGTERM in spite of `IGNORING_SIGTERM` (torch/distributed/run.py).
     values.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT")
     if config.device_type == "cpu":
         values["ACCELERATE_USE_CPU"] = "true"  # without it accelerate does not start several CPU processes
         values.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
-        # Threads that spin for a moment and then sleep: as fast as spinning on, but not at a standstill where anything
-        # else runs on the same cores. The count is GNU's (about 0.1 ms); other OpenMP runtimes know the policy alone.
+        # Waiting threads spin for a moment and then sleep. This is as fast as spinning on, except on busy cores, where
+        # spinning is very slow. GOMP_SPINCOUNT (about 0.1 ms) is GNU's; other OpenMP runtimes only know the policy.
         values.setdefault("OMP_WAIT_POLICY", "passive")
         values.setdefault("GOMP_SPINCOUNT", "3000")
-        # Threads of two processes on the same cores would wait for each other.
-        own = max(1, torch.get_num_threads() * config.machines // config.processes)
-        values.setdefault("OMP_NUM_THREADS", str(own))
+        # The processes share the cores.
+        threads = max(1, torch.get_num_threads() * config.machines // config.processes)
+        values.setdefault("OMP_NUM_THREADS", str(threads))
     else:
-        # Segments that grow: what batches of other sizes and evaluation leave free does not lie about in pieces.
+        # Segments that grow avoid fragmentation by batches of other sizes and by evaluation.
         values.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     return values

@@ -1,7 +1,7 @@
 """Checks before the first stage of a run: params.yaml as a whole, and the files that it names.
 
-`parrotflow` checks the sections of the stages that it is about to run. Under plain `dvc repro`, which has no such
-moment, each stage checks all sections at its start.
+`parrotflow` checks the sections of the stages that it is about to run. Under plain `dvc repro` each stage checks all
+sections at its start.
 """
 
 import importlib
@@ -26,16 +26,13 @@ LOCK_FILE = Path("dvc.lock")
 
 LOCK_REMEDY = f"`git checkout {LOCK_FILE}` restores the committed one; else delete it (the cache has the results)"
 
-URLS = ("PARROTFLOW_MIRROR",)
-"""Variables that hold one which stages name in what they print and write."""
-
 _INTERPOLATED = re.compile(r"\$\{\s*([\w-]+)")
 
 
 def section_models(root: Path = Path()) -> dict[str, type[Section]]:
-    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may lie in another's.
+    """The model of each stage's section: `NameParams` in params.py of the package NAME, which may be nested.
 
-    Another project may have a folder `stages` too, with files of that name.
+    Another project may have a folder `stages` with other files of that name.
     """
     models: dict[str, type[Section]] = {}
     for path in sorted((root / "stages").rglob("params.py")):
@@ -55,15 +52,13 @@ def section_models(root: Path = Path()) -> dict[str, type[Section]]:
 def check_params(path: Path = PARAMS_FILE, values: dict[str, Any] | None = None) -> None:
     """Raise UserError that names every unknown section, unknown key and value out of range.
 
-    `values` replace those of the file.
-    A URL with a credential is refused too, also in dvc.yaml and in the environment. A project without stages of ours
-    has no models: nothing is checked there, and it needs no params.yaml.
+    `values` replace those of the file. URLs with credentials are refused too, also in dvc.yaml and the environment. A
+    project without our stages has no models and needs no params.yaml; nothing is checked there.
     """
     models = section_models()
     if not models:
         return
-    for variable in URLS:
-        refuse_credentials(variable, os.environ.get(variable, ""))
+    refuse_credentials("PARROTFLOW_MIRROR", os.environ.get("PARROTFLOW_MIRROR", ""))
     refuse_credentials(str(DVC_FILE), DVC_FILE.read_text(encoding="utf-8") if DVC_FILE.exists() else "")
     values = read_params_file(path) if values is None else values
     require_string_keys(values, str(path))
@@ -94,22 +89,22 @@ def require_string_keys(values: Mapping[Any, Any], place: str) -> None:
 
 
 def check_before_run(to_do: Collection[str] | None = None, values: Mapping[str, Any] | None = None) -> None:
-    """Raise UserError that names every fault that the stages `to_do` would report only at their turn.
+    """Raise UserError that names every fault that the stages `to_do` (None: all) would report only later.
 
-    Without `to_do`, all stages are checked. `values` are those of params.yaml, whose sections are valid.
+    `values` are those of params.yaml, with valid sections.
     """
     models = {name: model for name, model in section_models().items() if to_do is None or name in to_do}
     values = read_params_file() if models and values is None else values or {}
     sections = {name: check_section(name, values[name], model) for name, model in models.items()}
-    found = (fault for name, section in sections.items() for fault in (*section.check(values), *_files(name, section)))
-    if faults := [*(f"{PARAMS_FILE}: {fault}" for fault in found), *_empty_submodules(to_do)]:
+    listed = (fault for name, section in sections.items() for fault in (*section.check(values), *_files(name, section)))
+    if faults := [*(f"{PARAMS_FILE}: {fault}" for fault in listed), *_empty_submodules(to_do)]:
         raise UserError("\n".join(faults))
 
 
 def check_unless_checked() -> None:
-    """At the start of a stage, check all of params.yaml, unless the run that it is part of has checked it.
+    """Check all of params.yaml at the start of a stage, unless its run has done so.
 
-    A machine that runs one stage alone may lack the libraries of others, so nothing is checked there.
+    A machine that runs only one stage may lack libraries of others, so nothing is checked there.
     """
     if STAGES_TO_DO not in os.environ:
         with suppress(ModuleNotFoundError):
@@ -118,7 +113,7 @@ def check_unless_checked() -> None:
 
 
 def _files(name: str, section: Section) -> Iterator[str]:
-    """The files that a section names and that are missing, or whose changes DVC would not notice."""
+    """Yield faults: files in a section that are missing, or whose changes DVC would not notice."""
     made = [path for stage in stage_templates().values() for path in listed_paths(stage, "outs")]
     readers = stages_running(type(section).__module__.removesuffix(".params"))
     for parameter, file in named_files(name, section):
@@ -136,7 +131,7 @@ def _files(name: str, section: Section) -> Iterator[str]:
 
 
 def _empty_submodules(to_do: Collection[str] | None) -> Iterator[str]:
-    """The git submodules that a stage reads and that are not checked out: it would read nothing there."""
+    """Yield faults: git submodules that a stage reads and that are not checked out."""
     text = GITMODULES.read_text(encoding="utf-8") if GITMODULES.exists() else ""
     names = None if to_do is None else {name.partition("@")[0] for name in to_do}
     for link in map(Path, re.findall(r"^\s*path\s*=\s*(.+?)\s*$", text, re.MULTILINE)):
@@ -151,7 +146,7 @@ def _empty_submodules(to_do: Collection[str] | None) -> Iterator[str]:
 
 
 def stage_templates() -> dict[str, dict[str, Any]]:
-    """The stages of dvc.yaml by name, a `foreach` or matrix as its template; none if DVC would refuse the file."""
+    """The stages of dvc.yaml by name; `foreach` and matrix stages are templates. Empty if the file is not valid."""
     try:
         stages = read_yaml(DVC_FILE.read_bytes())["stages"].items()
         return {name: stage.get("do", stage) for name, stage in stages if stage}
@@ -160,9 +155,9 @@ def stage_templates() -> dict[str, dict[str, Any]]:
 
 
 def recorded_stages(path: Path = LOCK_FILE, *, trusted: bool = True) -> dict[str, dict[str, Any]]:
-    """Return the entries of a dvc.lock by stage; none if there is no such file.
+    """The entries of a dvc.lock by stage; empty if the file is missing. `trusted`: as in `read_yaml`.
 
-    Raises UserError if it is not YAML. `trusted` is as for `read_yaml`.
+    Raises UserError if it is not YAML.
     """
     try:
         content = read_yaml(path.read_bytes(), trusted=trusted)
@@ -175,7 +170,7 @@ def recorded_stages(path: Path = LOCK_FILE, *, trusted: bool = True) -> dict[str
 
 def stages_running(module: str) -> dict[str, dict[str, Any]]:
     """The stages of dvc.yaml whose command runs a module."""
-    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # of any Python, and one of several commands too
+    command = re.compile(rf"\s-m\s+{re.escape(module)}(?![\w.])")  # with any Python, also among several commands
     return {name: stage for name, stage in stage_templates().items() if command.search(str(stage.get("cmd", "")))}
 
 
@@ -186,19 +181,18 @@ def listed_paths(stage: Mapping[str, Any], kind: str) -> list[str]:
 
 
 def lies_in(path: Path, places: Iterable[str]) -> bool:
-    """Whether a file or folder is one of `places` or below one, as DVC finds it: it follows links to files, not to
-    folders."""
+    """True if a path is one of `places` or below one. Links to folders are resolved, as DVC does not follow them."""
     all_places = (path, *map(Path, places))
     real, *others = (place.resolve() if place.is_dir() else place.parent.resolve() / place.name for place in all_places)
     return any(real.is_relative_to(other) for other in others)
 
 
 def _sections_of_dvc_yaml() -> Iterator[str]:
-    """The sections that dvc.yaml uses, also for stages of the user's own: listed as params, or as `${section.key}`."""
+    """Yield the sections that dvc.yaml uses, in params or as `${section.key}`, also in stages of the user."""
     if not DVC_FILE.exists():
         return
     yield from _INTERPOLATED.findall(DVC_FILE.read_text(encoding="utf-8"))
     for entry in (entry for stage in stage_templates().values() for entry in stage.get("params") or ()):
         files = entry if isinstance(entry, dict) else {PARAMS_FILE: (entry,)}
-        keys = (key for file, own in files.items() if Path(file).name == PARAMS_FILE.name for key in own or ())
+        keys = (key for file, listed in files.items() if Path(file).name == PARAMS_FILE.name for key in listed or ())
         yield from (str(key).split(".")[0] for key in keys)

@@ -1,6 +1,6 @@
-"""YAML; a stage's section of params.yaml, read into its typed model; the models that modules add; dotted keys.
+"""YAML, the sections of params.yaml and their typed models, and dotted keys.
 
-`params.yaml` is the only place with values; a model has types, units and bounds, and no defaults.
+Values are only in `params.yaml`: models have types, units and bounds, but no defaults.
 """
 
 import json
@@ -23,20 +23,20 @@ PARAMS_FILE = Path("params.yaml")
 def read_yaml(text: str | bytes, *, trusted: bool = True) -> Any:
     """Read YAML 1.2 as DVC does: `1e-3` and `010` are numbers, 0.001 and 10, and `yes` is text.
 
-    A deeply nested text overflows the stack of the parser in C, so a stranger's (not `trusted`) is parsed in Python.
-    Raises ruamel.yaml's YAMLError, also for a key that is there twice.
+    Text that is not `trusted` is parsed in Python, because deep nesting overflows the stack of the parser in C. Raises
+    ruamel.yaml's YAMLError, also for duplicate keys.
     """
     return YAML(typ="safe", pure=not trusted).load(text)
 
 
 def yaml_fault(error: YAMLError) -> str:
-    """Say why a text is not valid YAML, and on which line."""
-    said, mark = getattr(error, "problem", None) or first_line(error), getattr(error, "problem_mark", None)
-    return f"{f'line {mark.line + 1}: ' if mark else ''}not valid YAML: {without_credentials(said)}"
+    """Why a text is not valid YAML, and on which line."""
+    problem, mark = getattr(error, "problem", None) or first_line(error), getattr(error, "problem_mark", None)
+    return f"{f'line {mark.line + 1}: ' if mark else ''}not valid YAML: {without_credentials(problem)}"
 
 
 def write_yaml(values: Any) -> str:
-    """Return the text of plain values as DVC writes dvc.lock: a line for each, in their order."""
+    """Plain values as YAML in the style of dvc.lock: one per line, in order."""
     yaml, stream = YAML(), StringIO()
     yaml.default_flow_style = False
     yaml.dump(values, stream)
@@ -44,20 +44,20 @@ def write_yaml(values: Any) -> str:
 
 
 class Section(BaseModel):
-    """Base of every stage's parameters: unknown keys and loosely typed values are refused."""
+    """Base of every stage's parameters; refuses unknown keys and values of other types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
     def check(self, others: Mapping[str, Any]) -> Iterable[str]:
-        """Faults that only all of params.yaml shows, each with its key; `others` are its sections, which are valid."""
+        """Faults, with their keys, that depend on other sections; `others` are all sections, which are valid."""
         return ()
 
 
 class NamedFile(str):
-    """A file or folder that a parameter names. A run starts only if it is there and DVC notices its changes."""
+    """A file or folder in a parameter. A run starts only if it exists and DVC detects its changes."""
 
     is_dep = True
-    """Whether dvc.yaml has to list it among the deps of the stage."""
+    """Whether dvc.yaml must list it among the deps of the stage."""
 
     @property
     def path(self) -> Path:
@@ -66,7 +66,7 @@ class NamedFile(str):
 
 
 class FixedFile(NamedFile):
-    """A file or folder whose name follows from its content."""
+    """A file or folder whose name is derived from its content."""
 
     is_dep = False
 
@@ -78,7 +78,7 @@ PositiveInteger = Annotated[int, Field(ge=1)]
 
 
 def named_files(key: str, value: object) -> Iterator[tuple[str, NamedFile]]:
-    """The files that a section or a part of it names, each with the dotted key of its parameter."""
+    """Yield the files in a section or a part of it, each with the dotted key of its parameter."""
     if isinstance(value, NamedFile):
         yield key, value
     elif isinstance(value, BaseModel | Mapping):
@@ -93,7 +93,7 @@ SectionT = TypeVar("SectionT", bound=BaseModel)
 
 
 def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[type[SectionT], ...]:
-    """The models of a kind that modules define, in the order in which they do."""
+    """The subclasses of `base` that modules define, in order of definition."""
     members = ((module, member) for module in modules for member in vars(module).values() if isinstance(member, type))
     return tuple(
         member for module, member in members if issubclass(member, base) and member.__module__ == module.__name__
@@ -101,9 +101,9 @@ def subclasses_in(modules: Iterable[ModuleType], base: type[SectionT]) -> tuple[
 
 
 def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:
-    """End the process with a message if two modules define the same name. `defined`: (module, name); `what`: in words.
+    """Exit with a message if two modules define the same name. `defined`: (module, name); `what`: the kind of name.
 
-    Models are made while modules are imported, before anything turns a UserError into a message.
+    This runs while modules are imported, before anything catches a UserError.
     """
     owners: dict[str, str] = {}
     for module, name in defined:
@@ -114,9 +114,9 @@ def require_distinct(defined: Iterable[tuple[str, str]], what: str) -> None:
 
 
 def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
-    """Read the whole of params.yaml as plain values.
+    """Read params.yaml as plain values.
 
-    Raises UserError if it is missing or no mapping, has a key twice, or names a URL that holds a credential.
+    Raises UserError if it is missing, not a mapping, or has a duplicate key or a URL with a credential.
     """
     try:
         values = read_yaml(path.read_bytes())
@@ -131,7 +131,7 @@ def read_params_file(path: Path = PARAMS_FILE) -> dict[str, Any]:
 
 
 def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
-    """Read and check section `name`. Raises UserError that names each bad key, its value and what is allowed."""
+    """Read and check section `name`. Raises UserError that lists each bad key, its value and the allowed values."""
     values = read_params_file(path)
     if name not in values:
         raise UserError(f"{path}: section `{name}` is missing")
@@ -139,21 +139,21 @@ def read_section(name: str, model: type[SectionT], path: Path = PARAMS_FILE) -> 
 
 
 def check_section(name: str, values: object, model: type[SectionT], path: Path = PARAMS_FILE) -> SectionT:
-    """Check plain `values`, without a name those of a whole file; the same errors as `read_section`."""
+    """Check plain values of a section, or of a whole file if `name` is empty. Raises as `read_section`."""
     refuse_credentials(str(path), {name: values})
     try:
         return model.model_validate_json(json.dumps(values))
-    except TypeError as error:  # a date, which YAML knows and JSON does not
+    except TypeError as error:  # a date, which JSON does not have
         raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; quote it") from None
     except ValidationError as error:
-        # A misspelt key is unknown, and the right one is missing: the former tells more.
-        found = sorted(error.errors(), key=lambda line: line["type"] == "missing")
-        lines = ({**line, "loc": _keys(line["loc"], values)} for line in found)
+        # A misspelt key is both unknown and missing: report the former first.
+        errors = sorted(error.errors(), key=lambda line: line["type"] == "missing")
+        lines = ({**line, "loc": _keys(line["loc"], values)} for line in errors)
         raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None
 
 
 def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
-    """The keys that lead to a value, without the kinds of a union that pydantic puts between them."""
+    """Yield the keys in pydantic's location of an error, without the union tags between them."""
     for number, part in enumerate(loc):
         is_key = (isinstance(values, dict) and part in values) or (isinstance(values, list) and isinstance(part, int))
         if is_key or number == len(loc) - 1:
@@ -181,19 +181,19 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "missing":
             return f"{place}: missing{remedy}"
         case _:
-            # Of a whole section the message names the values that matter.
-            said_so = isinstance(line["input"], dict) and (line["input"] or line["type"] == "value_error")
-            value = "" if said_so else f" = {line['input']!r}"
+            # If the input is a whole section, the message contains the relevant values.
+            is_section = isinstance(line["input"], dict) and (line["input"] or line["type"] == "value_error")
+            value = "" if is_section else f" = {line['input']!r}"
             return f"{place}{value}: {line['msg'].removeprefix('Value error, ')}"
 
 
 def as_yaml(value: Any) -> str:
-    """A value as params.yaml has it: null, true."""
+    """A value as written in params.yaml: null, true."""
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def value_at(values: Any, key: str) -> Any:
-    """The value at a dotted key, or at a name that has dots itself; None if there is no such key."""
+    """The value at a dotted key or at a name that contains dots; None if there is no such key."""
     if isinstance(values, Mapping) and key in values:
         return values[key]
     for part in key.split("."):
@@ -204,9 +204,9 @@ def value_at(values: Any, key: str) -> Any:
 
 
 def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The leaves that differ between two values, each with its dotted key, the old and the new value.
+    """Yield (dotted key, old value, new value) for each leaf that differs. Lists are leaves.
 
-    `key` is that of the two values themselves, empty at the top. A list is a leaf.
+    `key` is the key of `old` and `new` themselves; empty at the top.
     """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys((*old, *new)):
@@ -216,7 +216,7 @@ def differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves by their dotted keys. A list is a leaf."""
+    """The leaves by their dotted keys. Lists are leaves."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

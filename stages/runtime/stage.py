@@ -1,14 +1,14 @@
-"""How a stage runs: its record says what it was made from, and a user's mistake is one clear message, no traceback.
+"""Runs a stage: checks that its record will be correct, and turns a user's mistake into a message without a traceback.
 
 Every `stages/NAME/__main__.py` ends with `run_stage(main)`.
 
-DVC reads a stage's dependencies and parameters after its command has ended and writes them to dvc.lock (treeverse/dvc
-#11058). What is edited while a stage runs would be recorded, although nothing was computed from it. So a stage notes at
-its start what dvc.yaml lists for it, compares at its end, and fails if something changed: then DVC records nothing,
-and the next run computes the stage again.
+DVC reads a stage's dependencies and parameters only after its command has ended, and writes them to dvc.lock
+(treeverse/dvc #11058), so edits during the run would be recorded although the result does not depend on them. A stage
+therefore reads the state of its inputs at the start, compares at the end, and fails if something changed: then DVC
+records nothing, and the next run computes the stage again.
 
-Of its code, dvc.yaml lists one file for a stage (`stages.runtime.stage_code`). A stage starts only if that file says
-what the code is now. Files that parameters name have to be listed too (`stages.runtime.preflight`).
+For a stage's code, dvc.yaml lists one file (`stages.runtime.stage_code`), and a stage starts only if it matches the
+current code. Files in parameters must be listed too (`stages.runtime.preflight`).
 """
 
 import errno
@@ -43,7 +43,7 @@ from stages.runtime.section import as_yaml, differences, read_yaml, value_at
 from stages.runtime.stage_code import WRITER, StageCode, code_in, code_of, code_path, require_locked
 
 STAGE_VARIABLE = "DVC_STAGE"
-"""DVC sets it for a stage's command: the stage's name, of a matrix with its item (NAME@ITEM)."""
+"""Set by DVC for a stage's command: the stage's name, with the item of a matrix (NAME@ITEM)."""
 
 NAMED_CHANGES = 5
 
@@ -52,26 +52,26 @@ REMEDIES = (
     | dict.fromkeys((errno.EFBIG, errno.EIO), "look at the disk and at the limits of this shell (`ulimit -a`)")
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "correct permissions and owner (`ls -ld`)")
 )
-"""The remedy for a file that the system refuses to read or write, by errno."""
+"""errno -> remedy if a file cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The files that dvc.yaml lists for a stage, as they were at one moment."""
+    """The state of a stage's inputs at one moment."""
 
     stage: str
     module: str
     """The module that its command runs: `stages.NAME`."""
     deps: tuple[str, ...]
     params: dict[str, tuple[str, ...]]
-    """The keys that count, by the file that they are in; none: the whole file."""
+    """File -> keys of parameters; empty: the whole file."""
     code: StageCode | None
     files: dict[str, FileState]
-    """Every file that is listed, lies in a folder that is, or is code of the stage."""
+    """Every listed file, every file in a listed folder, and the stage's code."""
     params_text: dict[str, bytes]
 
     def require_recorded_code(self) -> None:
-        """Raise UserError if the stage's file of code is not listed, or says something else than the code."""
+        """Raise UserError if the stage's file of code is not listed, or differs from the code."""
         if self.module == WRITER:
             return
         path = code_path(self.module)
@@ -87,11 +87,11 @@ class Inputs:
                 f"{self.stage}: {path} does not match the current code ({_named(changes)}): run `dvc repro`, which "
                 "updates it first"
             )
-        # What is not installed cannot have been imported; whoever imports it fails.
+        # Skip libraries that are not installed; importing one fails anyway.
         require_locked(*(name for name in self.code.libraries if installed(name)))
 
     def require_unchanged(self) -> None:
-        """Raise InputsChangedError that names what differs from now."""
+        """Raise InputsChangedError, naming the changes, if inputs have changed since."""
         now = _observed(self.stage, self.module, self.deps, self.params, self.code)
         changes = [*_changed_files(self.files, now.files), *self._changed_params(now)]
         if changes:
@@ -109,7 +109,7 @@ class Inputs:
             try:
                 old, new = (read_yaml(text) for text in (old_text, new_text))
             except YAMLError:
-                yield file  # TOML or Python, or broken by now
+                yield file  # TOML, Python or broken
                 continue
             if not keys:
                 yield file
@@ -119,18 +119,18 @@ class Inputs:
 
 
 def run_stage(main: Callable[[], None]) -> None:
-    """Run `main` and exit with the code that says how it ended.
+    """Run `main`, and exit with a message and an exit code if it fails.
 
-    A stage of dvc.yaml fails if its inputs changed meanwhile, or if it runs other code than DVC would record.
+    A stage of dvc.yaml also fails if its inputs changed meanwhile, or if DVC would record other code than it runs.
     """
     if not gc.isenabled():  # see `stages/__init__.py`
         gc.freeze()
         gc.enable()
-    end_file = os.environ.pop(END_FILE, None)  # processes that it starts do not speak for the stage
+    end_file = os.environ.pop(END_FILE, None)  # child processes must not write it
 
     def end(message: str, code: int) -> None:
         if end_file is not None:
-            with suppress(OSError):  # the disk may be full; the run then has the exit code and the printed message
+            with suppress(OSError):  # the disk may be full; the exit code and the printed message remain
                 Path(end_file).write_text(json.dumps([code, message]), encoding="utf-8")
         fail(message, code)
 
@@ -152,7 +152,7 @@ def run_stage(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         end("interrupted; run the same command to continue", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone (`| head`). What is still buffered must go somewhere, or Python complains at exit.
+        # The reader has exited (`| head`). Redirect buffered output, or Python prints an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None
     except OSError as error:
@@ -160,22 +160,22 @@ def run_stage(main: Callable[[], None]) -> None:
             raise
         where = f"{error.filename}: " if error.filename else ""
         restored = "; `dvc checkout` restores the last result" if STAGE_VARIABLE in os.environ else ""
-        said = f"{where}{os.strerror(error.errno)}{restored}: {REMEDIES[error.errno]}"
+        message = f"{where}{os.strerror(error.errno)}{restored}: {REMEDIES[error.errno]}"
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        end(f"{said}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
+        end(f"{message}, and run the same command again", EXIT_DISK_FULL if is_full else EXIT_USER_ERROR)
 
 
 def inputs_of(module: str) -> Inputs | None:
-    """The files that dvc.yaml lists for the stage whose command runs a module; None without such a stage."""
-    found = stages_running(module)
+    """The inputs of the stage of dvc.yaml whose command runs a module; None if there is no such stage."""
+    stages = stages_running(module)
     name = os.environ.get(STAGE_VARIABLE, "").rpartition(":")[2].partition("@")[0]
-    if not name and len(found) == 1:
-        (name,) = found
-    if name not in found:
+    if not name and len(stages) == 1:
+        (name,) = stages
+    if name not in stages:
         return None
-    deps = tuple(listed_paths(found[name], "deps"))
+    deps = tuple(listed_paths(stages[name], "deps"))
     params: dict[str, tuple[str, ...]] = {}
-    for entry in found[name].get("params") or []:
+    for entry in stages[name].get("params") or []:
         for file, keys in (entry if isinstance(entry, dict) else {"params.yaml": [entry]}).items():
             params[file] = (*params.get(file, ()), *(keys or ()))
     return _observed(name, module, deps, params, code_in(code_path(module)))
@@ -200,8 +200,8 @@ def _states(path: Path) -> Iterator[tuple[str, FileState]]:
         for folder, folders, names in os.walk(path):
             folders[:] = [name for name in folders if name != "__pycache__"]  # as in .dvcignore
             for name in names:
-                file = os.path.join(folder, name)  # noqa: PTH118 - many files
-                with suppress(OSError):  # gone by now
+                file = os.path.join(folder, name)  # noqa: PTH118 - faster for many files
+                with suppress(OSError):  # deleted meanwhile
                     yield file, file_state(os.lstat(file))
     elif path.is_file():
         yield str(path), file_state(path.stat())

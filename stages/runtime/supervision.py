@@ -1,9 +1,9 @@
-"""Workers end with the command that started them, and tell it how they ended.
+"""Ends workers with the command that started them, and reports to it how they ended.
 
 Launchers between the two (accelerate, torch elastic) pass on neither signals nor exit codes, and a killed launcher
-leaves its workers running: they would write into the next run's checkpoints. So the command holds a file lock for as
-long as it lives, and each worker waits for that lock in a thread: the kernel releases it however the command ends, and
-the worker ends too. A second lock tells the command when no worker is left.
+leaves its workers running, which would write to the next run's checkpoints. So the command holds a file lock while it
+lives, and a thread in each worker waits for that lock. The kernel releases it however the command ends, and the worker
+exits. A second lock tells the command when no worker is left.
 """
 
 import atexit
@@ -30,14 +30,14 @@ ALIVE, WORKERS, STOP, FAILED, STOPPABLE = "alive", "workers", "stop", "failed", 
 STARTED, ENDED, FAILURE = "started", "ended", "failure"
 
 SAVING = "saving"
-"""In `STATE_DIR`: its time is that of the last sign that a training saves its state."""
+"""A file in `STATE_DIR`, touched while a training saves its state."""
 
 WORKER_GRACE_SECONDS = 60.0
-"""How long the command waits for workers to notice that it has ended."""
+"""How long the command waits at its end for workers to exit."""
 
 
 class Supervision:
-    """The command's end: hold it while workers run."""
+    """The command's side; it must exist while workers run."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="parrotflow-"))
@@ -45,29 +45,26 @@ class Supervision:
         self._alive = _locked(self.folder / ALIVE, fcntl.LOCK_EX)
 
     def outcome(self) -> int | None:
-        """The exit code of the first worker that failed on purpose, or 0 if all of them succeeded.
-
-        None if a worker died, even if the others succeeded.
-        """
+        """The exit code of the first worker that reported a failure, 0 if all succeeded, None if a worker died."""
         with suppress(FileNotFoundError):
             return int((self.folder / FAILURE).readlink().name)
         ended = len(list(self.folder.glob(f"{ENDED}-*")))
         return 0 if ended and ended == len(list(self.folder.glob(f"{STARTED}-*"))) else None
 
     def ask_to_stop(self) -> None:
-        """Ask the workers to save and exit. A file, not a signal: a launcher that gets a signal kills its workers."""
+        """Ask the workers to save and exit, by a file, because a launcher that gets a signal kills its workers."""
         (self.folder / STOP).touch()
 
     def started(self) -> bool:
-        """Whether a worker ever ran."""
+        """True if a worker has ever run."""
         return any(self.folder.glob(f"{STARTED}-*"))
 
     def can_be_asked(self) -> bool:
-        """Whether a worker looks for `ask_to_stop`; before that there is nothing to save."""
+        """True if a worker polls for `ask_to_stop`; before that there is nothing to save."""
         return (self.folder / STOPPABLE).exists()
 
     def has_workers(self) -> bool:
-        """Whether a worker is still running."""
+        """True if a worker is still running."""
         with (self.folder / WORKERS).open() as workers:
             try:
                 fcntl.flock(workers, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +73,7 @@ class Supervision:
         return False
 
     def close(self) -> None:
-        """End every remaining worker, wait until they are gone, and remove the folder."""
+        """End every remaining worker, wait for them, and remove the folder."""
         self._alive.close()
         deadline = time.monotonic() + WORKER_GRACE_SECONDS
         while self.has_workers() and time.monotonic() < deadline:
@@ -85,7 +82,7 @@ class Supervision:
 
 
 def follow_command() -> None:
-    """The worker's end: from now on this process ends when the command does. Without a command nothing happens."""
+    """The worker's side: from now on this process ends when the command does, if there is one."""
     if folder := os.environ.get(VARIABLE):
         held = _locked(Path(folder) / WORKERS, fcntl.LOCK_SH)
         (Path(folder) / f"{STARTED}-{os.getpid()}").touch()
@@ -104,19 +101,19 @@ def _locked(path: Path, how: int) -> IO[str]:
 
 
 def look_for_stop() -> None:
-    """Tell the command that this worker looks for its request to stop from now on."""
+    """Tell the command that this worker polls `stop_is_requested` from now on."""
     if folder := os.environ.get(VARIABLE):
         (Path(folder) / STOPPABLE).touch()
 
 
 def stop_is_requested() -> bool:
-    """Whether the command asked its workers to stop."""
+    """True if the command asked its workers to stop."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and (Path(folder) / STOP).exists()
 
 
 def is_first_to_fail() -> bool:
-    """Whether no other worker of this machine failed before: all have the same message."""
+    """True if no other worker of this machine has failed, so that only one prints their common message."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return True
@@ -130,14 +127,13 @@ def is_first_to_fail() -> bool:
 def leave(code: int) -> NoReturn:
     """End a worker with a result for the command; launchers in between see success.
 
-    As Python ends: other threads' work is waited for, functions registered with `atexit` run. But nothing is freed.
-    Python would free the process groups and wait, holding its lock, for gloo's threads, which need that lock to free
-    the tensors of their last exchange (torch 2.13: `~Reducer`, `~ProcessGroupGloo`): on a busy machine, one run in
-    twenty never ended.
+    Like Python's exit, this waits for threads and runs `atexit` functions, but it frees nothing. Python would free the
+    process groups and wait, holding the GIL, for gloo's threads, which need the GIL to free the tensors of their last
+    exchange (torch 2.13: `~Reducer`, `~ProcessGroupGloo`). On a busy machine one run in twenty hung.
     """
     if folder := os.environ.get(VARIABLE):
         if code:
-            # Only the first one is made, whoever else fails then; a link needs no room on a full disk.
+            # Only the first worker's link is created; a link needs no space on a full disk.
             with suppress(FileExistsError):
                 (Path(folder) / FAILURE).symlink_to(str(code))
         (Path(folder) / f"{ENDED}-{os.getpid()}").touch()
@@ -150,7 +146,7 @@ def leave(code: int) -> NoReturn:
 
 
 def report_saving() -> None:
-    """Tell whoever asked this run to stop that its state is still being saved."""
+    """Signal that a stopping run is still saving its state."""
     with suppress(OSError):
         STATE_DIR.mkdir(exist_ok=True)
         (STATE_DIR / SAVING).touch()
@@ -164,7 +160,7 @@ def seconds_since_saving(project: Path = Path()) -> float:
 
 
 def memory_kills() -> int:
-    """How many processes Linux has killed for lack of memory so far; 0 if it does not count them."""
+    """The number of processes that Linux has killed for lack of memory; 0 if it is unknown."""
     if not VMSTAT.exists():
         return 0
     lines = (line.split() for line in VMSTAT.read_text(encoding="utf-8").splitlines())
@@ -172,7 +168,7 @@ def memory_kills() -> int:
 
 
 def describe_kill(for_memory: bool) -> str:
-    """Why a process died without an error message, and what to do."""
+    """Why a process was killed, and what to do."""
     if not for_memory:
         return "was killed (SIGKILL) from outside; run the same command to continue"
     return (

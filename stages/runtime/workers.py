@@ -1,7 +1,7 @@
-"""Work over shards: one pure function, mapped by processes of this machine, or by a Ray cluster; and its progress.
+"""Maps a pure function over shards, in processes on this machine or on a Ray cluster, and shows progress.
 
-The results do not depend on which, or on how many there are. On Ray every node sees the project's folder under the
-same path (a shared file system), as the results are files.
+The results depend on neither. On Ray every node must see the project's folder at the same path (a shared file system),
+because the results are files.
 """
 
 import logging
@@ -26,36 +26,35 @@ from stages.runtime.supervision import describe_kill, memory_kills
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-WORKERS_VARIABLE = "PARROTFLOW_WORKERS"
 RAY_VARIABLE = "RAY_ADDRESS"
 
 POOL_START_SECONDS = 0.5
 """Typical start-up time of a worker. Work that finishes sooner in this process never starts any."""
 
 LINE_SECONDS = 10.0
-"""Between two lines of progress."""
+"""The time between two lines of progress."""
 
 
 def worker_count() -> int:
-    """Worker processes: `PARROTFLOW_WORKERS`, else the cores this process may use."""
+    """The number of worker processes: `PARROTFLOW_WORKERS`, else that of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return whole_number(WORKERS_VARIABLE) or cores
+    return whole_number("PARROTFLOW_WORKERS") or cores
 
 
 def cpu_facts(key: str) -> Iterator[str]:
-    """Linux's facts about each processor, such as its `model name`; empty on other systems."""
+    """A field of Linux's /proc/cpuinfo, such as `model name`, for each processor; empty on other systems."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     return (line.partition(":")[2].strip() for line in lines if line.startswith(key))
 
 
 def map_shards(function: Callable[[Task], Result], items: Sequence[Task], threads_each: int = 1) -> Iterator[Result]:
-    """Yield `function(item)` for each item, in the order of the items.
+    """Yield `function(item)` for each item, in order.
 
-    `threads_each` is how many cores one call keeps busy by itself: the more, the fewer processes. The first items are
-    done in this process; only if they show that it takes longer than starting others do those take over.
-    `function` and the items are pickled: a module's function, or a `functools.partial` of one. An error in a worker
-    is raised here as it was there. Raises UnavailableError if a worker was killed.
+    `threads_each` is the number of cores that one call uses; more cores mean fewer processes. The first items run in
+    this process; workers are started only if that saves time. `function` and the items must be picklable: a module's
+    function, or a `functools.partial` of one. An error in a worker is raised here unchanged. Raises UnavailableError if
+    a worker was killed.
     """
     if address := os.environ.get(RAY_VARIABLE):
         yield from _map_on_ray(address, function, items)
@@ -77,7 +76,7 @@ def map_shards(function: Callable[[Task], Result], items: Sequence[Task], thread
         for item in items[done:]:
             try:
                 waiting.append(pool.submit(function, item))
-            except OSError as error:  # `handle is closed`: a worker died while another was being started
+            except OSError as error:  # `handle is closed`: a worker died while another was starting
                 if error.errno:
                     raise
                 raise BrokenProcessPool from error
@@ -87,28 +86,27 @@ def map_shards(function: Callable[[Task], Result], items: Sequence[Task], thread
         _drop_pool()
         raise UnavailableError(f"a worker process {describe_kill(memory_kills() > kills_before)}") from None
     finally:
-        wait([call for call in waiting if not call.cancel()])  # what has begun may be writing
+        wait([call for call in waiting if not call.cancel()])  # running calls may be writing
 
 
 _pools: dict[tuple[int, int, Path], ProcessPoolExecutor] = {}
-"""The pool of this process, by its id, the number of workers and the folder. A fork has a copy of its parent's pool
-without the threads that serve it. It leaves the copy alone: dropping it would wait for a lock that such a thread may
-have held when the process forked."""
+"""The pool of this process, by process id, number of workers and folder. A fork has a copy of its parent's pool without
+the threads that serve it, and must not drop it: that would wait for a lock that such a thread may have held."""
 
 
 def _processes(workers: int) -> ProcessPoolExecutor:
-    """Workers in this folder, each started when there is work for it. They are kept from one map to the next: of a
-    stage that maps three functions, starting them anew was a quarter of its CPU time."""
+    """A pool of workers in this folder, started on demand. It is kept for the next map: in a stage that maps three
+    functions, starting workers anew took a quarter of the CPU time."""
     key = os.getpid(), workers, Path.cwd()
     if key not in _pools:
         _drop_pool()
-        # Spawned: a fork would leave the threads of pyarrow and the tokenizers in the middle of a lock.
+        # Spawned: forks would inherit locks that threads of pyarrow and tokenizers hold.
         _pools[key] = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
     return _pools[key]
 
 
 def _end_with_parent() -> None:
-    """End this worker when its parent does, however that ends: it holds both ends of the queue that it waits for."""
+    """End this worker when its parent does. It would not notice by its queue, of which it holds both ends."""
     parent = parent_process()
     assert parent is not None
 
@@ -125,7 +123,7 @@ def _drop_pool() -> None:
 
 
 def _pays(seconds: float, done: int, items: int, workers: int) -> bool:
-    """Whether starting workers takes less time than they save, by how long the first items took here."""
+    """True if workers save more time than they take to start, judging by the first items."""
     if seconds < POOL_START_SECONDS:
         return False
     if not done:
@@ -135,7 +133,7 @@ def _pays(seconds: float, done: int, items: int, workers: int) -> bool:
 
 
 def _map_overlapping(function: Callable[[Task], Result], items: Sequence[Task]) -> Iterator[Result]:
-    """Two calls at once: while one keeps its threads busy, the other reads or writes."""
+    """Run two calls at once: while one computes with its threads, the other reads or writes."""
     with ThreadPoolExecutor(2, "shards") as threads:
         try:
             yield from threads.map(function, items)
@@ -148,7 +146,7 @@ def _map_on_ray(address: str, function: Callable[[Task], Result], items: Sequenc
     ray = _connected(address)
     call = ray.remote(_call_in)
     try:
-        # A limited number at once: a cluster that is given everything holds all results in its memory.
+        # Limit the calls in flight, because the cluster holds their results in memory.
         window = max(2, 2 * int(ray.cluster_resources().get("CPU", 1)))
         waiting: deque[Any] = deque()
         for item in items:
@@ -168,7 +166,7 @@ def _connected(address: str) -> Any:
         raise UserError(f"{RAY_VARIABLE} is set, but Ray is not installed: `pip install ray`, or unset it") from None
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        # Ray itself waits for minutes, then ends the process.
+        # Check first: Ray would wait for minutes, then end the process.
         if address != "auto":
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
@@ -178,7 +176,7 @@ def _connected(address: str) -> Any:
 
 
 def _call_in(folder: str, module_paths: list[str], call: bytes) -> Any:
-    """Make the call in a Ray worker, from the project's folder, with its modules."""
+    """Run a call in a Ray worker, in the project's folder and with its modules."""
     os.chdir(folder)
     sys.path[:] = module_paths
     function, item = pickle.loads(call)
@@ -193,23 +191,18 @@ def _result(ray: Any, reference: Any) -> Any:
 
 
 class Progress:
-    """Prints a line every `LINE_SECONDS` while work is counted, which logs, pipes and terminals show alike.
-
-        features: 12 of 64 shards, 31 s, about 134 s left
-
-    Work that is done before the first line is due prints nothing.
-    """
+    """Prints progress every `LINE_SECONDS`: `features: 12 of 64 shards, 31 s, about 134 s left`."""
 
     def __init__(self, what: str, unit: str, total: int | None = None) -> None:
         self.what = what
         self.unit = unit
         self.total = total
-        """How much there is to do; None if that is not known."""
+        """The number of items; None if it is unknown."""
         self.done = 0
         self._began = self._last = time.monotonic()
 
     def advance(self, detail: Callable[[], str] = str) -> None:
-        """Count one more as done; `detail` says what else there is to say, and is asked only for a line."""
+        """Count one more item; `detail` returns further text and is called only if a line is printed."""
         self.done += 1
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
@@ -225,7 +218,7 @@ class Progress:
 
 
 def counted(items: Iterable[Task], what: str, unit: str, total: int | None = None) -> Iterator[Task]:
-    """The items, counted by a `Progress` as they pass."""
+    """Yield the items, counted by a `Progress`."""
     progress = Progress(what, unit, total)
     for item in items:
         yield item

@@ -1,6 +1,6 @@
-"""Clean documents -> how few bits compressors need for the held-out ones: `python -m stages.yardstick`.
+"""Clean documents -> bits per byte of compressors on the held-out ones: `python -m stages.yardstick`.
 
-A model's bits per byte are compared with these. No model is needed, so the stage runs while the model trains.
+They are the baseline for a model's bits per byte. The stage needs no model, so it can run during training.
 """
 
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from stages.runtime.workers import counted
 from stages.yardstick.compressors import COMPRESSORS, PPMD_MEMORY, PPMD_ORDER, compressed_bytes
 
 MAX_TRAINING_BYTES = 16_000_000
-"""How much training text a compressor reads first, counted from its end. It reads about a million bytes a second."""
+"""How much of the end of the training text a compressor reads first. It reads about a million bytes per second."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def last_text(limit: int) -> bytes:
-    """The last `limit` bytes of the training documents, which are in the order of their hashes."""
+    """The last `limit` bytes of the training documents, which are sorted by hash."""
     parts: list[bytes] = []
     for shard in reversed(require_documents(CLEAN / TRAIN)):
         parts.insert(0, "".join(read_shard(shard, ["text"])["text"].to_pylist()).encode("utf-8"))
@@ -47,7 +47,7 @@ def last_text(limit: int) -> bytes:
 
 
 def bits_per_byte(name: str, text: bytes) -> float:
-    """Bits per byte of all held-out documents by a compressor that has read a text."""
+    """Bits per byte of all held-out documents, compressed after reading `text`."""
     print(f"{name}: reading {len(text) / 1e6:,.1f} MB of training text", flush=True)
     encode = COMPRESSORS[name](text)
     empty = compressed_bytes(encode, b"")

@@ -1,7 +1,7 @@
-"""How many bytes a compressor needs for a document after it has read other text.
+"""The compressed size of a document after the compressor has read other text.
 
-Like a model, it takes each held-out document separately. The state of a compressor cannot be copied, but its process
-can: each document is compressed in a fork, so that no document sees another.
+Like a model, a compressor reads each held-out document separately. Its state cannot be copied, but its process can, so
+each document is compressed in a fork.
 """
 
 import lzma
@@ -15,27 +15,27 @@ from pyppmd import Ppmd7Encoder
 from stages.runtime.errors import UserError
 
 Encoder: TypeAlias = Callable[[bytes], int]
-"""Compresses one document to its end and returns how many bytes it takes. It works once."""
+"""Compresses a document and returns its size in bytes. It can be called once."""
 
 PPMD_ORDER = 16
-"""Bytes of context, at most."""
+"""The maximum context in bytes."""
 
 PPMD_MEMORY = 2**30
-"""Bytes that its tree of contexts may take; 28 MB of Python fill it."""
+"""Bytes for the tree of contexts; 28 MB of Python code fill it."""
 
 PIECE_BYTES = 2**16
-"""Text given at once: Python's `lzma` compresses a piece when it gets the next one, and the last piece in each fork."""
+"""Bytes per call. Python's `lzma` compresses a piece when it gets the next one, so each fork compresses the last."""
 
 
 def ppmd(text: bytes) -> Encoder:
-    """PPMd of 7-Zip (variant H): prediction by partial matching, which counts what followed the last bytes before."""
+    """7-Zip's PPMd (variant H): prediction by partial matching, which counts the bytes that followed each context."""
     encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_MEMORY)
     encoder.encode(text)
     return lambda document: len(encoder.encode(document)) + len(encoder.flush())
 
 
 def xz(text: bytes) -> Encoder:
-    """As `xz -9`: text that occurred before, in the last 64 MiB, is named by its distance and length."""
+    """As `xz -9`: text that occurred in the last 64 MiB is replaced by its distance and length."""
     encoder = lzma.LZMACompressor(preset=9)
     for start in range(0, len(text), PIECE_BYTES):
         encoder.compress(text[start : start + PIECE_BYTES])
@@ -43,13 +43,13 @@ def xz(text: bytes) -> Encoder:
 
 
 COMPRESSORS: dict[str, Callable[[bytes], Encoder]] = {"ppmd": ppmd, "xz": xz}
-"""Name -> an encoder that has read this text."""
+"""Name -> a function that returns an encoder that has read a text."""
 
 
 def compressed_bytes(encode: Encoder, document: bytes) -> int:
-    """The bytes of one document, compressed in a fork. Raises UserError if it was killed.
+    """The size of a document in bytes, compressed in a fork. Raises UserError if the fork was killed.
 
-    The fork runs nothing else, as threads of libraries may hold locks that it inherits.
+    The fork does nothing else, because it may inherit locks that threads of libraries hold.
     """
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

@@ -1,7 +1,7 @@
 """`parrotflow published list`, `verify` and `promote`: the revisions that are published in a folder.
 
-A revision is named by its first digits, as in git, or `main`. The folder is that of params.yaml (`publish.folder` and
-`publish.name`), unless `--folder` names another.
+A revision is given by its first digits, as in git, or as `main`. The folder is `publish.folder`/`publish.name` of
+params.yaml, unless `--folder` is given.
 """
 
 import math
@@ -25,13 +25,13 @@ from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
 
 MIN_DIGITS = 4
-"""The shortest abbreviation of a name, as in git."""
+"""The minimum length of an abbreviated name, as in git."""
 
 
 def folder_of_revisions(given: Path | None) -> Path:
-    """Return `given`, or the folder in which this project publishes.
+    """`given`, or the folder to which this project publishes.
 
-    Raises UserError if the project publishes on the Hub, or the folder has no revisions.
+    Raises UserError if the project publishes to the Hub, or the folder has no revisions.
     """
     if given is None:
         params = read_section("publish", PublishParams)
@@ -48,7 +48,7 @@ def folder_of_revisions(given: Path | None) -> Path:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The revisions in a folder, the best first."""
+    """The revisions in a folder, best first."""
     names = [path.name for path in (folder / REVISIONS).glob("[!.]*") if path.is_dir()]
     return sorted(names, key=lambda name: (published_bits_per_byte(folder / REVISIONS / name), name))
 
@@ -60,14 +60,17 @@ def published_bits_per_byte(revision: Path) -> float:
 
 
 def full_name(folder: Path, given: str) -> str:
-    """The revision that `given` means: its name, the first digits of it, or `main`. Raises UserError."""
+    """The name of a revision given by its name, its first digits, its path, or `main`.
+
+    Raises UserError if there is no such revision or several.
+    """
     names, given = names_in(folder), (main_of(folder) or given) if given == MAIN else given
     if Path(given).resolve().parent == (folder / REVISIONS).resolve():
         given = Path(given).resolve().name
-    found = [name for name in names if name == given or (len(given) >= MIN_DIGITS and name.startswith(given))]
-    if len(found) == 1:
-        return found[0]
-    problem = "ambiguous" if found else f"no such revision (give its name, or at least {MIN_DIGITS} digits of it)"
+    matches = [name for name in names if name == given or (len(given) >= MIN_DIGITS and name.startswith(given))]
+    if len(matches) == 1:
+        return matches[0]
+    problem = "ambiguous" if matches else f"no such revision (give its name, or at least {MIN_DIGITS} digits of it)"
     raise UserError(f"{given}: {problem}; {folder} has: {', '.join(names) or 'none'}")
 
 
@@ -76,7 +79,7 @@ def list_revisions(
     folder: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", help="End with one line of JSON, for other programs.")] = False,
 ) -> dict[str, Any]:
-    """Print a line for each revision, the best first; `*` marks the revision that main points to.
+    """Print a line for each revision, best first; `*` marks the revision that main points to.
 
     Parameters
     ----------
@@ -109,7 +112,7 @@ def verify(revision: str | None = None, /, *, key: Path | None = None, folder: P
     revision
         Its name, or the first digits of it; the default is all.
     key
-        A file of public keys, instead of the one that PARROTFLOW_TRUSTED_KEY names.
+        A file of public keys; the default is PARROTFLOW_TRUSTED_KEY.
     folder
         A folder with revisions/, e.g. published/NAME.
     """
@@ -117,9 +120,9 @@ def verify(revision: str | None = None, /, *, key: Path | None = None, folder: P
     names = [full_name(folder, revision)] if revision is not None else names_in(folder)
     wrong = 0
     for name in names:
-        found, signature = faults(folder, name), verify_signature(folder / REVISIONS / name, key)
-        wrong += bool(found) or not signature.is_acceptable(key)
-        print(f"{name}  {'; '.join(found) or 'intact'}, {signature}")
+        problems, signature = faults(folder, name), verify_signature(folder / REVISIONS / name, key)
+        wrong += bool(problems) or not signature.is_acceptable(key)
+        print(f"{name}  {'; '.join(problems) or 'intact'}, {signature}")
     if wrong:
         raise UserError(
             f"{folder}: {wrong} of {len(names)} revisions are not as they were published, or not signed with that key; "
@@ -128,7 +131,7 @@ def verify(revision: str | None = None, /, *, key: Path | None = None, folder: P
 
 
 def faults(folder: Path, name: str) -> list[str]:
-    """The faults of a revision, and of its name here."""
+    """The faults in a revision's files and name."""
     index = Provenance.find(folder / REVISIONS / name / PROVENANCE)
     misnamed = [f"{PROVENANCE}: belongs to {index.revision}"] if index else []
     return [*verify_files(folder / REVISIONS / name), *(misnamed if index and index.revision != name else [])]

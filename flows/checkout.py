@@ -1,9 +1,9 @@
-"""The checkout that a deployment works in: a branch of the source, with the results of the last run in it.
+"""The checkout of a deployment: a branch of the source with the results of the last run.
 
-It belongs to the deployment alone, apart from where people work; a folder that a user made is refused. The branch of
-results is generated, never merged: each commit has the source's tree with the run's results, and its parents are the
-results before it and the commit that was run. What a killed run left in tracked files is undone: DVC's run-cache and
-the checkpoints, which git does not track, restore it. A remote that does not answer is tried again, as Prefect does it.
+Only the deployment uses it; a folder that a user made is refused. The results branch is generated, never merged: each
+commit has the source's tree with the run's results, and its parents are the previous results and the commit that was
+run. Changes that a killed run left in tracked files are discarded; DVC's run-cache and the checkpoints, which git does
+not track, restore them. Prefect retries if a remote does not answer.
 """
 
 import os
@@ -23,31 +23,26 @@ from stages.runtime.credentials import without_credentials
 from stages.runtime.errors import STATE_DIR, UnavailableError, UserError, private_state_dir
 from stages.runtime.section import PARAMS_FILE, read_yaml
 
-WRITTEN_BY_DVC = ("dvc.lock", ".gitignore")
-
 SOURCE_VARIABLE = "PARROTFLOW_SOURCE"
-"""The git repository, address or path, that deployments run."""
+"""The address or path of the git repository that deployments run."""
 
 CHECKOUT_VARIABLE = "PARROTFLOW_CHECKOUT"
-"""The variable that names the folder in which deployments keep their checkout between runs."""
-
-DEPLOYMENT_CHECKOUT = "checkout"
-"""The checkout's folder in `.parrotflow`, unless the variable names another one."""
+"""The folder in which deployments keep their checkout between runs; the default is `.parrotflow/checkout`."""
 
 RETRY_DELAYS_SECONDS = [10.0, 60.0, 300.0]
-"""Before each new attempt to reach git's or DVC's remote."""
+"""The delay before each retry after git's or DVC's remote did not answer."""
 
 CHECKOUT_MARK = ".git/parrotflow-checkout"
 """Marks a checkout that a deployment made; a user's clone does not have it."""
 
 PRESENT_BEFORE = {STATE_DIR.name, "lost+found"}
-"""What a folder may hold before its first checkout: a deployment's lock, and the `lost+found` of a new disk."""
+"""Files allowed in a folder before its first checkout: a deployment's lock, and the `lost+found` of a new disk."""
 
 
 def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str) -> None:
-    """Clone or update; afterwards HEAD is `branch` and the results are those of `results_branch`.
+    """Clone or update; afterwards HEAD is `branch`, with the results of `results_branch`.
 
-    Nothing is merged: everything but results comes from `branch`. What results do not fit is computed or restored.
+    Nothing is merged. The next run computes or restores results that do not match `branch`.
 
     Raises UnavailableError if `source` does not answer, UserError if it has no such branch.
     """
@@ -56,14 +51,14 @@ def bring_up_to_date(folder: Path, source: str, branch: str, results_branch: str
         raise UserError(f"{without_credentials(source)}: no branch `{branch}`; name an existing branch")
     check_out(folder, f"origin/{branch}")
     if last := last_results(folder, results_branch):
-        there = git(folder, "ls-tree", "-r", "-z", "--name-only", last).split("\0")
+        paths = git(folder, "ls-tree", "-r", "-z", "--name-only", last).split("\0")
         outs = uncached_outs(folder)
-        if results := [path for path in there if is_result(path, outs) and not path.endswith(".gitignore")]:
+        if results := [path for path in paths if is_result(path, outs) and not path.endswith(".gitignore")]:
             git(folder, "checkout", "--quiet", last, "--", *results)
 
 
 def last_results(folder: Path, results_branch: str) -> str:
-    """The newest commit of results: the pushed one, or one made here on top of it; empty if there is none."""
+    """The newest commit of results: the pushed one, or a local one on top of it; empty if there is none."""
     here, pushed = f"refs/heads/{results_branch}", f"origin/{results_branch}"
     if not has_commit(here, folder):
         return pushed if has_commit(pushed, folder) else ""
@@ -90,7 +85,7 @@ def _fetch(folder: Path, source: str) -> None:
         _begin(folder, source)
     if not (folder / CHECKOUT_MARK).exists():
         raise UserError(f"{folder} is a clone that was not made by a deployment; delete it, or name another folder")
-    # A killed git leaves its locks; no other process uses the checkout.
+    # Remove locks of a killed git; no other process uses the checkout.
     for lock in (*(folder / ".git").glob("*.lock"), *(folder / ".git/refs").rglob("*.lock")):
         lock.unlink()
     give_identity(folder)
@@ -99,7 +94,7 @@ def _fetch(folder: Path, source: str) -> None:
 
 
 def _begin(folder: Path, source: str) -> None:
-    """Make an empty repository with our mark, in one step. Raises UserError if the folder has other files."""
+    """Create an empty repository with our mark, atomically. Raises UserError if the folder has other files."""
     folder.mkdir(parents=True, exist_ok=True)
     if others := sorted({path.name for path in folder.iterdir()} - PRESENT_BEFORE):
         raise UserError(f"{folder} has files of its own ({', '.join(others[:3])}); name a new or empty folder")
@@ -113,9 +108,9 @@ def _begin(folder: Path, source: str) -> None:
 
 
 def commit_results(folder: Path, message: str, results_branch: str) -> str | None:
-    """Commit the tree with what a run changed on top of the last results; None if they have this tree already.
+    """Commit the tree with the run's changes on top of the last results; None if they have the same tree.
 
-    Raises UserError if other files changed than results.
+    Raises UserError if files other than results changed.
     """
     changed = git(folder, "status", "--porcelain", "--untracked-files=all", "-z", "--no-renames").split("\0")
     results = (*uncached_outs(folder), str(PARAMS_FILE))  # overrides are written to params.yaml
@@ -134,10 +129,10 @@ def commit_results(folder: Path, message: str, results_branch: str) -> str | Non
 
 
 def push_commits(folder: Path, results_branch: str) -> None:
-    """Push the branch of results, never by force, if it continues what was pushed.
+    """Push the results branch, never by force, if it continues the pushed one.
 
-    Raises UnavailableError if the remote does not take it. The commits stay here, and the next run pushes them unless
-    another machine has pushed the branch meanwhile: then it computes its results on top of those.
+    Raises UnavailableError if the push fails. The next run then pushes the commits, unless another machine has pushed
+    the branch meanwhile; then it computes its results on top of those.
     """
     ref = f"refs/heads/{results_branch}"
     if last_results(folder, results_branch) == ref:
@@ -145,7 +140,7 @@ def push_commits(folder: Path, results_branch: str) -> None:
 
 
 def uncached_outs(folder: Path) -> tuple[str, ...]:
-    """The outputs, metrics, plots and artifacts of dvc.yaml that DVC does not cache, so that git tracks them.
+    """The outputs, metrics, plots and artifacts of dvc.yaml that git tracks because DVC does not cache them.
 
     Raises UserError if dvc.yaml cannot be read.
     """
@@ -163,25 +158,25 @@ def uncached_outs(folder: Path) -> tuple[str, ...]:
 
 def is_result(path: str, results: Sequence[str]) -> bool:
     """True if a run may change this tracked file."""
-    written = path.endswith(WRITTEN_BY_DVC)
-    return written or any(path == result or path.startswith(f"{result}/") for result in results)
+    by_dvc = path.endswith(("dvc.lock", ".gitignore"))
+    return by_dvc or any(path == result or path.startswith(f"{result}/") for result in results)
 
 
 def source_address(default: str) -> str:
-    """The repository that this worker runs. It is not a parameter of a run, because its code is executed."""
+    """The repository that this worker runs. It cannot be a parameter of a run, because its code is executed."""
     source = os.environ.get(SOURCE_VARIABLE) or default
     return str(Path(source).absolute()) if Path(source).exists() else source
 
 
 def checkout_folder() -> Path:
     """This worker's checkout."""
-    if own := os.environ.get(CHECKOUT_VARIABLE):
-        return Path(own).absolute()
-    return (private_state_dir() / DEPLOYMENT_CHECKOUT).absolute()
+    if folder := os.environ.get(CHECKOUT_VARIABLE):
+        return Path(folder).absolute()
+    return (private_state_dir() / "checkout").absolute()
 
 
 def require_names(*names: str) -> None:
-    """Raise UserError for the name of a branch or a stage that git does not allow, or that would be an option."""
+    """Raise UserError if git does not allow a name as a branch, or would parse it as an option."""
     for name in names:
         allowed = git(Path(), "check-ref-format", "--normalize", f"refs/heads/{name}", check=False)
         if name.startswith("-") or not allowed:
@@ -189,7 +184,7 @@ def require_names(*names: str) -> None:
 
 
 def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float] = ()) -> Any:
-    """Make a function a Prefect task that is retried after each delay if a remote did not answer."""
+    """Wrap a function as a Prefect task, retried after each delay if a remote does not answer."""
     return Task(
         work,
         name=name,
@@ -203,5 +198,5 @@ def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float]
 
 
 def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
-    """Whether a task failed because a remote did not answer."""
+    """True if a task failed because a remote did not answer."""
     return isinstance(state.result(raise_on_failure=False), UnavailableError)

@@ -1,4 +1,4 @@
-"""The command line: `COMMANDS` lists what `parrotflow --help` shows."""
+"""The command line. `COMMANDS` lists the commands in the order of `parrotflow --help`."""
 
 import gc
 import inspect
@@ -45,46 +45,48 @@ COMMANDS = {
         "ui": "flows.commands.serve:ui",
     },
 }
-"""Heading -> name -> the place of the command, which is imported when it is called."""
+"""Heading -> name -> MODULE:FUNCTION of the command, which is imported only when it is called."""
 
 CommandResult: TypeAlias = dict[str, Any] | int | None
-"""What a command returns: facts for `--json`, its exit code, or nothing."""
+"""The return value of a command: facts for `--json`, an exit code, or nothing."""
 
 PARENTS = {
     "published": "List, verify and promote revisions published in a folder; for the Hub use `hf`.",
     "data": "Inspect the training data.",
 }
-"""The first words of commands that have two."""
+"""First word of two-word commands -> description."""
 
 
-def description(place: str) -> str:
-    """The docstring of a command as far as its parameters, from its source: to import all commands takes seconds."""
-    module, _, function = place.partition(":")
+def description(path: str) -> str:
+    """A command's docstring without its parameters, read from the source: importing all commands takes seconds."""
+    module, _, function = path.partition(":")
     spec = find_spec(module)
     source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-    found = re.search(rf'^def {function}\(.*?"""(.*?)(\n\n    Parameters\n|""")', source, re.DOTALL | re.MULTILINE)
-    return inspect.cleandoc(found[1]) if found else ""
+    match = re.search(rf'^def {function}\(.*?"""(.*?)(\n\n    Parameters\n|""")', source, re.DOTALL | re.MULTILINE)
+    return inspect.cleandoc(match[1]) if match else ""
 
 
 def make_app() -> cyclopts.App:
-    """Make the application of the commands in `COMMANDS`."""
-    made = cyclopts.App(
+    """The application with all `COMMANDS`."""
+    application = cyclopts.App(
         name="parrotflow",
         help="Train causal language models from scratch; only what changed reruns.",
         default_parameter=cyclopts.Parameter(negative=""),  # no --no-dry
         version=lambda: metadata.version("parrotflow"),
-        suppress_keyboard_interrupt=False,  # run_stage says what a Ctrl-C leaves behind
+        suppress_keyboard_interrupt=False,  # run_stage handles it
     )
     for heading, commands in COMMANDS.items():
         group = cyclopts.Group.create_ordered(heading)
-        for number, (words, place) in enumerate(commands.items()):
+        for number, (words, path) in enumerate(commands.items()):
             first, _, second = words.partition(" ")
-            if second and first not in made:
-                made.command(cyclopts.App(name=first, help=PARENTS[first], group=group, sort_key=number))
-            parent, name, heading_here = (made[first], second, None) if second else (made, first, group)
-            parent.command(place, name, help=description(place), group=heading_here, sort_key=number)
-    made.register_install_completion_command(help="Install Tab completion of commands, stages and keys in bash or zsh.")
-    return made
+            if second and first not in application:
+                application.command(cyclopts.App(name=first, help=PARENTS[first], group=group, sort_key=number))
+            parent, name, own_group = (application[first], second, None) if second else (application, first, group)
+            parent.command(path, name, help=description(path), group=own_group, sort_key=number)
+    application.register_install_completion_command(
+        help="Install Tab completion of commands, stages and keys in bash or zsh."
+    )
+    return application
 
 
 app = make_app()
@@ -92,15 +94,15 @@ app = make_app()
 
 def main() -> None:
     """The console script."""
-    gc.set_threshold(100_000)  # from 700: what a command imports stays, and is not worth looking through so often
+    gc.set_threshold(100_000)  # the default, 700, would often traverse imported objects that are never freed
     run_stage(run_command_line)
 
 
 def run_command_line() -> None:
-    """Run the command of the command line in the project's root.
+    """Run the command in the project's root.
 
-    With `--json` the last line of standard output is one object, also for a command that is refused: `ok`, `exit_code`,
-    `error`, `seconds`, and the facts that the command returns.
+    With `--json` the last line of standard output is an object, also after an error: `ok`, `exit_code`, `error`,
+    `seconds`, and the facts that the command returns.
     """
     as_json, began = "--json" in sys.argv, time.perf_counter()
     answer: dict[str, Any] = {"exit_code": 1, "error": ""}
@@ -125,12 +127,12 @@ def run_command_line() -> None:
 
 
 def called() -> CommandResult:
-    """Call the command of the command line, and return what it returns: facts, an exit code, or nothing."""
+    """Call the command and return its result."""
     enter_project()
     prepare_environment()
     try:
         returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
-    except cyclopts.UnknownCommandError as error:  # whose own text imports every command
+    except cyclopts.UnknownCommandError as error:  # its own message would import every command
         raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
     except cyclopts.MissingArgumentError as error:
         from flows.experiments.experiment import experiment_names

@@ -1,13 +1,12 @@
-"""Git as a program, and DVC's repository: opened, its graph, dvc.lock, cache and remotes.
+"""Calls of git, and of DVC's repository: its graph, dvc.lock, cache and remotes.
 
 This module uses undocumented parts of DVC, as read in version 3.67.1 (`dvc~=3.67.1` in pyproject.toml). After an
-upgrade of DVC, compare this file with DVC's source; the rest of flows/ uses only public names of Repo, Stage and
-Output.
+upgrade of DVC, compare it with DVC's source. The rest of flows/ uses only public names of Repo, Stage and Output.
 
 DVC writes dvc.lock and `.dvc/tmp/rwlock`, its table of which process uses which path, in place, so a kill can leave
-them empty or truncated. DVC itself repairs a truncated dvc.lock that is still YAML, and drops the entries of dead
-processes. This module removes the other damaged files. Without dvc.lock every stage counts as never run, and is
-restored if the run-cache has its result; without the table nothing is lost.
+them empty or truncated. DVC repairs a truncated dvc.lock that is still YAML, and drops entries of dead processes; this
+module removes the other damaged files. Without dvc.lock every stage counts as never run, and the run-cache restores its
+result; without the table nothing is lost.
 """
 
 import errno
@@ -55,16 +54,16 @@ def _found() -> Repo:
 
 @contextmanager
 def open_repo() -> Iterator[Repo]:
-    """Open DVC's repository; calls that take its lock wait while another DVC command holds it.
+    """Open DVC's repository; calls that need its lock wait while another DVC command holds it.
 
-    Raises UserError outside a project or a git repository, and if a parameter file has a value of a type that DVC does
-    not support, such as a date.
+    Raises UserError outside of a project or a git repository, and if a parameter has a type that DVC does not support,
+    such as a date.
     """
     try:
         with _found() as repo:
             yield repo
     except sqlite3.OperationalError as error:
-        # DVC's table of hashes is SQLite's, which has a code of its own for a full disk.
+        # DVC's table of hashes is in SQLite, which has its own error code for a full disk.
         if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
             raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.environ.get("DVC_SITE_CACHE_DIR")) from error
@@ -75,25 +74,22 @@ def open_repo() -> Iterator[Repo]:
 
 
 def in_order_of_repro(stages: Collection[PipelineStage], graph: Any) -> list[PipelineStage]:
-    """Sort stages topologically, as `dvc repro` runs them.
-
-    DVC itself takes less than half of the graph in a random order; here that is in the order of the graph too.
-    """
+    """Sort stages topologically, as `dvc repro` runs them, but also a small part of the graph in a fixed order."""
     part = graph.copy()
     part.remove_nodes_from([stage for stage in graph if stage not in stages])
     return list(plan_repro(part))
 
 
 def is_restorable(stage: PipelineStage) -> bool:
-    """Whether DVC restores results of this stage at all; it does not if the stage has no dependencies."""
+    """True if DVC can restore results of this stage, which must have dependencies."""
     try:
         return bool(_can_hash(stage))
     except FileNotFoundError:
-        return True  # A dependency is missing, and is restored itself before this stage's turn comes.
+        return True  # a missing dependency is restored before this stage
 
 
 def run_cache_entry(stage: PipelineStage) -> Stage | None:
-    """The result that dvc.lock or the run-cache has for the present inputs; None if neither has one."""
+    """The result for the current inputs in dvc.lock or the run-cache; None if neither has one."""
     files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     if not all(dep.exists for dep in files) or not is_restorable(stage):
         return None
@@ -103,18 +99,14 @@ def run_cache_entry(stage: PipelineStage) -> Stage | None:
     else:
         stage.save_deps()
         entry = cache._load(stage)
-    found: Stage | None = cache._create_stage(entry, wdir=stage.wdir) if entry else None
-    return found
-
-
-MAX_LOGGED = 1000
-"""How many of DVC's messages are searched for a refusal; a full buffer is emptied."""
+    result: Stage | None = cache._create_stage(entry, wdir=stage.wdir) if entry else None
+    return result
 
 
 @contextmanager
 def asking_remote(command: str) -> Iterator[None]:
     """Raise UserError if the DVC remote is not set up or refuses access, UnavailableError if it does not answer."""
-    logged = BufferingHandler(MAX_LOGGED)  # DVC logs why each file failed, and raises how many did
+    logged = BufferingHandler(1000)  # DVC logs why each file failed, but raises only how many did
     logging.getLogger("dvc_data").addHandler(logged)
     try:
         yield
@@ -122,7 +114,7 @@ def asking_remote(command: str) -> Iterator[None]:
         raise
     except (ConfigError, RemoteMissingDepsError, PermissionError, ImportError) as error:
         raise UserError(f"dvc {command}: {error}; correct the DVC remote (`dvc remote list`)") from error
-    except Exception as error:  # each kind of remote has errors of its own
+    except Exception as error:  # remotes raise different exceptions
         causes = (error, error.__cause__, *(record.exc_info[1] for record in logged.buffer if record.exc_info))
         if refused := next(filter(is_access_denied, causes), None):
             raise UserError(f"dvc {command}: access denied ({refused}); set the DVC remote's credentials") from error
@@ -139,26 +131,26 @@ def fetch_run_cache() -> None:
 
 
 def fetch_result(name: str) -> list[str]:
-    """Fetch from the DVC remote the result of a stage for its present inputs, or the data of a .dvc file.
+    """Fetch the result of a stage for its current inputs, or the data of a .dvc file, from the DVC remote.
 
-    Returns the objects of a result that the remote does not have, or has damaged; DVC then computes the stage. Raises
-    as `asking_remote`, and UserError that names missing data.
+    Returns the objects of a result that the remote lacks or has damaged; DVC then computes the stage. Raises as
+    `asking_remote`, and UserError if data of a .dvc file is missing.
     """
     with asking_remote("pull"), open_repo() as repo, lock_repo(repo):
         for remote in repo.config["remote"].values():
-            remote["verify"] = True  # DVC would take the names of most remotes' objects for their hashes
+            remote["verify"] = True  # otherwise DVC trusts the names of most remotes' objects
         (stage,) = repo.stage.collect(name)
         if isinstance(stage, PipelineStage):
-            found = run_cache_entry(stage)
-            if found:
-                _keep_present(found)
-            return _fetched(found, found.get_used_objs(force=True)) if found else []
+            if not (entry := run_cache_entry(stage)):
+                return []
+            _keep_present(entry)
+            return _fetched(entry, entry.get_used_objs(force=True))
         if not all(out.exists for out in stage.outs):
             with suppress(DownloadError):
                 repo.fetch([name])
             if lacking := _fetched(stage, {}):
                 remote = repo.cloud.get_remote_odb()
-                try:  # fsspec's `exists`, which DVC asks, says no if the server refuses access
+                try:  # DVC uses fsspec's `exists`, which is False if the server refuses access
                     remote.fs.info(remote.oid_to_path(stage.outs[0].hash_info.value))
                 except FileNotFoundError as error:
                     if is_access_denied(error.__cause__):
@@ -168,16 +160,16 @@ def fetch_result(name: str) -> list[str]:
     return []
 
 
-def _keep_present(found: Stage) -> None:
-    """Put outputs that are in the workspace, as git brings metrics, into DVC's cache: `dvc push` leaves them out."""
-    with found.repo.stage_cache._cache_type_copy():
-        for out in found.outs:
+def _keep_present(stage: Stage) -> None:
+    """Add outputs in the workspace, such as metrics from git, to DVC's cache, as `dvc push` omits them."""
+    with stage.repo.stage_cache._cache_type_copy():
+        for out in stage.outs:
             if out.changed_cache() and out.exists and not out.changed_checksum():
                 out.commit()
 
 
 def _fetched(stage: Stage, objects: Mapping[Any, Collection[Any]]) -> list[str]:
-    """Fetch objects; those of the stage's outputs that DVC's cache does not have, by path and hash."""
+    """Fetch objects. Returns, by path and hash, those of the stage's outputs that DVC's cache still lacks."""
     needed = {out.hash_info.value: str(out) for out in stage.outs}
     for odb, infos in objects.items():
         stage.repo.cloud.pull(infos, odb=odb)
@@ -188,8 +180,8 @@ def _fetched(stage: Stage, objects: Mapping[Any, Collection[Any]]) -> list[str]:
 
 
 def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError] = UserError) -> str:
-    """Run git and return what it prints. If it fails, raise `error`, or return an empty text without `check`."""
-    command = ["git", "-c", "core.quotePath=off", *arguments]  # else names that are not ASCII are no paths
+    """Run git and return its output. If it fails, raise `error`, or return an empty text without `check`."""
+    command = ["git", "-c", "core.quotePath=off", *arguments]  # otherwise git escapes paths that are not ASCII
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode and check:
         raise error(f"git {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
@@ -197,7 +189,7 @@ def git(folder: Path, *arguments: str, check: bool = True, error: type[UserError
 
 
 def check_out(folder: Path, commit: str, project: Path | None = None) -> None:
-    """Check out a commit in a repository of ours, with its submodules: those of a local `project`, if one is named.
+    """Check out a commit, with its submodules, in a repository of ours; submodules come from `project` if it is given.
 
     Raises UnavailableError if a submodule cannot be fetched.
     """
@@ -212,19 +204,19 @@ def check_out(folder: Path, commit: str, project: Path | None = None) -> None:
 
 
 def give_identity(folder: Path) -> None:
-    """Set a committer in a repository of ours if this machine has no identity for git."""
+    """Set a committer in a repository of ours if git has no identity on this machine."""
     if not git(folder, "config", "user.email", check=False):
         git(folder, "config", "user.name", "parrotflow")
         git(folder, "config", "user.email", "parrotflow@localhost")
 
 
 def experiment_ref(baseline: str, name: str) -> str:
-    """The git reference of an experiment, which DVC names by the commit that it was started from."""
+    """The git reference of a DVC experiment that was started from the commit `baseline`."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}"
 
 
 def has_commit(commit: str, folder: Path = Path()) -> bool:
-    """Whether git has a commit in a folder's repository."""
+    """True if a folder's repository has a commit."""
     return bool(git(folder, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", check=False))
 
 
@@ -247,9 +239,9 @@ def default_remote() -> str | None:
 
 
 def repair_after_kill(folder: Path = Path()) -> list[str]:
-    """Remove an empty dvc.lock and a lock table that is not JSON; return a line for each removed file."""
+    """Remove an empty dvc.lock and a lock table that is not JSON. Returns a line for each removed file."""
     repaired = []
-    # Under DVC's own locks: a living process may just be writing the file.
+    # With DVC's locks held, because a live process may be writing the file.
     if _removed(folder, LOCK_FILE, "lock", is_empty):
         repaired.append("removed dvc.lock, which a kill had emptied; results in DVC's cache are restored")
     if _removed(folder, DVC_TMP / RWLOCK_FILE, RWLOCK_LOCK, is_torn):
@@ -270,12 +262,12 @@ def _removed(folder: Path, name: Path, guard: str, is_damaged: Any) -> bool:
 
 
 def is_empty(file: Path) -> bool:
-    """Whether a file is there, without content."""
+    """True if a file exists and is empty."""
     return file.is_file() and not file.stat().st_size
 
 
 def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
-    """Whether DVC could not read its table."""
+    """True if DVC's lock table is not valid JSON."""
     try:
         json.loads(table.read_bytes())
     except FileNotFoundError:
@@ -286,7 +278,7 @@ def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
 
 
 def require_writable_cache() -> None:
-    """Raise UserError if DVC's cache is not writable; DVC itself would fail only after hours."""
+    """Raise UserError if DVC's cache is not writable; DVC would fail only after hours."""
     folder = Path(project_cache())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -300,12 +292,12 @@ def require_writable_cache() -> None:
 
 
 def drop_damaged() -> list[Path]:
-    """Read the whole cache, and remove each entry whose content does not have the hash in its name.
+    """Read the whole cache, remove each entry whose content does not match its hash, and return these.
 
-    DVC trusts write-protected entries, so it would restore silently corrupted data as a result.
+    DVC trusts write-protected entries, so it would restore corrupted data as a result.
     """
     entries = Path(project_cache(), "files", "md5").glob("??/*")
-    # Others are files that DVC is writing.
+    # Other names are of files that DVC is writing.
     named = [path for path in entries if re.fullmatch(r"[0-9a-f]{30}(\.dir)?", path.name)]
     damaged = [path for path in named if file_md5(path) != path.parent.name + path.name.removesuffix(".dir")]
     for path in damaged:
@@ -314,19 +306,17 @@ def drop_damaged() -> list[Path]:
 
 
 def push_results(targets: Collection[str] = ()) -> None:
-    """Bring results and the run-cache to the DVC remote, so that any clone can restore them.
+    """Push the results of `targets` and the stages before them (default: of all), and the run-cache, to the DVC remote.
 
-    Those of `targets` and of the stages before them; without targets all.
-
-    `dvc push --run-cache` leaves out metrics that git tracks (read in 3.67.1), without which DVC restores nothing of
-    their stages. Raises as `asking_remote`.
+    `dvc push --run-cache` omits metrics that git tracks (in 3.67.1), without which DVC cannot restore their stages.
+    Raises as `asking_remote`.
     """
     with asking_remote("push"), open_repo() as repo:
         stages = {stage for target in targets or (None,) for stage in repo.stage.collect(target, with_deps=True)}
         uncached = [out for stage in stages for out in stage.outs if out.hash_info and not out.use_cache]
         left_out = {out.hash_info for out in uncached}
         for folder in (out.get_obj() for out in uncached if out.is_dir_checksum):
-            left_out |= {info for _, _, info in folder or ()}  # DVC would push the list of its files alone
+            left_out |= {info for _, _, info in folder or ()}  # DVC would push only the list of its files
         repo.push(targets=list(targets) or None, with_deps=True, run_cache=True)
         if failed := repo.cloud.push(left_out).failed:
             raise UnavailableError(f"dvc push: {len(failed)} files could not be uploaded to the DVC remote")
@@ -334,11 +324,11 @@ def push_results(targets: Collection[str] = ()) -> None:
 
 def texts_at(commit: str, paths: Iterable[str]) -> dict[str, str]:
     """The text of each file at a commit, from git, DVC's cache or its remote; missing files are skipped."""
-    from dvc.api import DVCFileSystem  # here: it imports an implementation of git, and a run needs none
+    from dvc.api import DVCFileSystem  # slow, because it imports an implementation of git
 
     files = DVCFileSystem(url=".", rev=commit)
     texts: dict[str, str] = {}
     for path in paths:
-        with suppress(FileNotFoundError):  # `exists` would also say no where a remote does not answer
+        with suppress(FileNotFoundError):  # `exists` is also False if a remote does not answer
             texts[path] = files.read_text(path, encoding="utf-8", errors="replace")
     return texts

@@ -1,12 +1,11 @@
 """The environment of a command: its folder, the variables that it sets for other programs, and those that it reads.
 
-A command works in the project's root, and other programs keep their files in its ignored folder. That is set before
-prefect or dvc is imported. No telemetry is sent. A user's own Prefect profile is neither read nor changed, unless
-`PREFECT_API_URL` names a server: then Prefect's settings are the user's, and only telemetry is off. Variables that are
-set already are left alone.
+A command works in the project's root, and other programs keep their files in `.parrotflow`. The variables for that are
+set before prefect or dvc is imported; existing variables are kept. No telemetry is sent. The user's Prefect profile is
+neither read nor changed, unless `PREFECT_API_URL` is set: then Prefect uses the user's settings, without telemetry.
 
-The variables PARROTFLOW_* say how a run is executed, not what it computes. The site says what each of them means;
-`parrotflow doctor` shows those that are set, and a misspelt one, which would otherwise be ignored.
+The variables PARROTFLOW_* determine how a run is executed, not what it computes. `parrotflow doctor` shows those that
+are set, and reports misspelled ones, which would otherwise be ignored.
 """
 
 import getpass
@@ -18,12 +17,12 @@ from stages.runtime.errors import STATE_DIR, UserError, private_state_dir
 
 
 def dvc_state_within(project: Path) -> dict[str, str]:
-    """Have DVC keep within a project what it knows of its files; in a clone, so that it is removed with it."""
+    """Make DVC keep its state about a project's files in the project, so that it is deleted with it."""
     return {"DVC_SITE_CACHE_DIR": str(project / STATE_DIR / "dvc")}
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet, for this process and its children. Raises UserError without a home folder."""
+    """Set unset variables for this process and its children. Raises UserError if there is no home folder."""
     name_the_user()
     if Path(".dvc").is_dir():
         private_state_dir()
@@ -38,7 +37,7 @@ def prepare_environment() -> None:
         "WANDB_DIR": str(home / "wandb"),
         **dvc_state_within(Path.cwd()),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        # Below it Prefect prints each event, in full, that a server which has gone away did not take.
+        # At lower levels Prefect prints every event that it cannot send to a stopped server.
         "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
         "PYTHONUNBUFFERED": "1",
     }
@@ -46,21 +45,21 @@ def prepare_environment() -> None:
         values |= {
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_PROFILES_PATH": str(home / "prefect" / "profiles.toml"),
-            # A server that Prefect starts by itself outlives a run that is killed.
+            # A server that Prefect starts would outlive a killed run.
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         }
     for name, value in values.items():
         os.environ.setdefault(name, value)
-    for name in ("NO_PROXY", "no_proxy"):  # no proxy stands between this machine and itself
+    for name in ("NO_PROXY", "no_proxy"):  # exempt loopback from proxies
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1,localhost"]))
-    # dvc.yaml says `python`: that is this one, whether its environment is activated or not.
-    own = str(Path(sys.executable).parent)
-    if os.environ.get("PATH", "").split(os.pathsep)[0] != own:
-        os.environ["PATH"] = os.pathsep.join([own, os.environ.get("PATH", "")])
+    # `python` in dvc.yaml must be this one, even if its environment is not activated.
+    folder = str(Path(sys.executable).parent)
+    if os.environ.get("PATH", "").split(os.pathsep)[0] != folder:
+        os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", "")])
 
 
 def name_the_user() -> None:
-    """Give libraries a user's name where the system has none, as in a container with a user id of its own."""
+    """Set a user name for libraries if the user id has none, as in some containers."""
     try:
         getpass.getuser()
     except (KeyError, OSError):
@@ -72,7 +71,7 @@ def name_the_user() -> None:
 
 
 def enter_project() -> None:
-    """Go to the project's root, also from a folder inside it, and make its `.parrotflow/`, if this is a project."""
+    """Change to the project's root, from any folder inside it, and create its `.parrotflow/`, if this is a project."""
     here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), None)
     if root is not None:
@@ -107,4 +106,4 @@ SET_BY_STAGES = {
     "PARROTFLOW_STAGES_TO_DO",
     "PARROTFLOW_SUPERVISION",
 }
-"""How a run and the processes of a stage tell each other what to do; users do not set them."""
+"""Variables between a run and the processes of its stages; users do not set them."""

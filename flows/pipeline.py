@@ -1,6 +1,6 @@
-"""The pipeline as a Prefect flow: a task for each stage that is not up to date, chained as dvc.yaml says.
+"""The pipeline as a Prefect flow: a task for each stage that is not up to date, in the order of dvc.yaml's graph.
 
-`parrotflow run` and deployments both come through `run_stages`. DVC is the cache.
+`parrotflow run` and deployments both call `run_stages`. DVC is the cache.
 """
 
 import asyncio
@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 
 STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 
-MAX_NAME_LETTERS = 200
-"""Letters of a flow run's name."""
-
 
 async def run_stages(run: "PlannedRun") -> RunResult:
-    """Run the stages of a plan as tasks of the calling flow run; log the run, and write its page."""
+    """Run the stages of a plan as tasks of the calling flow run, log the run, and write its page."""
     began, logged = time.monotonic(), log.record_begin(run.plan, run.options.note)
     page = RunPage(run.plan, logged, run.forecast)
     nodes, at_once = [*stage_nodes(run, page)], whole_number(STAGES_AT_ONCE) or 2
@@ -56,7 +53,7 @@ async def run_stages(run: "PlannedRun") -> RunResult:
     page.write()
     run.terminal.summary(run.plan, chain.outcomes)
     run.terminal.say(f"The run on one page: {REPORT_PAGE}")
-    with suppress(Exception):  # a server that is away costs the page, not the run
+    with suppress(Exception):  # without a server only this page is lost
         async with asyncio.timeout(END_SECONDS):
             markdown = outcome_page(run.plan, chain.outcomes)
             await acreate_markdown_artifact(markdown, key="pipeline", description="What ran, and what came out")
@@ -64,14 +61,14 @@ async def run_stages(run: "PlannedRun") -> RunResult:
 
 
 def run_name_and_tags(run: "PlannedRun") -> tuple[str, list[str]]:
-    """What Prefect shows of a run: what changed, as `parrotflow log` says it; its targets and its note."""
+    """A run's name in Prefect, which says what changed, as in `parrotflow log`, and its targets and note as tags."""
     note = run.options.note
     name = f"{datetime.now():%Y-%m-%d %H:%M} {log.title_of(log.first_causes(run.plan), note)}"
-    return name[:MAX_NAME_LETTERS], [*run.options.targets, *[note] * bool(note)]
+    return name[:200], [*run.options.targets, *[note] * bool(note)]
 
 
 def stage_nodes(run: "PlannedRun", page: RunPage) -> Iterator[Node]:
-    """The stages that are not up to date, each as `dvc repro --single-item STAGE`."""
+    """Yield a node for each stage that is not up to date; it runs `dvc repro --single-item STAGE`."""
     redact, environment = redactor(), run.environment
     options = [SINGLE, *["--force"] * run.options.force]
     pull = run.options.pull and not run.options.force

@@ -14,7 +14,7 @@ from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_
 
 
 def words_of_params(_: object) -> list[str]:
-    """What the shell completes a word of `params` with: GROUP=CHOICE, and the dotted keys."""
+    """The shell's completions for `params`: GROUP=CHOICE and dotted keys."""
     choices = [f"{group}={choice}" for group, names in compose.preset_groups().items() for choice in names]
     return [*choices, *(f"{key}=" for key in flatten(read_params_file()))]
 

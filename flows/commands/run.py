@@ -29,7 +29,7 @@ def run(
             server.stop(seconds=0)
             return run_facts(planned.plan, {})
         server.reach_directly()
-        # They import Prefect, which takes seconds, while the server starts.
+        # Import Prefect, which takes seconds, while the server starts.
         from flows.pipeline import run_name_and_tags, run_stages
         from flows.run.flow_run import in_flow_run
 

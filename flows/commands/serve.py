@@ -16,8 +16,8 @@ def serve() -> None:
     """
     os.environ.setdefault("PREFECT_API_URL", "http://127.0.0.1:4200/api")
     Server(os.environ["PREFECT_API_URL"]).wait()
-    warnings.filterwarnings("ignore", "coroutine 'Runner.astop'")  # of Prefect, which pauses the schedule all the same
-    # Prefect reads the server's address when it is imported.
+    warnings.filterwarnings("ignore", "coroutine 'Runner.astop'")  # Prefect's; it pauses the schedule anyway
+    # Prefect reads the server's address on import.
     import prefect
 
     from flows.scheduled import served
@@ -34,8 +34,8 @@ def ui(*, port: int = 4200) -> None:
     port
         The port on this machine.
     """
-    private_state_dir()  # in which Prefect keeps its database: it makes no parents
-    os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # else the pages ask at port 4200
+    private_state_dir()  # Prefect creates its database here, but not its parent folders
+    os.environ["PREFECT_SERVER_UI_API_URL"] = f"http://127.0.0.1:{port}/api"  # by default the UI uses port 4200
     print(f"The Prefect UI: http://127.0.0.1:{port} (press Ctrl-C to stop)", flush=True)
-    start = ["--no-prompt", "server", "start", "--host", "127.0.0.1", "--port", str(port)]  # else it asks for a profile
+    start = ["--no-prompt", "server", "start", "--host", "127.0.0.1", "--port", str(port)]  # no prompt for a profile
     os.execv(sys.executable, [sys.executable, "-m", "prefect", *start])

@@ -1,6 +1,6 @@
-"""The cells of an experiment: each combination of levels with each seed is one run of the pipeline.
+"""The cells of an experiment: a run of the pipeline for each combination of levels and each seed.
 
-A cell's id follows from what it changes of params.yaml, so a level or a seed added leaves all other cells as they were.
+A cell's id is derived from its changes of params.yaml, so adding a level or a seed keeps all other cells.
 """
 
 import hashlib
@@ -21,39 +21,36 @@ from stages.runtime.errors import UserError
 from stages.runtime.preflight import section_models
 from stages.runtime.section import check_section
 
-ID_DIGITS = 8
-LONGEST_LABEL = 60
-
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid."""
+    """A run of the grid."""
 
     id: str
     name: str
     """The name of its DVC experiment, which ends with the id."""
     levels: dict[str, str]
-    """By axis."""
+    """Axis -> level."""
     seed: int
     overrides: Overrides
-    """A mapping replaces the one in params.yaml whole."""
+    """A mapping replaces the one in params.yaml entirely."""
 
     @property
     def label(self) -> str:
-        """The cell as it is shown to the user."""
+        """The cell's label for the user."""
         return f"{', '.join(self.levels.values())}, seed {self.seed}"
 
     def params(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return params.yaml's values with the overrides. Raises UserError at a key that leads nowhere."""
+        """params.yaml's values with the overrides. Raises UserError if a key does not exist."""
         changed = deepcopy(dict(values))
         apply(changed, self.overrides)
         return changed
 
 
 def read_experiment(name: str) -> Experiment:
-    """Read and check an experiment's file, and draw the levels of the axes that ask for it.
+    """Read and check an experiment's file, and draw random levels.
 
-    Raises UserError that names each bad key, its value and what is allowed.
+    Raises UserError that lists each bad key, its value and the allowed values.
     """
     path = experiment_path(name)
     values = read_values(path)
@@ -65,13 +62,13 @@ def read_experiment(name: str) -> Experiment:
 
 
 def cells_of(name: str, experiment: Experiment) -> list[Cell]:
-    """The cells, in the order of the file, seeds last. Raises UserError if conf/ has no such choice, or two are one."""
+    """The cells in the order of the file, seeds last. Raises UserError for unknown choices of conf/ and equal cells."""
     path = experiment_path(name)
     axes = experiment.axes
     try:
         base = resolved(experiment.base)
         cells = []
-        for names in itertools.product(*axes.values()):  # the last axis fastest
+        for names in itertools.product(*axes.values()):  # the last axis varies fastest
             levels = dict(zip(axes, names, strict=True))
             overrides = over(base, joined_axes({axis: resolved(axes[axis][level]) for axis, level in levels.items()}))
             for seed in experiment.seeds.values:
@@ -83,7 +80,7 @@ def cells_of(name: str, experiment: Experiment) -> list[Cell]:
 
 
 def resolved(overrides: Overrides) -> Overrides:
-    """The overrides with the choices of conf/ replaced by their values; later keys win over earlier ones."""
+    """The overrides with choices of conf/ replaced by their values; later keys override earlier ones."""
     by_key: Overrides = {}
     for key, value in overrides.items():
         by_key = over(by_key, {key: value} if "." in key else preset(key, str(value)))
@@ -91,12 +88,12 @@ def resolved(overrides: Overrides) -> Overrides:
 
 
 def over(earlier: Overrides, later: Overrides) -> Overrides:
-    """Both, the later ones after all others: a section that they replace is replaced last."""
+    """Both, with the later ones at the end, so that a section that they replace is replaced last."""
     return {key: value for key, value in earlier.items() if key not in later} | later
 
 
 def joined_axes(by_axis: Mapping[str, Overrides]) -> Overrides:
-    """The overrides of all axes. Raises UserError where two set the same key."""
+    """The overrides of all axes. Raises UserError if two axes set the same key."""
     together: Overrides = {}
     owner: dict[str, str] = {}
     for axis, overrides in by_axis.items():
@@ -109,23 +106,20 @@ def joined_axes(by_axis: Mapping[str, Overrides]) -> Overrides:
 
 
 def cell_id(overrides: Overrides) -> str:
-    """A cell's id, derived from what it changes of the computation: how a training is followed does not count."""
+    """A cell's id, derived from its overrides except `monitoring`."""
     computed = {key: value for key, value in overrides.items() if not key.startswith("monitoring.")}
     content = json.dumps(computed, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(content.encode()).hexdigest()[:ID_DIGITS]
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def _cell(name: str, levels: dict[str, str], seed: int, overrides: Overrides) -> Cell:
     digits = cell_id(overrides)
     label = re.sub(r"[^A-Za-z0-9]+", "-", "-".join([bare_name(name), *levels.values(), f"seed{seed}"])).strip("-")
-    return Cell(digits, f"{label[:LONGEST_LABEL]}-{digits}", levels, seed, overrides)
+    return Cell(digits, f"{label[:60]}-{digits}", levels, seed, overrides)
 
 
 def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) -> None:
-    """Raise UserError if params.yaml, whose values are given, or one of its sections refuses a cell.
-
-    It names the file, the cell, the key, its value and what is allowed.
-    """
+    """Raise UserError, naming the cell and the key, if a cell's values are not valid; `values`: of params.yaml."""
     models = section_models()
     for cell in cells:
         where = f"{path}: cell {cell.label}"
@@ -141,7 +135,7 @@ def check_cells(path: Path, cells: Iterable[Cell], values: Mapping[str, Any]) ->
 
 
 def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:
-    """Raise UserError if two cells are the same run or read the same, or if one overrides a key twice."""
+    """Raise UserError if two cells have the same id or label, or if one overrides a key twice."""
     names: dict[str, str] = {}
     labels: dict[str, str] = {}
     for cell in cells:
@@ -152,6 +146,6 @@ def require_distinct_cells(path: Path, cells: Iterable[Cell]) -> None:
         if labels.setdefault(cell.label, cell.id) != cell.id:
             raise UserError(f"{where}: another cell has the same label; rename a level that contains a comma")
         keys = list(cell.overrides)
-        for place, key in enumerate(keys):
-            if replaced := [earlier for earlier in keys[:place] if earlier.startswith(f"{key}.")]:
+        for index, key in enumerate(keys):
+            if replaced := [earlier for earlier in keys[:index] if earlier.startswith(f"{key}.")]:
                 raise UserError(f"{where}: {key} overwrites {', '.join(replaced)}; list {key} first")

@@ -5,7 +5,7 @@
         draw: 24
         space: {train.optimizer.adamw_learning_rate: {low: 0.001, high: 0.03, log: true}}
 
-The levels follow from the file alone: a larger `draw` keeps the first ones and adds to them.
+The levels depend only on the file; a larger `draw` adds to the earlier ones.
 """
 
 from typing import Annotated
@@ -18,20 +18,14 @@ from stages.runtime.section import Section
 
 Value = str | int | float
 
-DRAWN_DIGITS = 3
-"""Drawn numbers are rounded to these: enough for their effect, and equal on machines whose last bits differ."""
-
-MAX_REPEATS = 100
-"""After this many draws in a row that repeat a level, the space counts as exhausted."""
-
 
 class Dimension(Section):
-    """One drawn value: a number between two bounds, or one of several choices."""
+    """A drawn value: a number between two bounds, or one of several choices."""
 
     low: float | None = None
     high: float | None = None
     log: bool = False
-    """Equal ratios, instead of equal differences, are equally likely."""
+    """Draw uniformly in the logarithm."""
     integer: bool = False
     choices: Annotated[list[Value], Field(min_length=1)] | None = None
     """Values of the key, or choices of a group of conf/."""
@@ -50,14 +44,17 @@ class Dimension(Section):
         return self
 
     def value(self, share: float) -> Value:
-        """The value at this share, in [0, 1), of the way through the choices or from `low` to `high`."""
+        """The value at a share in [0, 1) of the choices or of the way from `low` to `high`.
+
+        Numbers are rounded to three digits, which are equal on machines whose last bits differ.
+        """
         if self.choices is not None:
             return self.choices[int(share * len(self.choices))]
         assert self.low is not None
         assert self.high is not None
         high = self.high + self.integer  # each whole number has the same share
         drawn = self.low * (high / self.low) ** share if self.log else self.low + (high - self.low) * share
-        return int(drawn) if self.integer else min(max(float(f"{drawn:.{DRAWN_DIGITS}g}"), self.low), self.high)
+        return int(drawn) if self.integer else min(max(float(f"{drawn:.3g}"), self.low), self.high)
 
 
 class Draw(Section):
@@ -70,9 +67,9 @@ class Draw(Section):
     seed: Annotated[int, Field(ge=0)] = 0
 
     def levels(self) -> dict[str, Overrides]:
-        """The levels by their labels, each once: fewer than `draw` if the space has no more."""
+        """The distinct levels by their labels; fewer than `draw` if the space has no more."""
         random, levels, repeats = np.random.default_rng(self.seed), dict[str, Overrides](), 0
-        while len(levels) < self.draw and repeats < MAX_REPEATS:
+        while len(levels) < self.draw and repeats < 100:  # this many repeated levels: the space is exhausted
             level = {key: dimension.value(random.random()) for key, dimension in self.space.items()}
             label = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in level.items())
             repeats = repeats + 1 if label in levels else 0

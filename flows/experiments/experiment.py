@@ -1,4 +1,4 @@
-"""The experiment file, `experiments/NAME.yaml`: a question, the runs that answer it, and what is made of them."""
+"""The experiment file, `experiments/NAME.yaml`: a question, the runs that answer it, and the results made from them."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ ExperimentName = Annotated[str, Parameter(completer=experiment_names)]
 """The argument of commands about one experiment."""
 
 Overrides = dict[str, Any]
-"""The changes of a run: dotted keys of params.yaml with their values, or groups of conf/ with their choices."""
+"""Changes of params.yaml: dotted keys with their values, or groups of conf/ with their choices."""
 
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Level = Annotated[
@@ -37,7 +37,7 @@ CurveColumn = Annotated[str, Field(pattern=r"^[^:\s]+\.(tsv|csv):[^:\s]+$")]
 
 
 def _levels(axis: Any) -> Any:
-    """An axis with `{param: KEY, values: [...]}` written as a level for each value."""
+    """Expand an axis `{param: KEY, values: [...]}` to one level per value."""
     if not isinstance(axis, dict) or axis.keys() != {"param", "values"} or not isinstance(axis["values"], list):
         return axis
     key, names = axis["param"], [str(value) for value in axis["values"]]
@@ -54,19 +54,19 @@ Axis = Annotated[
 """The levels of an axis, each a name with its overrides. `{param: KEY, values: [...]}` makes one level per value."""
 
 COLUMNS = ("cell", "seed", "state", "experiment", "commit", "baseline", "message")
-"""Columns that each runs.csv has; no axis has such a name."""
+"""Columns of every runs.csv, which no axis can have as its name."""
 
 
 class Seeds(Section):
     """Repetitions: every cell of the grid runs once for each seed."""
 
     keys: Annotated[list[Annotated[str, Field(pattern=r"\.")]], Field(min_length=1)] = Field(default=["train.seed"])
-    """The parameters that get the seed, by dotted keys."""
+    """Dotted keys of the parameters that are set to the seed."""
     values: Annotated[list[int], Field(min_length=1)] = Field(default=[0])
 
 
 class Measured(Section):
-    """A column with a label and usually a unit in tables and figures."""
+    """A column with a label and optionally a unit in tables and figures."""
 
     label: str
     unit: str = ""
@@ -81,13 +81,13 @@ class RunMetric(Measured):
     """A number of each run, read from a report."""
 
     decimals: Annotated[int, Field(ge=0, le=12)] | None = None
-    """Digits after the point; null: 3, and none if all numbers are whole."""
+    """Digits after the point. Null: 3, or 0 if all numbers are whole."""
     source: ReportKey
     """FILE:KEY of a JSON report."""
     scale: Annotated[float, Field(gt=0)] = 1.0
-    """The report's units in one `unit`: 1e12 to show FLOP as TFLOP."""
+    """The report's number is divided by this: 1e12 to show FLOP as TFLOP."""
     interval: ReportKey | None = None
-    """FILE:KEY of the run's own 95 % interval, [low, high]: over the held-out documents, not over the seeds."""
+    """FILE:KEY of the run's own 95 % interval, [low, high], over the held-out documents, not over the seeds."""
 
 
 class Curve(Measured):
@@ -106,7 +106,7 @@ class Fit(Section):
 
 
 class Comparison(Section):
-    """Paired differences per seed: each level of an axis against one of them, Holm-corrected together."""
+    """Paired differences per seed of each level of an axis from one of them, with a common Holm correction."""
 
     caption: str
     axis: Identifier
@@ -119,7 +119,7 @@ class Comparison(Section):
 class TableSpec(Section):
     """Means over seeds with their 95 % intervals: a row for each combination of levels, a column for each metric.
 
-    A metric with an `interval` also shows the runs' own, in brackets.
+    A metric with an `interval` also shows the runs' own interval, in brackets.
     """
 
     caption: str
@@ -130,7 +130,7 @@ class TableSpec(Section):
 
 
 class FigureSpec(Section):
-    """Keys that both kinds of figures share."""
+    """The keys that all kinds of figures share."""
 
     caption: str
     log: list[Literal["x", "y"]] = Field(default_factory=list)
@@ -138,7 +138,7 @@ class FigureSpec(Section):
 
 
 class CurvesFigure(FigureSpec):
-    """Curves of the mean over seeds, with a band from the lowest to the highest: one for each combination of levels."""
+    """A curve of the mean over seeds for each combination of levels, with a band from the lowest to the highest."""
 
     kind: Literal["curves"]
     curve: Identifier
@@ -157,9 +157,9 @@ class PointsFigure(FigureSpec):
     by: Identifier
     """An axis; each of its levels has its own marker."""
     joined: str | None = None
-    """A word that several levels start with, such as a recipe at several sizes; they are drawn as one line."""
+    """A prefix of several levels, such as a recipe at several sizes; they are joined by a line."""
     lines: list[Identifier] = Field(default_factory=list)
-    """Metrics to beat, such as a compressor's bits per byte: each is a horizontal line."""
+    """Metrics to beat, such as a compressor's bits per byte, drawn as horizontal lines."""
 
 
 Figure = Annotated[CurvesFigure | PointsFigure, Field(discriminator="kind")]
@@ -175,15 +175,15 @@ Bounds = Annotated[dict[Relation, Limit], Field(min_length=1)]
 
 
 class Condition(Section):
-    """A number computed from the runs, with bounds on it or on its 95 % interval. Exactly one of the first three keys.
+    """A number computed from the runs, with bounds on it or on its 95 % interval. Give one of the first three keys.
 
     {difference: bits_per_byte, levels: {recipe: [Muon, AdamW]}, high: {below: 0}}
     """
 
     mean: Identifier | None = None
-    """A metric: its mean over the seeds."""
+    """The mean over the seeds of this metric."""
     difference: Identifier | None = None
-    """A metric: its mean difference between two levels of an axis, paired by seed."""
+    """The mean difference of this metric between two levels of an axis, paired by seed."""
     exponent: Identifier | None = None
     """One of `fits`: the exponent b of y = a x^-b."""
     levels: dict[Identifier, Level | Annotated[list[Level], Field(min_length=2, max_length=2)]] = Field(
@@ -198,7 +198,7 @@ class Condition(Section):
     @property
     def bounds(self) -> dict[str, Bounds]:
         """The given bounds, by `value`, `low` and `high`."""
-        return {name: found for name in ("value", "low", "high") if (found := getattr(self, name))}
+        return {name: bounds for name in ("value", "low", "high") if (bounds := getattr(self, name))}
 
     @property
     def sides(self) -> list[dict[str, str]]:
@@ -228,13 +228,13 @@ class Condition(Section):
 
     @property
     def metrics(self) -> set[str]:
-        """The metrics that the condition names."""
+        """The metrics in the condition."""
         named = {limit for limit in self._limits() if isinstance(limit, str)}
         return named | {name for name in (self.mean, self.difference) if name}
 
 
 class Claim(Section):
-    """A sentence of the paper, and the conditions under which it holds."""
+    """A sentence of the paper and the conditions under which it holds."""
 
     says: str
     holds_if: Annotated[list[Condition], Field(min_length=1)]
@@ -245,12 +245,12 @@ class Experiment(Section):
 
     question: str
     targets: Annotated[list[str], Field(min_length=1)]
-    """The stages of dvc.yaml at which a run ends; later stages, such as publishing, do not run."""
+    """The last stages of a run; later stages, such as publishing, do not run."""
     base: Overrides = Field(default_factory=dict)
-    """Changes of params.yaml that all runs share."""
+    """Changes of params.yaml in all runs."""
     axes: Annotated[dict[Identifier, Axis], Field(min_length=1)]
-    """What differs between runs. `{param: KEY, values: [...]}` makes one level per value, and `{draw: N, ...}`
-    draws levels (`drawn.py`)."""
+    """The differences between runs. `{param: KEY, values: [...]}` makes one level per value, and `{draw: N, ...}` draws
+    levels (`drawn.py`)."""
     seeds: Seeds = Field(default_factory=Seeds)
     metrics: Annotated[dict[Identifier, RunMetric], Field(min_length=1)]
     curves: dict[Identifier, Curve] = Field(default_factory=dict)
@@ -262,7 +262,7 @@ class Experiment(Section):
 
     @property
     def reports(self) -> set[str]:
-        """The JSON files that its metrics are read from."""
+        """The JSON files of its metrics."""
         locations = [location for metric in self.metrics.values() for location in (metric.source, metric.interval)]
         return {location.partition(":")[0] for location in locations if location}
 
@@ -273,9 +273,9 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "Experiment":
-        for place, name, known in self._references():
+        for key, name, known in self._references():
             if name not in known:
-                raise ValueError(f"{place}: no `{name}`; choose from: {', '.join(known) or 'none'}")
+                raise ValueError(f"{key}: no `{name}`; choose from: {', '.join(known) or 'none'}")
         return self
 
     @model_validator(mode="after")
@@ -287,21 +287,21 @@ class Experiment(Section):
         return self
 
     def _references(self) -> Iterator[tuple[str, str, Collection[str]]]:
-        """Each name that the file uses: its place in the file, the name, and the names that exist."""
+        """Yield each reference in the file: its dotted key, the name, and the names that exist."""
         axes, metrics = self.axes.keys(), self.metrics.keys()
         named = {"axis": axes, "by": axes, "rows": axes, "metrics": metrics, "x": metrics, "y": metrics}
         named |= {"curve": self.curves.keys(), "lines": metrics}
         for kind in ("fits", "comparisons", "tables", "figures"):
             for name, item in getattr(self, kind).items():
                 for key, value in item.model_dump(include={*named}, exclude_none=True).items():
-                    for one in value if isinstance(value, list) else [value]:
-                        yield f"{kind}.{name}.{key}", one, named[key]
+                    for reference in value if isinstance(value, list) else [value]:
+                        yield f"{kind}.{name}.{key}", reference, named[key]
         for number, claim in enumerate(self.claims):
             for index, condition in enumerate(claim.holds_if):
-                place = f"claims.{number}.holds_if.{index}"
-                yield from ((place, name, metrics) for name in sorted(condition.metrics))
-                yield from ((place, name, self.fits.keys()) for name in [condition.exponent] if name)
-                yield from ((f"{place}.levels", axis, axes) for axis in condition.levels)
+                key = f"claims.{number}.holds_if.{index}"
+                yield from ((key, name, metrics) for name in sorted(condition.metrics))
+                yield from ((key, name, self.fits.keys()) for name in [condition.exponent] if name)
+                yield from ((f"{key}.levels", axis, axes) for axis in condition.levels)
 
 
 def experiment_path(name: str) -> Path:
@@ -318,8 +318,8 @@ def bare_name(name: str) -> str:
 def read_values(path: Path) -> dict[str, Any]:
     """The plain values of a file. Raises UserError if it does not exist."""
     if not path.is_file():
-        there = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
-        raise UserError(f"{path}: not found; {path.parent}/ has {there or 'none'}")
+        names = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise UserError(f"{path}: not found; {path.parent}/ has {names or 'none'}")
     return read_params_file(path)
 
 

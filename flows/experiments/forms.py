@@ -1,6 +1,6 @@
-"""The forms in which results are written: tables as LaTeX (booktabs) and Markdown, figures as PDF and SVG.
+"""Writes tables as LaTeX (booktabs) and Markdown, and figures as PDF and SVG.
 
-Figures are for print: one column wide, fonts embedded, told apart without colour, the same bytes for the same data.
+Figures are for print: one column wide, with embedded fonts, readable without color, and reproducible byte for byte.
 """
 
 import re
@@ -44,11 +44,11 @@ LATEX = {
     "≥": "$\\geq$",
     "≈": "$\\approx$",
 }
-"""Characters that pdfLaTeX needs escaped. Other alphabets, such as Greek, need XeLaTeX or LuaLaTeX."""
+"""Escapes for pdfLaTeX. Other alphabets, such as Greek, need XeLaTeX or LuaLaTeX."""
 
 
 def write_forms(folder: Path, table: "Table") -> list[Path]:
-    """Write all forms into the folder."""
+    """Write a table in all formats. Returns the files."""
     texts = {folder / f"{table.name}.tex": tex(table), folder / f"{table.name}.md": markdown(table)}
     for path, text in texts.items():
         atomic_write(path, text)
@@ -56,7 +56,7 @@ def write_forms(folder: Path, table: "Table") -> list[Path]:
 
 
 def printed(entry: "Entry") -> str:
-    """An entry in one line: `1.51 ± 0.02 (2/3)`."""
+    """Format an entry: `1.51 ± 0.02 (2/3)`."""
     count = f"({entry.n}/{entry.expected})" if entry.n < entry.expected else ""
     return f"{entry.text or '—'} {count}".rstrip()
 
@@ -87,7 +87,7 @@ def tex(table: "Table") -> str:
     lines += [f"    {' & '.join(map(escape_tex, titles))} \\\\", "    \\midrule"]
     for levels, entries in zip(table.rows, table.entries, strict=True):
         line = " & ".join([*map(escape_tex, levels), *map(_tex_entry, entries)])
-        first = "{}" if line.startswith(("[", "*")) else ""  # else an argument of the line break before it
+        first = "{}" if line.startswith(("[", "*")) else ""  # or LaTeX reads it as an argument of the line break
         lines.append(f"    {first}{line} \\\\")
     notes = [f"    {escape_tex(note)}" for note in table.footnotes]
     lines += ["    \\bottomrule", "  \\end{tabular}", "  \\par\\smallskip"]
@@ -105,11 +105,10 @@ def escape_tex(text: str) -> str:
 
 
 COLUMN_INCHES = 3.25
-"""A column of the usual two-column layouts."""
-HEIGHT_INCHES = 0.72 * COLUMN_INCHES
+"""The column width of common two-column layouts."""
 
 STYLE: Mapping[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same on every machine
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -119,7 +118,7 @@ STYLE: Mapping[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 7,
     "pdf.fonttype": 42,  # TrueType, embedded; many venues refuse the default, Type 3
-    "svg.hashsalt": "parrotflow",  # else ids are random
+    "svg.hashsalt": "parrotflow",  # ids are random by default
     "savefig.dpi": 300,
 }
 
@@ -132,11 +131,11 @@ LINE_STYLES = (
     ("#bbbbbb", (0, (8, 2)), "P"),
     ("#f0e442", (0, (1, 3)), "X"),
 )
-"""Colour (Okabe and Ito's, which colour-blind readers can tell apart, dark to light), line and marker of each level."""
+"""Color (Okabe and Ito's palette for color-blind readers, from dark to light), line and marker of each level."""
 
 
 def _looks() -> "Iterator[tuple[str, Any, str]]":
-    """One for each level. After the last colour they begin anew, each with another line and marker than before."""
+    """Yield color, line and marker for each level. Colors repeat with different lines and markers."""
     for number, (colour, *_) in enumerate(cycle(LINE_STYLES)):
         _, line, marker = LINE_STYLES[(number + number // len(LINE_STYLES)) % len(LINE_STYLES)]
         yield colour, line, marker
@@ -146,18 +145,18 @@ FIGURE_METADATA: Mapping[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
 }
-"""No time and no version in the files."""
+"""Omits times and versions from the files."""
 
 
 def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLaw]) -> list[Path]:
-    """Draw a figure of the file as PDF and SVG; nothing if no run has what it shows."""
-    import matplotlib as mpl  # here: most commands draw nothing, and matplotlib is slow
+    """Draw a figure as PDF and SVG. Returns the files, none if no run has its data."""
+    import matplotlib as mpl  # slow
     from matplotlib.figure import Figure
 
     figure = data.experiment.figures[name]
-    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # not those of a user's matplotlibrc
+    settings: Any = {**mpl.rcParamsDefault, **STYLE}  # ignores a user's matplotlibrc
     with mpl.rc_context(settings):
-        canvas = Figure(figsize=(COLUMN_INCHES, HEIGHT_INCHES), layout="constrained")
+        canvas = Figure(figsize=(COLUMN_INCHES, 0.72 * COLUMN_INCHES), layout="constrained")
         axes = canvas.subplots()
         if figure.kind == "curves":
             drawn = _draw_curves(axes, data, figure)
@@ -176,7 +175,7 @@ def write_figure(folder: Path, data: Tidy, name: str, fits: Mapping[str, PowerLa
 
 
 def _legend_above(canvas: "Canvas", axes: Any) -> None:
-    """A legend over the axes, where it hides no data, in as many columns as fit; the figure grows by its height."""
+    """Add a legend above the axes, in as many columns as fit, and increase the figure's height by the legend's."""
     by_label = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     labels, handles = list(by_label), list(by_label.values())
     for columns in (3, 2, 1):
@@ -197,7 +196,7 @@ def _save(canvas: "Canvas", path: Path, form: str) -> Path:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """1, 2, 5, 10 instead of 10^0: a figure often spans less than a decade."""
+    """Label ticks 1, 2, 5, 10 instead of 10^0, because figures often span less than a decade."""
     from matplotlib import ticker
 
     axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -206,27 +205,26 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _label(text: Any) -> str:
-    """A text as matplotlib prints it: `$` would begin a formula, and a name that begins with `_` would be hidden."""
+    """Escape a text for matplotlib, where `$` begins a formula and labels that begin with `_` are hidden."""
     return str(text).replace("$", r"\$").replace("_", " _", str(text).startswith("_"))
 
 
 def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
-    """The mean over seeds, and a band from the lowest to the highest one."""
+    """Draw the mean over seeds, and a band from the lowest to the highest. Returns False if there are no curves."""
     curve = data.experiment.curves[figure.curve]
     drawn = False
     by_level = data.frame.groupby(LEVELS, sort=False)
     for (level, rows), (colour, line, marker) in zip(by_level, _looks(), strict=False):
-        own = [
-            dict(found[figure.curve]) for cell in rows["cell"] if figure.curve in (found := data.curves.get(cell, {}))
-        ]
-        if not own:
+        of_cells = (data.curves.get(cell, {}) for cell in rows["cell"])
+        runs = [dict(curves[figure.curve]) for curves in of_cells if figure.curve in curves]
+        if not runs:
             axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {len(rows)} seeds)")
             continue
-        steps = sorted(set.intersection(*map(set, own)))
-        values = np.array([[points[step] for step in steps] for points in own])
-        of_all = f" of {len(rows)}" if len(own) < len(rows) else ""
-        seeds = f" ({len(own)}{of_all} seeds)" if len(own) > 1 or of_all else " (1 seed)"
-        look = {"color": colour, "linestyle": line, "marker": marker if len(steps) == 1 else ""}  # else no line is seen
+        steps = sorted(set.intersection(*map(set, runs)))
+        values = np.array([[points[step] for step in steps] for points in runs])
+        of_all = f" of {len(rows)}" if len(runs) < len(rows) else ""
+        seeds = f" ({len(runs)}{of_all} seeds)" if len(runs) > 1 or of_all else " (1 seed)"
+        look = {"color": colour, "linestyle": line, "marker": marker if len(steps) == 1 else ""}  # a line needs two
         axes.plot(steps, values.mean(axis=0), **look, label=_label(level) + seeds)
         axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         drawn = True
@@ -235,19 +233,19 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
 
 
 def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | None) -> bool:
-    """A marker for each run, the lines that they are to be below, and the fit with its band, if it has one."""
+    """Draw a marker for each run, the lines to beat, and the fit with its band. Returns False if there are no runs."""
     series = data.frame[figure.by].astype(str)
     if figure.joined:
         series = series.mask(series.str.startswith(figure.joined), figure.joined)
     for (level, rows), (colour, _, marker) in zip(data.frame.groupby(series, sort=False), _looks(), strict=False):
-        own = _shown(rows, figure).sort_values(figure.x)
+        shown = _shown(rows, figure).sort_values(figure.x)
         look = {"color": colour, "markerfacecolor": "none", "linestyle": "-" if level == figure.joined else ""}
-        axes.plot(own[figure.x], own[figure.y], marker=marker, **look, label=_counted(level, own, rows))
+        axes.plot(shown[figure.x], shown[figure.y], marker=marker, **look, label=_counted(level, shown, rows))
     for name, (_, line, _) in zip(figure.lines, cycle(LINE_STYLES[1:]), strict=False):
-        for value in data.frame[name].dropna().unique():  # one, unless the held-out data differ
+        for value in data.frame[name].dropna().unique():  # several only if the held-out data differ
             axes.axhline(value, color="#777777", linestyle=line, linewidth=0.8, zorder=0, label=_heading(data, name))
     known = _shown(data.frame, figure)
-    ends = known[figure.x][known[figure.x] > 0]  # a power law has no others
+    ends = known[figure.x][known[figure.x] > 0]  # a power law needs positive x
     if len(ends) and law is not None:
         x = np.geomspace(ends.min(), ends.max(), 100)
         label = f"{law.a:.3g} x$^{{{-law.b:.3g}}}$, 95 % interval"
@@ -260,7 +258,7 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
 
 
 def _shown(rows: pd.DataFrame, figure: "PointsFigure") -> pd.DataFrame:
-    """The runs that have a place in the figure: a logarithmic axis has none for 0."""
+    """The runs with both metrics, which must be positive on logarithmic axes."""
     kept = rows.dropna(subset=[figure.x, figure.y])
     for axis in figure.log:
         kept = kept[kept[getattr(figure, axis)] > 0]
@@ -271,7 +269,7 @@ def _heading(data: Tidy, metric: str) -> str:
     return _label(data.experiment.metrics[metric].heading)
 
 
-def _counted(level: Any, own: Sized, rows: Sized) -> str:
-    """A level, and how many of its runs are shown if some are not."""
-    count = lacking(len(own), len(rows))
+def _counted(level: Any, shown: Sized, rows: Sized) -> str:
+    """A level, with the number of its shown runs if some are missing."""
+    count = lacking(len(shown), len(rows))
     return _label(level) + (count and f" ({count})")

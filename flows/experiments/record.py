@@ -1,8 +1,8 @@
-"""The record of runs: a file of JSON lines, appended and flushed to the disk, so that a kill leaves the earlier lines.
+"""The record of runs: a file of JSON lines. Each line is flushed to the disk, so a kill keeps the earlier lines.
 
-A last line without its end is ignored, and the next run replaces it. An experiment's is `experiments/NAME/runs.jsonl`,
-with a line for each finished or failed run of a cell; if a cell ran again, its last line counts. The log of the runs of
-this folder (flows/results/log.py) is written and read in the same way.
+An incomplete last line is ignored, and the next run replaces it. An experiment's is `experiments/NAME/runs.jsonl`, with
+a line for each finished or failed run of a cell; if a cell ran again, its last line counts. The log of this folder's
+runs (flows/results/log.py) has the same format.
 """
 
 import fcntl
@@ -27,13 +27,13 @@ RunState = Literal["finished", "failed", "cancelled"]
 
 
 class Run(Section):
-    """One run of a cell. It holds all that tables, figures and claims need, so that they outlive the run's commit."""
+    """A run of a cell, with all data for tables, figures and claims, so that they outlive the run's commit."""
 
-    # A curve that diverged is not recorded as null; earlier versions recorded more.
+    # Diverged curves keep their infinities; records of earlier versions have more fields.
     model_config = ConfigDict(ser_json_inf_nan="constants", extra="ignore")
 
     cell: str
-    """Its id."""
+    """The cell's id."""
     state: RunState
     experiment: str
     """The name of the DVC experiment; empty if the run failed."""
@@ -44,9 +44,9 @@ class Run(Section):
     params: dict[str, Any]
     """The sections of params.yaml that its stages read."""
     reports: dict[str, Any]
-    """The values of each JSON file that the experiment's metrics name, by its path."""
+    """Path -> content of each JSON file that the experiment's metrics use."""
     curves: dict[str, list[tuple[float, float]]]
-    """Points, by FILE:COLUMN."""
+    """FILE:COLUMN -> points."""
     ended: str
     """ISO 8601."""
     message: str = ""
@@ -55,14 +55,14 @@ class Run(Section):
 
 
 def append_run(path: Path, run: BaseModel) -> None:
-    """Add a line. Several processes may do so at once."""
+    """Append a line. Several processes may do so at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0, os.SEEK_END)
         if file.tell():
             file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # a kill has left half a line
+            if file.read(1) != b"\n":  # a kill left an incomplete line
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
         file.write(run.model_dump_json().encode() + b"\n")
@@ -71,14 +71,14 @@ def append_run(path: Path, run: BaseModel) -> None:
 
 
 def recorded_runs(path: Path) -> list[Run]:
-    """Every run of a cell, in the order of their lines. Raises as `recorded_lines`."""
+    """All runs of cells, in the order of their lines. Raises as `recorded_lines`."""
     return recorded_lines(path, Run)
 
 
 def recorded_lines(path: Path, kind: type[Model]) -> list[Model]:
-    """Every line as a `kind` of run; half a line at the end, left by a kill, is skipped.
+    """All lines as models of `kind`; an incomplete last line, which a kill left, is skipped.
 
-    Raises UserError for any other line that is not a run.
+    Raises UserError for any other invalid line.
     """
     runs = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True) if path.is_file() else (), start=1):
@@ -94,19 +94,20 @@ def recorded_lines(path: Path, kind: type[Model]) -> list[Model]:
 
 
 def last_runs(path: Path) -> dict[str, Run]:
-    """The last run of each cell, by the cell's id."""
+    """Cell id -> last run."""
     return {run.cell: run for run in recorded_runs(path)}
 
 
 def reports_and_curves(
     texts: Mapping[str, str], reports: Collection[str], curves: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Points]]:
-    """The values of JSON files and the points of FILE:COLUMN curves, as far as the files' texts hold them."""
+    """The values of JSON files and the points of FILE:COLUMN curves that are in `texts` (path -> text)."""
     values: dict[str, Any] = {}
     for file in reports:
         with suppress(KeyError, ValueError):
             values[file] = json.loads(texts[file])
-    places = {location: location.partition(":") for location in curves}
-    return values, {
-        location: curves_in(texts.get(file, ""), file).get(column, []) for location, (file, _, column) in places.items()
-    }
+    points: dict[str, Points] = {}
+    for location in curves:
+        file, _, column = location.partition(":")
+        points[location] = curves_in(texts.get(file, ""), file).get(column, [])
+    return values, points

@@ -1,8 +1,7 @@
 """`parrotflow table NAME`: tables, figures, fits and checked claims from the recorded runs.
 
-The results are written to `experiments/NAME/`: runs.csv (tidy data), and tables/ (.tex, .md), figures/ (.pdf, .svg),
-fits.json and claims.json made from it. A claim that needs a missing run, or an interval of one seed, is neither true
-nor false.
+They are written to `experiments/NAME/`: runs.csv (tidy data), and made from it tables/ (.tex, .md), figures/ (.pdf,
+.svg), fits.json and claims.json. A claim is undecided if it needs a missing run, or an interval with only one seed.
 """
 
 import operator
@@ -29,7 +28,7 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
 
 RUNS, TABLES, FIGURES, FITS, CLAIMS = "runs.csv", "tables", "figures", "fits.json", "claims.json"
-"""In the folder of an experiment's results. All but the first are made of the first, and never read."""
+"""Names in the folder of an experiment's results. The others are made from the first and never read."""
 
 Answer = Literal["holds", "does not hold", "cannot be said"]
 
@@ -38,7 +37,7 @@ RELATIONS = {"below": operator.lt, "at_most": operator.le, "above": operator.gt,
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim with what the runs say of it."""
+    """A claim and whether it holds."""
 
     says: str
     holds_if: list[dict[str, Any]]
@@ -49,13 +48,13 @@ class CheckedClaim:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything computed from the runs, before it is written."""
+    """Everything computed from the runs."""
 
     data: Tidy
     tables: list[Table]
     fits: dict[str, PowerLaw]
     unfitted: dict[str, str]
-    """Fits for which there are too few runs, and why."""
+    """Fit -> why it failed, such as too few runs."""
     claims: list[CheckedClaim]
 
 
@@ -78,7 +77,7 @@ def table(name: ExperimentName, /, *, as_json: AsJson = False) -> dict[str, Any]
 
 
 def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
-    """Tables, fits and claims of the recorded runs, or of those given. Raises UserError on faults of the file."""
+    """Tables, fits and claims of `runs`, by default the recorded ones. Raises UserError if the file has faults."""
     experiment = read_experiment(name)
     cells = cells_of(name, experiment)
     if runs is None:
@@ -100,7 +99,7 @@ def compute(name: str, runs: Iterable[Run] | None = None) -> Results:
 
 
 def write_experiment_results(name: str, results: Results) -> list[Path]:
-    """Write everything, each file whole, and remove tables, figures and fits that the file no longer defines."""
+    """Write all files atomically, and remove tables, figures and fits that the experiment no longer defines."""
     folder = results_folder(name)
     atomic_write(folder / RUNS, rows_csv(results.data))
     written = [folder / RUNS]
@@ -126,7 +125,7 @@ def write_experiment_results(name: str, results: Results) -> list[Path]:
 
 
 def summary_lines(results: Results) -> Sequence[str]:
-    """The lines that a user reads first: the runs, the fits, the claims."""
+    """A summary of the runs, the fits and the claims."""
     frame = results.data.frame
     states = ", ".join(f"{count} {state}" for state, count in Counter(frame["state"]).items())
     lines = [f"{len(frame)} runs: {states}", *results.data.notes]
@@ -143,7 +142,7 @@ def table_facts(name: str, results: Results) -> dict[str, Any]:
     metrics = {
         table.name: [
             {"levels": dict(zip(table.row_headings, row, strict=True))}
-            | {one.metric: asdict(one.number) for one in line if one.number}
+            | {entry.metric: asdict(entry.number) for entry in line if entry.number}
             for row, line in zip(table.rows, table.entries, strict=True)
         ]
         for table in results.tables
@@ -158,50 +157,50 @@ class MissingError(Exception):
 
 
 def fit_of(data: Tidy, name: str) -> PowerLaw:
-    """The power law of `fits`. Raises ValueError if there are too few runs, or values that are not positive."""
+    """The power law of a fit. Raises ValueError if there are too few runs or a value is not positive."""
     fit = data.experiment.fits[name]
     known = data.frame.dropna(subset=[fit.x, fit.y])
     return fit_power_law(list(zip(known[fit.x], known[fit.y], strict=True)))
 
 
 def check_claims(data: Tidy) -> list[CheckedClaim]:
-    """Each claim of the file. Raises UserError on a level that the grid does not have."""
+    """Check each claim of the file. Raises UserError for a level that the grid does not have."""
     checked = []
     for number, claim in enumerate(data.experiment.claims):
         try:
-            found = [_checked(data, condition) for condition in claim.holds_if]
+            results = [_checked(data, condition) for condition in claim.holds_if]
         except UserError as error:
             raise UserError(f"claims.{number}.holds_if: {error}") from None
-        answers = [answer for answer, _ in found]
+        answers = [answer for answer, _ in results]
         answer: Answer = "does not hold" if "does not hold" in answers else "holds"
         if "cannot be said" in answers:
-            answer, found = "cannot be said", [item for item in found if item[0] == "cannot be said"]
+            answer, results = "cannot be said", [result for result in results if result[0] == "cannot be said"]
         conditions = [condition.model_dump(exclude_unset=True) for condition in claim.holds_if]
-        checked.append(CheckedClaim(claim.says, conditions, answer, "; ".join(because for _, because in found)))
+        checked.append(CheckedClaim(claim.says, conditions, answer, "; ".join(because for _, because in results)))
     return checked
 
 
 def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
-    """The answer of one condition, with the compared values or what is missing for it."""
+    """The answer for a condition, with the compared values or what is missing."""
     rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
     try:
-        found = _number(data, condition, rows)
-        told, holds = [_told(found)], []
+        number = _number(data, condition, rows)
+        texts, holds = [_text(number)], []
         for name, bounds in condition.bounds.items():
-            value = getattr(found, "mean" if name == "value" else name)
+            value = getattr(number, "mean" if name == "value" else name)
             if value is None:
-                return "cannot be said", f"one seed has no interval ({'; '.join(told)})"
+                return "cannot be said", f"one seed has no interval ({'; '.join(texts)})"
             for relation, limit in bounds.items():
                 bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
-                told += [_told(bound)] if bound else []
+                texts += [_text(bound)] if bound else []
                 holds.append(RELATIONS[relation](value, bound.mean if bound else limit))
     except MissingError as error:
         return "cannot be said", str(error)
-    return "holds" if all(holds) else "does not hold", "; ".join(told)
+    return "holds" if all(holds) else "does not hold", "; ".join(texts)
 
 
 def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:
-    """The estimate that a condition checks, with its 95 % interval. Raises MissingError if runs are missing."""
+    """The number of a condition, with its 95 % interval. Raises MissingError if runs are missing."""
     if condition.exponent:
         fit = data.experiment.fits[condition.exponent]
         absent = data.frame[data.frame[[fit.x, fit.y]].isna().any(axis="columns")]
@@ -220,9 +219,9 @@ def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estim
     return paired_difference(*paired_by_seed(rows[0], rows[1], condition.difference))
 
 
-def _told(found: Estimate) -> str:
-    bounds = "" if found.low is None else f" [{found.low:.4g}, {found.high:.4g}]"
-    return f"{found.mean:.4g}{bounds}, n = {found.n}"
+def _text(number: Estimate) -> str:
+    bounds = "" if number.low is None else f" [{number.low:.4g}, {number.high:.4g}]"
+    return f"{number.mean:.4g}{bounds}, n = {number.n}"
 
 
 def _selected(data: Tidy, levels: Mapping[str, str]) -> pd.DataFrame:
@@ -235,6 +234,6 @@ def _selected(data: Tidy, levels: Mapping[str, str]) -> pd.DataFrame:
 def _values(rows: pd.DataFrame, metric: str) -> list[float]:
     absent = rows[rows[metric].isna()]
     if len(absent) or not len(rows):
-        told = "; ".join(labels(absent) + " (" + absent["state"] + ")")
-        raise MissingError(f"missing: {told or metric}")
+        runs = "; ".join(labels(absent) + " (" + absent["state"] + ")")
+        raise MissingError(f"missing: {runs or metric}")
     return [float(value) for value in rows[metric]]

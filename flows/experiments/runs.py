@@ -2,15 +2,15 @@
 
 It has a row for each cell of the grid, whether its run finished, failed or never began:
 
-    cell                                 its id
+    cell                                 the cell's id
     AXIS, ...                            the cell's level of each axis, a categorical in the order of the grid
     seed
-    state                                `finished`; else why there is no number: `not run`, `failed`
+    state                                `finished`, `failed`, `cancelled` or `not run`
     METRIC, ...                          NaN if the run has no such number
-    METRIC low, METRIC high, ...         the run's own 95 % interval, of the metrics that have one
+    METRIC low, METRIC high, ...         the run's own 95 % interval, for metrics that have one
     experiment, commit, baseline, message
 
-and LEVELS, which is made of the axes.
+and LEVELS, which joins the axes.
 """
 
 import math
@@ -34,12 +34,12 @@ SOURCES = COLUMNS[3:]
 SIDES = ("low", "high")
 
 LEVELS = "all levels"
-"""A column with all levels of a cell. The space keeps it apart from axes and metrics, whose names have none."""
+"""A column with all levels of a cell. Its name has a space, unlike those of axes and metrics."""
 
 
 @dataclass(frozen=True)
 class Tidy:
-    """The rows in the order of the grid, with their curves and the notes that apply to all of them."""
+    """The rows in the order of the grid, with their curves and notes for all of them."""
 
     name: str
     experiment: Experiment
@@ -58,7 +58,7 @@ class Tidy:
         return list(self.frame[axis].cat.categories)
 
     def select(self, where: Mapping[str, str]) -> pd.DataFrame:
-        """The rows of these levels. Raises UserError on an axis or a level that the grid does not have."""
+        """The rows with these levels. Raises UserError for an axis or a level that the grid does not have."""
         for axis, level in where.items():
             if axis not in self.axes:
                 raise UserError(f"no axis `{axis}`; choose from: {', '.join(self.axes)}")
@@ -80,7 +80,7 @@ def mixed_axes(rows: pd.DataFrame, axes: Sequence[str]) -> list[str]:
 
 
 def labels(rows: pd.DataFrame) -> "pd.Series[str]":
-    """The label of each row, as it is shown to the user."""
+    """The label of each row for the user."""
     return rows[LEVELS] + ", seed " + rows["seed"].astype(str)
 
 
@@ -90,16 +90,16 @@ def lacking(n: int, expected: int) -> str:
 
 
 def paired_by_seed(own: pd.DataFrame, base: pd.DataFrame, metric: str) -> tuple[list[float], list[float]]:
-    """The values of a metric on both sides, seed by seed; seeds that one side lacks are left out."""
+    """The values of a metric on both sides by seed; seeds that one side lacks are omitted."""
     sides = (rows.set_index("seed")[metric] for rows in (own, base))
     both = pd.concat(sides, axis="columns", join="inner").dropna()
     return both.iloc[:, 0].tolist(), both.iloc[:, 1].tolist()
 
 
 def tidy(name: str, experiment: Experiment, cells: Sequence["Cell"], runs: Iterable[Run]) -> Tidy:
-    """Each cell with its run.
+    """The table of cells and their runs.
 
-    Raises UserError if finished runs differ in a parameter that no cell sets: one table would mix two experiments.
+    Raises UserError if finished runs differ in a parameter that no cell sets, because the table would mix experiments.
     """
     by_cell = {run.cell: run for run in runs}
     ended = [(run, cell) for cell in cells if (run := by_cell.get(cell.id)) and run.state == "finished"]
@@ -118,12 +118,12 @@ def tidy(name: str, experiment: Experiment, cells: Sequence["Cell"], runs: Itera
 
 
 def require_same_params(runs: Sequence[tuple[Run, Collection[str]]]) -> None:
-    """Raise UserError that names the parameters in which runs differ although their cells do not set them."""
+    """Raise UserError if runs differ in parameters that their cells do not set."""
     by_key: dict[str, set[str]] = {}
     flat = [flatten(run.params) for run, _ in runs]
     for key in {key for values in flat for key in values}:
         for values, (_, set_by_cell) in zip(flat, runs, strict=True):
-            if not f"{key}.".startswith(tuple(f"{one}." for one in set_by_cell)):
+            if not f"{key}.".startswith(tuple(f"{name}." for name in set_by_cell)):
                 by_key.setdefault(key, set()).add(repr(values.get(key)))
     if mixed := sorted(key for key, values in by_key.items() if len(values) > 1):
         raise UserError(
@@ -141,9 +141,9 @@ def _row(experiment: Experiment, cell: "Cell", run: Run | None) -> dict[str, Any
         value = number_at(reports, metric.source)
         row[name] = None if value is None else value / metric.scale
         if metric.interval:
-            found = _report_value(reports, metric.interval)
-            has_width = isinstance(found, list) and len(found) == 2 and found[0] < found[1]  # older records have [0, 0]
-            pair = found if has_width else (math.nan, math.nan)
+            ends = _report_value(reports, metric.interval)
+            has_width = isinstance(ends, list) and len(ends) == 2 and ends[0] < ends[1]  # older records have [0, 0]
+            pair = ends if has_width else (math.nan, math.nan)
             bounds |= {f"{name} {side}": float(bound) / metric.scale for side, bound in zip(SIDES, pair, strict=True)}
     return row | bounds | known
 
@@ -154,21 +154,21 @@ def _report_value(reports: Mapping[str, Any], location: str) -> Any:
 
 
 def number_at(reports: Mapping[str, Any], location: str) -> float | None:
-    """The finite number at FILE:KEY of a run's reports, or None."""
+    """The finite number at FILE:KEY in a run's reports; None if there is none."""
     value = _report_value(reports, location)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 
 
 def headings(experiment: Experiment) -> dict[str, str]:
-    """The heading in runs.csv of each column of numbers, by its name."""
+    """Column of numbers -> heading in runs.csv."""
     metrics = {name: f"{name} ({item.unit})" if item.unit else name for name, item in experiment.metrics.items()}
     bounds = [f"{name} {side}" for name, item in experiment.metrics.items() if item.interval for side in SIDES]
     return metrics | {name: name for name in bounds}
 
 
 def _typed(experiment: Experiment, frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the types that the columns have, and LEVELS."""
+    """Convert the columns to their types, and add LEVELS."""
     frame[LEVELS] = frame[[*experiment.axes]].agg(", ".join, axis="columns")
     for axis in experiment.axes:
         frame[axis] = pd.Categorical(frame[axis], categories=frame[axis].unique())
@@ -176,6 +176,6 @@ def _typed(experiment: Experiment, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_csv(data: Tidy) -> str:
-    """The rows as CSV: axes, seed, state, every metric with its unit in the heading, and where it comes from."""
+    """The rows as CSV, with units in the headings."""
     frame = data.frame.drop(columns=LEVELS).rename(columns=headings(data.experiment))
     return str(frame.to_csv(index=False, lineterminator="\n"))

@@ -1,4 +1,4 @@
-"""Statistics over seeds, by scipy: means with t intervals, paired differences with Holm's correction, power laws."""
+"""Statistics over seeds: means with t intervals, paired differences with Holm's correction, power laws."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number estimated from the seeds."""
+    """A mean over seeds."""
 
     n: int
     mean: float
@@ -26,11 +26,11 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of the values, NaN for none, with its interval."""
+    """The mean of the values, NaN if there are none, with its interval."""
     n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
     if n < 2:
         return Estimate(n, mean, None, None)
-    if len(set(values)) == 1:  # rounding may change the mean, and scipy divides zero by zero
+    if len(set(values)) == 1:  # scipy would divide zero by zero, and the mean may be rounded
         return Estimate(n, values[0], values[0], values[0])
     interval = stats.ttest_1samp(values, 0).confidence_interval(1 - SIGNIFICANT)
     return Estimate(n, mean, float(interval.low), float(interval.high))
@@ -38,29 +38,29 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class PairedDifference(Estimate):
-    """A mean of differences of pairs, each of one seed."""
+    """A mean of differences paired by seed."""
 
     p: float | None
     """Two-sided p value of the paired t test; None for fewer than two pairs."""
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float]) -> PairedDifference:
-    """`values` minus `baseline`, which hold the same seeds in the same order."""
+    """The mean of `values` minus `baseline`, which are in the same order of seeds."""
     differences = np.asarray(values, np.float64) - np.asarray(baseline, np.float64)
-    found = estimate(differences.tolist())
-    if found.low is None:
+    mean = estimate(differences.tolist())
+    if mean.low is None:
         p = None
-    elif found.low == found.high:
-        p = 1.0 if found.mean == 0 else 0.0
+    elif mean.low == mean.high:
+        p = 1.0 if mean.mean == 0 else 0.0
     else:
         p = float(stats.ttest_1samp(differences, 0).pvalue)
-    return PairedDifference(found.n, found.mean, found.low, found.high, p)
+    return PairedDifference(mean.n, mean.mean, mean.low, mean.high, p)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p values for their number (Holm 1979, A simple sequentially rejective multiple test procedure).
 
-    The smallest is multiplied by their number, the next by one less, and so on; none is smaller than the one before it.
+    The smallest is multiplied by their number, the next by one less, and so on; each is at least the previous one.
     """
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
@@ -78,7 +78,7 @@ class PowerLaw:
     a: float
     b: float
     b_interval: tuple[float, float]
-    """95 % interval by Student's t. It contains the spread of the seeds and the lack of fit."""
+    """95 % interval by Student's t, which includes the spread of the seeds and the lack of fit."""
     n: int
     sd: float
     """Standard deviation of log y around the line."""
@@ -91,16 +91,16 @@ class PowerLaw:
         return np.asarray(self.a * x**-self.b)
 
     def band(self, x: Values) -> tuple[Values, Values]:
-        """Bounds of the 95 % interval of the law at each x."""
+        """Lower and upper ends of the law's 95 % interval at each x."""
         distance = (np.log(x) - self.mean_log_x) ** 2 / self.spread_log_x
         half = stats.t.ppf(1 - SIGNIFICANT / 2, self.n - 2) * self.sd * np.sqrt(1 / self.n + distance)
         return self.curve(x) * np.exp(-half), self.curve(x) * np.exp(half)
 
 
 def fit_power_law(runs: Sequence[tuple[float, float]]) -> PowerLaw:
-    """Fit a power law to the (x, y) of runs, by least squares of log y.
+    """Fit a power law to the (x, y) of runs by least squares of log y.
 
-    Raises ValueError for fewer than three different x, and for values that are not positive.
+    Raises ValueError for fewer than three different x, or values that are not positive.
     """
     if len({x for x, _ in runs}) < 3:
         raise ValueError("a power law needs 3 distinct x values")

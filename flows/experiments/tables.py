@@ -1,4 +1,4 @@
-"""From tidy data to tables: means over seeds, and paired differences."""
+"""Makes tables from tidy data: means over seeds, and paired differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table: its text, and the runs behind it."""
+    """An entry of a table."""
 
     text: str
-    """The number with its interval or marks; empty if there is no number."""
+    """The number with its interval; empty if there is no number."""
     n: int
-    """Runs that count, of those expected."""
+    """The number of runs, out of `expected`."""
     expected: int
     number: Estimate | None = None
-    """The number and its interval."""
     metric: str = ""
-    """The metric that the number is of, by its name in the file."""
+    """The metric's name in the file."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Entries by row and column. A row has one level of each axis that the row headings name."""
+    """Entries by row and column. A row has one level of each axis in the row headings."""
 
     experiment: str
     name: str
@@ -45,10 +44,7 @@ class Table:
 
 
 def means_table(data: Tidy, name: str) -> Table:
-    """A table of the file: a mean over seeds in each entry.
-
-    Raises UserError where an entry would mix cells of different levels.
-    """
+    """A table of means over seeds. Raises UserError if an entry would mix cells of different levels."""
     experiment, table = data.experiment, data.experiment.tables[name]
     grouped = data.frame.groupby(table.rows, observed=True)
     groups = {tuple(map(str, levels)): rows for levels, rows in grouped}
@@ -72,7 +68,7 @@ def means_table(data: Tidy, name: str) -> Table:
 
 
 def axis_name(axis: str) -> str:
-    """The name of an axis as it is printed."""
+    """The printed name of an axis."""
     return axis.replace("_", " ")
 
 
@@ -82,20 +78,20 @@ def format_number(value: float | None, decimals: int, *, signed: bool = False) -
 
 
 def decimals_of(data: Tidy, metric: str) -> int:
-    """Digits after the point."""
+    """A metric's digits after the point."""
     asked = data.experiment.metrics[metric].decimals
     return (0 if (data.frame[metric].dropna() % 1 == 0).all() else 3) if asked is None else asked
 
 
 def _mean(data: Tidy, rows: pd.DataFrame, metric: str) -> Entry:
     decimals = decimals_of(data, metric)
-    found = estimate(rows[metric].dropna().tolist())
-    half_width = None if found.high is None else found.high - found.mean
-    text = format_number(found.mean, decimals) + (f" ± {format_number(half_width, decimals)}" if half_width else "")
+    mean = estimate(rows[metric].dropna().tolist())
+    half_width = None if mean.high is None else mean.high - mean.mean
+    text = format_number(mean.mean, decimals) + (f" ± {format_number(half_width, decimals)}" if half_width else "")
     if data.experiment.metrics[metric].interval:
         bounds = rows[[f"{metric} low", f"{metric} high"]].dropna().mean().dropna()
         text += f" [{', '.join(format_number(bound, decimals) for bound in bounds)}]" if len(bounds) else ""
-    return Entry(text if found.n else "", found.n, len(rows), found, metric)
+    return Entry(text if mean.n else "", mean.n, len(rows), mean, metric)
 
 
 def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> list[str]:
@@ -114,7 +110,7 @@ def _footnotes(data: Tidy, table: "TableSpec", entries: list[list[Entry]]) -> li
 
 
 def missing(data: Tidy, metrics: Sequence[str]) -> list[str]:
-    """Return a footnote listing the missing runs and metrics and why; empty if nothing is missing."""
+    """A footnote that lists missing runs and metrics, and why; empty if nothing is missing."""
     absent: dict[tuple[str, str], list[str]] = {}
     for row in data.frame.to_dict("records"):
         why = ": ".join(filter(None, (row["state"], row["message"])))
@@ -128,7 +124,7 @@ def missing(data: Tidy, metrics: Sequence[str]) -> list[str]:
 
 
 def differences_table(data: Tidy, name: str) -> Table:
-    """A comparison of the file: paired differences by seed, all p values of the table corrected together."""
+    """A table of differences paired by seed; its p values are corrected together."""
     comparison = data.experiment.comparisons[name]
     axis, baseline = comparison.axis, comparison.baseline
     if baseline not in data.levels(axis):
@@ -139,13 +135,13 @@ def differences_table(data: Tidy, name: str) -> Table:
     lines = [dict(zip((*others, axis), levels, strict=True)) for levels in grid]
     metrics = [data.experiment.metrics[metric] for metric in comparison.metrics]
     base = {axis: baseline}
-    found = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
-    corrected = holm([difference.p for _, difference in found])
-    # Missing runs are counted in the entry of the difference, not in that of p.
+    differences = [_difference(data, line, line | base, metric) for line in lines for metric in comparison.metrics]
+    corrected = holm([difference.p for _, difference in differences])
+    # The entry of the difference shows how many runs are missing, that of p does not.
     flat = [
-        entry
-        for (own, difference), p in zip(found, corrected, strict=True)
-        for entry in (replace(own, number=replace(difference, p=p)), Entry(_p_text(p), own.n, own.n))
+        part
+        for (entry, difference), p in zip(differences, corrected, strict=True)
+        for part in (replace(entry, number=replace(difference, p=p)), Entry(_p_text(p), entry.n, entry.n))
     ]
     count = sum(p is not None for p in corrected)
     corrected_for = f", Holm-corrected for {count} differences" if count > 1 else ""
@@ -170,21 +166,22 @@ def differences_table(data: Tidy, name: str) -> Table:
 
 def _difference(data: Tidy, line: dict[str, str], base: dict[str, str], metric: str) -> tuple[Entry, PairedDifference]:
     """The difference between two combinations of levels, paired by seed, with its uncorrected p value."""
-    own, against = (at_levels(data.frame, levels) for levels in (line, base))
-    values, reference = paired_by_seed(own, against, metric)
-    found, mean = paired_difference(values, reference), estimate(reference).mean
+    ours, against = (at_levels(data.frame, levels) for levels in (line, base))
+    values, reference = paired_by_seed(ours, against, metric)
+    difference, mean = paired_difference(values, reference), estimate(reference).mean
     decimals = decimals_of(data, metric)
-    bounds = [format_number(bound, decimals, signed=True) for bound in (found.low, found.high)]
-    text = format_number(found.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
-    text += f" ({100 * found.mean / abs(mean):+.1f} %)" if mean else ""
-    expected = len({*own["seed"], *against["seed"]})
-    return Entry(text if found.n else "", found.n, expected, metric=metric), found
+    bounds = [format_number(bound, decimals, signed=True) for bound in (difference.low, difference.high)]
+    text = format_number(difference.mean, decimals, signed=True) + (f" [{', '.join(bounds)}]" if all(bounds) else "")
+    text += f" ({100 * difference.mean / abs(mean):+.1f} %)" if mean else ""
+    expected = len({*ours["seed"], *against["seed"]})
+    return Entry(text if difference.n else "", difference.n, expected, metric=metric), difference
 
 
 def _p_text(p: float | None) -> str:
-    """Three decimals, and as many more as show on which side of the threshold it is: 0.0498 and not 0.050."""
+    """Format with three decimals, or more if needed to show the side of the threshold: 0.0498, not 0.050."""
     if p is None:
         return ""
+    if p < 0.001:
+        return "<0.001"
     texts = (f"{p:.{decimals}f}" for decimals in range(3, 18))
-    on_its_side = next(text for text in texts if (float(text) < SIGNIFICANT) == (p < SIGNIFICANT))
-    return "<0.001" if p < 0.001 else on_its_side
+    return next(text for text in texts if (float(text) < SIGNIFICANT) == (p < SIGNIFICANT))

@@ -1,7 +1,7 @@
-"""Why a stage would run: what has changed since it ran last; and the deps that DVC could not even hash.
+"""Why a stage would run: the changes since its last run; and deps that DVC cannot hash.
 
-A stage depends on one file of the folder of code (`stages.runtime.stage_code`). Whoever plans writes these files
-first, as the DVC stage that records the code will. A dvc.yaml without such a stage is planned as any other.
+A stage depends on its file of code (`stages.runtime.stage_code`). Planning first writes these files, as the DVC stage
+that records the code will, if dvc.yaml has one.
 """
 
 import os
@@ -31,22 +31,22 @@ FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked
 MAX_NAMED_CHANGES = 10
 
 LONGEST_VALUE = 60
-"""Letters of a parameter's value in the line that says why a stage runs."""
+"""The maximum length of a parameter's value in a reason."""
 
 MISSING_REASON = "is missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that makes a stage run."""
+    """A reason why a stage runs."""
 
     kind: ReasonKind
     what: str
     """The parameter, library, file or stage."""
     old: Any = None
-    """The value of the last run, if known."""
+    """The value in the last run, if known."""
     new: Any = None
-    """The value now."""
+    """The current value."""
 
     def __str__(self) -> str:
         match self.kind:
@@ -65,7 +65,7 @@ class Reason:
 
 
 def reasons_to_run(stage: Stage, folders: Collection[Path], made: Collection[str]) -> Iterator[Reason]:
-    """The changes since a stage last ran, as DVC compares them; `folders`: of code; `made`: all outputs."""
+    """Yield the changes since a stage's last run, as DVC detects them. `folders`: of code; `made`: all outputs."""
     if stage.is_callback:
         yield Reason("always", "it has neither deps nor outs")
         return
@@ -74,9 +74,9 @@ def reasons_to_run(stage: Stage, folders: Collection[Path], made: Collection[str
         return
     if stage.changed_stage():
         yield Reason("command", stage.addressing)
-    if not stage.frozen:  # as what `dvc import` brings is, whose source need not answer
+    if not stage.frozen:  # such as data of `dvc import`, whose source need not answer
         yield from _changed_deps(stage, folders, made)
-    if not writes_code(stage):  # its outputs are as it will write them
+    if not writes_code(stage):  # planning has written its outputs
         yield from _changed_outs(stage)
 
 
@@ -90,7 +90,7 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
             kind: Literal["code", "data"] = "code" if str(dep).endswith(".py") else "data"
             is_record = Path(dep.fs_path).parent in folders
             for path, status in (dep.status() or {}).items():
-                # An upstream that has not run yet explains its own outputs.
+                # The reasons of the upstream stage explain its missing outputs.
                 if status == "deleted" and (is_record or path in made):
                     continue
                 if not dep.hash_info:
@@ -103,8 +103,8 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
 
 
 def _changed_code(dep: Dependency) -> Iterator[Reason]:
-    was = Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
-    old, new = code_in(was), code_in(Path(dep.fs_path))
+    cached = Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
+    old, new = code_in(cached), code_in(Path(dep.fs_path))
     files = file_changes(old, new) if old and new else {}
     libraries = library_changes(old, new) if old and new else []
     yield from (Reason("code", file, new=how) for file, how in files.items())
@@ -126,7 +126,7 @@ def _changed_outs(stage: Stage) -> Iterator[Reason]:
 
 
 def _output_state(out: Output) -> str:
-    """Describe the fault of an output; empty if it is as recorded."""
+    """Describe the fault of an output; empty if it matches its record."""
     status = next(iter((out.status() or {}).values()), "")
     if status == "not in cache":
         return "is not in DVC's cache" if out.exists else MISSING_REASON
@@ -142,11 +142,11 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
 
 
 def _change(old: Any, new: Any) -> str:
-    """Both values as YAML writes them. Long ones are cut so that what differs is shown."""
+    """Both values as YAML; long values are cut around the first difference."""
     texts = [as_yaml(value) for value in (old, new)]
     start = 0
     if max(map(len, texts)) > LONGEST_VALUE:
-        same = next((i for i, (one, two) in enumerate(zip(*texts, strict=False)) if one != two), min(map(len, texts)))
+        same = next((i for i, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), min(map(len, texts)))
         start = max(0, same - LONGEST_VALUE // 3)
     return " → ".join(_cut(text, start) for text in texts)
 
@@ -157,7 +157,7 @@ def _cut(text: str, start: int) -> str:
 
 
 def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:
-    """Raise UserError that names the files that DVC could not hash, or that no stage makes and are not there."""
+    """Raise UserError if DVC cannot hash a dep, or if a dep that no stage makes is missing."""
     own_outs = {out.fs_path for stage in repo.index.stages for out in stage.outs}
     readers = {dep.fs_path: stage for stage in stages for dep in stage.deps if dep.protocol == "local"}
     for path, stage in readers.items():
@@ -167,11 +167,11 @@ def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:
                 "(`git checkout` if git tracks it), or correct its path in dvc.yaml"
             )
     deps = readers.keys()
-    found = [line for path in sorted(deps - own_outs) for line in _unhashable(repo, path)]
-    if found:
-        more = f" and {len(found) - MAX_NAMED_CHANGES} more" if len(found) > MAX_NAMED_CHANGES else ""
+    faults = [line for path in sorted(deps - own_outs) for line in _unhashable(repo, path)]
+    if faults:
+        more = f" and {len(faults) - MAX_NAMED_CHANGES} more" if len(faults) > MAX_NAMED_CHANGES else ""
         raise UserError(
-            f"DVC cannot read {', '.join(found[:MAX_NAMED_CHANGES])}{more}; "
+            f"DVC cannot read {', '.join(faults[:MAX_NAMED_CHANGES])}{more}; "
             "remove or rename each, or add its path to .dvcignore"
         )
 
@@ -190,9 +190,9 @@ def _unhashable(repo: Repo, path: str) -> Iterator[str]:
 
 
 def record_codes(stages: Iterable[Stage]) -> set[Path]:
-    """Write what the stage that records the code would write now; the folders of code, mostly one.
+    """Write the files that the stage that records the code would write, so that DVC detects whose code has changed.
 
-    Then DVC's own comparison says exactly whose code has changed. Raises UserError where code is not Python.
+    Returns the folders of code, usually one. Raises UserError if a file is not Python.
     """
     folders = set()
     for stage in filter(writes_code, stages):
@@ -205,5 +205,5 @@ def record_codes(stages: Iterable[Stage]) -> set[Path]:
 
 
 def writes_code(stage: Stage) -> bool:
-    """Whether a stage is the one that records the code of the others."""
+    """True if a stage records the code of the others."""
     return isinstance(stage, PipelineStage) and WRITER in modules_of(stage.cmd)

@@ -1,9 +1,9 @@
-"""The plan: which stages of dvc.yaml would run, and why. One pass over DVC's repository, no result is changed.
+"""The plan: which stages of dvc.yaml would run, and why. No result is changed.
 
 A stage is
-    clean     nothing it depends on has changed
-    run       something has
-    maybe     a stage before it runs; if that gives the same bytes as before, this one is skipped (early cut-off)
+    clean     nothing that it depends on has changed
+    run       something has changed
+    maybe     a stage before it runs; if that writes the same bytes as before, this one is skipped (early cut-off)
     restore   its result for exactly these inputs is in DVC's cache
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
@@ -30,15 +30,15 @@ from stages.runtime.preflight import DVC_FILE
 StageState = Literal["clean", "run", "maybe", "restore"]
 
 DURATIONS_FILE = STATE_DIR / "seconds.json"
-"""How long each stage took when it ran last on this machine. Without it only the estimates are missing."""
+"""How long each stage's last run on this machine took, for estimates."""
 
 MAX_FILES_NAMED = 3
-"""Changed code files in the line that says why a stage runs; `--json` lists all of them."""
+"""The number of changed code files shown as reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """One stage of the plan."""
+    """A stage of the plan."""
 
     name: str
     state: StageState
@@ -46,17 +46,16 @@ class PlannedStage:
     upstream: tuple[str, ...]
     """Stages whose outputs it reads."""
     policy: Policy = field(default_factory=Policy)
-    """How it is run."""
     seconds: float | None = None
     """How long its last run on this machine took; None if unknown."""
 
     @property
     def causes(self) -> list[str]:
-        """The reasons; many changed code files are cut to a few, and a stage that only follows names its upstreams."""
+        """The reasons, with at most a few code files; upstream stages are listed only if there are no others."""
         code = [reason for reason in self.reasons if reason.kind == "code"]
         named = code if len(code) <= MAX_FILES_NAMED + 1 else code[:MAX_FILES_NAMED]
-        own = [reason for reason in self.reasons if reason.kind != "upstream"]
-        parts = [str(reason) for reason in own if reason.kind != "code" or reason in named]
+        others = [reason for reason in self.reasons if reason.kind != "upstream"]
+        parts = [str(reason) for reason in others if reason.kind != "code" or reason in named]
         if len(named) < len(code):
             parts.insert(parts.index(str(named[-1])) + 1, f"and {len(code) - len(named)} more code files")
         before = ", ".join(reason.what for reason in self.reasons if reason.kind == "upstream")
@@ -70,7 +69,7 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every stage, upstreams first."""
+    """All stages, upstreams first."""
 
     stages: tuple[PlannedStage, ...] = field(default_factory=tuple)
 
@@ -84,12 +83,12 @@ class Plan:
 
     @property
     def is_first(self) -> bool:
-        """True if none of its stages has run here before, and DVC's cache has no results of them."""
+        """True if no stage has run here before, and DVC's cache has none of their results."""
         return all(stage.state == "run" and Reason("never run", stage.name) in stage.reasons for stage in self.stages)
 
     @property
     def seconds(self) -> float:
-        """How long the stages that may run took the last time, together; unknown times count as 0."""
+        """The sum of the last times of the stages that may run; unknown times count as 0."""
         return sum(stage.seconds or 0.0 for stage in self.stages if stage.state in ("run", "maybe"))
 
     @property
@@ -101,15 +100,13 @@ class Plan:
 
 
 def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
-    """Plan the stages of dvc.yaml, or `targets` and the stages that they depend on.
-
-    The files of code are written first (changes.py); nothing else is changed.
+    """Plan the stages of dvc.yaml, or `targets` and the stages that they depend on. Writes only the files of code.
 
     Raises UserError if dvc.yaml cannot be read, a target does not exist, DVC cannot hash a dep, or a stage is frozen
     or in another dvc.yaml.
     """
     for name in ("dvc", "dvc_data"):
-        # DVC's errors are raised, and its progress bars are not wanted.
+        # Hide progress bars; errors are raised anyway.
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with open_repo() as repo, repo.lock:
@@ -123,7 +120,7 @@ def make_plan(targets: Sequence[str] = (), *, force: bool = False) -> Plan:
 
 
 def refuse_foreign(stage: Stage) -> None:
-    """Raise UserError for a stage that DVC treats differently: frozen, in another dvc.yaml, or below a link."""
+    """Raise UserError if a stage is frozen, in another dvc.yaml, or has outputs below a link."""
     if not isinstance(stage, PipelineStage):
         return
     parents = {parent for out in stage.outs for parent in Path(out.fs_path).parents if parent.is_symlink()}
@@ -147,7 +144,7 @@ def _wanted(repo: Repo, targets: Sequence[str]) -> list[PipelineStage]:
     graph = repo.index.graph
     chosen: set[PipelineStage] = set()
     todo = [stage for target in targets for stage in _collect(repo, target)]
-    if not targets:  # what `collect` would read from the file a second time
+    if not targets:  # the index has all stages; `collect` would read the file again
         todo = [stage for stage in graph if stage.path_in_repo == str(DVC_FILE)] or repo.stage.collect(str(DVC_FILE))
     while todo:
         stage = todo.pop()
@@ -183,10 +180,9 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
             state = "restore" if not (running or force) and _is_cached(stage, reasons) else "run"
         if Reason("never run", stage.addressing) not in reasons:
             reasons += [Reason("upstream", name) for name in running]
-        # A restored stage has the same outputs; any other may change them.
-        # The code is recorded already.
-        is_put_back = state == "restore" and all(reason.kind == "output" for reason in reasons)
-        if not (state == "clean" or is_put_back or writes_code(stage)):
+        # Stages may change their outputs, except if these are only restored, or are the already written code.
+        is_unchanged = state == "restore" and all(reason.kind == "output" for reason in reasons)
+        if not (state == "clean" or is_unchanged or writes_code(stage)):
             changing.add(stage.addressing)
         yield PlannedStage(
             stage.addressing,
@@ -199,17 +195,16 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
 
 
 def _is_cached(stage: PipelineStage, reasons: Sequence[Reason]) -> bool:
-    """Whether the cache has the results for the inputs as they are now."""
-    # DVC restores nothing for a stage that has no dependencies.
+    """True if the cache has the results for the current inputs."""
     if all(reason.kind == "output" for reason in reasons) and is_restorable(stage) and stage.outs_cached():
         return True
-    # Metrics that are not cached as outputs lie in the run-cache.
+    # The run-cache also has metrics that are not cached as outputs.
     entry = run_cache_entry(stage)
     return entry is not None and bool(entry.outs_cached())
 
 
 def read_seconds() -> dict[str, float]:
-    """How long each stage took when it ran last, seconds."""
+    """Stage -> seconds of its last run."""
     try:
         return {name: float(value) for name, value in json.loads(DURATIONS_FILE.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
@@ -217,5 +212,5 @@ def read_seconds() -> dict[str, float]:
 
 
 def remember_seconds(name: str, seconds: float) -> None:
-    """Keep the time of a stage that ran."""
+    """Record how long a stage took."""
     atomic_write(DURATIONS_FILE, json.dumps(read_seconds() | {name: round(seconds, 1)}, indent=1, sort_keys=True))

@@ -1,4 +1,4 @@
-"""How a stage is run: `meta: {flow: ...}` in dvc.yaml, which DVC leaves out of its hash.
+"""How a stage is run: `meta: {flow: ...}` in dvc.yaml, which is not part of DVC's hash.
 
 train:
   meta:
@@ -16,67 +16,67 @@ from stages.runtime.errors import UserError
 
 
 class FlowSetting(BaseModel):
-    """A setting in dvc.yaml; an unknown key is refused."""
+    """A setting in dvc.yaml; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class CurveFigure(FlowSetting):
-    """A figure of curves that a stage writes while it works."""
+    """A figure of curves that a stage writes while it runs."""
 
     title: str
     """The figure's title."""
     y: str = ""
     """The label of the vertical axis, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
-    """Label -> FILE:COLUMN of a table with a header; the horizontal axis is the table's first column. FILE:* names
-    all other columns, and labels each by its name."""
+    """Label -> FILE:COLUMN of a table with a header, whose first column is the horizontal axis. FILE:* stands for all
+    other columns, labeled by their names."""
 
 
 class Show(FlowSetting):
-    """Metrics that a run shows for a stage that is up to date. A missing file or key is left out."""
+    """Results of an up-to-date stage that a run shows. Missing files and keys are skipped."""
 
     metrics: dict[str, Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]] = {}
-    """Label -> FILE:KEY of a number in a JSON file: under the summary of a run."""
+    """Label -> FILE:KEY of a number in a JSON file, for the summary of a run."""
     curves: tuple[CurveFigure, ...] = ()
-    """On the run's page in the Prefect UI."""
+    """Figures for the run's page."""
     pages: dict[str, str] = {}
-    """Title -> a file for people: named at the end of a successful run, linked on its page."""
+    """Title -> a page to read, which is named at the end of a successful run and linked on its page."""
     next: str = ""
-    """A line for the end of a successful run: what to try next; `{FILE:KEY}` in it is replaced by the value, quoted for
-    a shell."""
+    """What to try next, printed at the end of a successful run; `{FILE:KEY}` is replaced by the value, quoted for a
+    shell."""
 
 
 class Program(FlowSetting):
-    """A program that belongs to a stage and is not its command. No shell runs it."""
+    """A program of a stage besides its command, started without a shell."""
 
     command: Annotated[str, Field(min_length=1)]
     """The program and its arguments."""
     when: Any = True
-    """It is not started if this is null, false or empty: name a parameter, e.g. `${publish.repository}`."""
+    """The program is not started if this is null, false or empty. It can be a parameter: `${publish.repository}`."""
     makes_changes: bool = False
-    """It changes something outside the project, so only `run` starts it: `why` is a question."""
+    """The program changes something outside of the project, so only `run` starts it, not `why`."""
 
 
 class Policy(FlowSetting):
-    """Retries, resources, check and pages of one stage."""
+    """Retries, resources, check and results of a stage."""
 
     retries: Annotated[int, Field(ge=0)] = 0
-    """After transient failures (a network, a service); no other failure is tried again."""
+    """The number of retries after transient failures (a network, a service). Other failures are not retried."""
     retry_delay_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """Before each retry; the stage holds no slot while it waits."""
+    """The delay before each retry, in which the stage occupies no slot."""
     resources: tuple[str, ...] = ()
-    """Names; stages that share one run one after the other."""
+    """Names of resources; stages that share one do not run at the same time."""
     check: Program | None = None
-    """Says whether the stage can succeed, and what it would cost. `why` and `run` start it before anything else, if the
-    stage may run. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is a warning.
-    """
+    """Checks that the stage can succeed, and prints its cost. If the stage may run, `why` and `run` start the check
+    before anything else. If it fails, nothing is started; exit code 69 (a network or a service does not answer) is only
+    a warning."""
     show: Show = Show()
     """The results of the stage that a run shows."""
 
 
 def read_policy(name: str, meta: Mapping[str, Any] | None) -> Policy:
-    """The policy in a stage's `meta`. Raises UserError that names the stage, the key and what is allowed."""
+    """The policy in a stage's `meta`. Raises UserError that lists each bad key."""
     try:
         return Policy.model_validate((meta or {}).get("flow") or {})
     except ValidationError as error:

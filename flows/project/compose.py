@@ -1,11 +1,10 @@
 """`parrotflow params GROUP=CHOICE key=value ...`: write presets of conf/ and values into params.yaml.
 
-A group is a folder of `conf/`, a choice a file in it, which Hydra composes. Choices and words are both values by their
-dotted keys, set one after the other. params.yaml stays the only place that the stages read, so that DVC sees every
-change; its comments and its order stay.
+A group is a folder in `conf/`, and a choice a file in it, which Hydra composes. Words are applied in order. Stages read
+only params.yaml, so DVC detects every change; its comments and order are kept.
 
-A word `compute=` is for the dial, a program of the stage `train`, which turns compute into values. The words before it
-count for what it chooses, those after it win over it.
+The word `compute=` calls the dial, a program of the stage `train` that derives values from an amount of compute. Words
+before it affect its choice, words after it override it.
 
     parrotflow params compute=20 train.seed=1
     parrotflow params corpus=installed compute=2h
@@ -36,7 +35,7 @@ from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_
 CONF = Path("conf")
 
 FORECAST = "stages.train.commands.forecast"
-"""The program that builds a model without weights and says what its training costs."""
+"""The program that prints the cost of a training."""
 
 DIAL = "stages.train.commands.dial"
 """The program that chooses values for an amount of compute."""
@@ -47,7 +46,7 @@ SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600}
 
 
 def preset_groups(conf: Path = CONF) -> dict[str, list[str]]:
-    """Return the groups and their choices. Raises UserError if there are none."""
+    """Group -> choices. Raises UserError if conf/ is missing."""
     if not conf.is_dir():
         raise UserError(f"{conf}/: the folder of presets was not found; run this from the project's root")
     folders = sorted(path for path in conf.iterdir() if path.is_dir())
@@ -55,22 +54,22 @@ def preset_groups(conf: Path = CONF) -> dict[str, list[str]]:
 
 
 def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: Path = CONF) -> str:
-    """Return params.yaml's text after the words. Raises as `composed_with_dial`."""
+    """params.yaml's text after applying the words. Raises as `composed_with_dial`."""
     return composed_with_dial(words, params_file, conf)[0]
 
 
 def composed_with_dial(
     words: Sequence[str], params_file: Path = PARAMS_FILE, conf: Path = CONF
 ) -> tuple[str, list[str]]:
-    """Return params.yaml's text after the words, and the dial's lines; no lines without a word `compute=`.
+    """params.yaml's text after applying the words, and the dial's explanations if there is a word `compute=`.
 
-    Raises UserError on an unknown group, choice or key, and if a stage or the dial would refuse a value.
+    Raises UserError for an unknown group, choice or key, or if a stage or the dial refuses a value.
     """
     of_dial = [word for word in words if word.partition("=")[0] == COMPUTE_WORD]
     if len(of_dial) > 1:
         raise UserError(f"{' '.join(of_dial)}: give compute once")
     asked = [argument for word in of_dial for argument in option(word)]
-    read_params_file(params_file)  # says what is wrong with it
+    read_params_file(params_file)  # raises UserError with a clear message
     known, lines = preset_groups(conf), list[str]()
     for word in words:
         if word not in of_dial:
@@ -95,7 +94,10 @@ def composed_with_dial(
 
 
 def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
-    """The values of one choice by their dotted keys; a value that is replaced whole stays one. Raises UserError."""
+    """Dotted key -> value of a choice; the mappings of `open_mappings` are not flattened.
+
+    Raises UserError for an unknown choice or an invalid file.
+    """
     check_word(f"{group}={choice}", preset_groups(conf))
     try:
         with initialize_config_dir(str(conf.absolute()), version_base=None):
@@ -110,9 +112,9 @@ def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
 
 
 def open_mappings() -> list[str]:
-    """Return the parameters that are mappings with keys of their own, such as an architecture's fields.
+    """The parameters that are mappings with arbitrary keys, such as an architecture's fields.
 
-    A preset replaces such a mapping as a whole, and a word may add a key; all others are merged.
+    A preset replaces such a mapping entirely, and a word may add a key; other sections are merged.
     """
     models = section_models().items()
     fields = (
@@ -124,13 +126,13 @@ def open_mappings() -> list[str]:
 def refuse_unknown(key: str, values: Mapping[str, Any]) -> None:
     """Raise UserError if no parameter has this key, unless it is below an open mapping or a null."""
     known = flatten(values)
-    if not any(f"{key}.".startswith(f"{one}.") or one.startswith(f"{key}.") for one in (*known, *open_mappings())):
+    if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in (*known, *open_mappings())):
         near = difflib.get_close_matches(key, known, n=1)
         raise UserError(f"{key}: no such parameter{f'; did you mean {near[0]}?' if near else ''}")
 
 
 def value_of(word: str) -> Any:
-    """The value of a word `key=value`, as params.yaml would have it. A text without quotes may contain a `#`."""
+    """The value of a word `key=value`, parsed as YAML; unquoted text may contain `#`."""
     key, _, given = word.partition("=")
     try:
         value = read_yaml(given)
@@ -157,7 +159,7 @@ def describe_groups(known: dict[str, list[str]]) -> str:
 
 
 def checked_text(text: str, params_file: Path) -> str:
-    """Return params.yaml's new text. Raises UserError if a stage would refuse a value."""
+    """Return `text` unchanged. Raises UserError if a stage would refuse a value in it."""
     values = read_yaml(text)
     refuse_credentials(str(params_file), values)
     check_params(params_file, values)
@@ -165,12 +167,12 @@ def checked_text(text: str, params_file: Path) -> str:
 
 
 def difference(before: str, after: str, name: str = str(PARAMS_FILE)) -> list[str]:
-    """The unified difference of two texts, a line each."""
+    """The lines of the unified diff of two texts."""
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm=""))
 
 
 def changes_training(before: str, after: str) -> bool:
-    """Whether two texts of params.yaml differ in a section that describes a model."""
+    """True if two texts of params.yaml differ in a section that describes a model."""
     old, new = read_yaml(before), read_yaml(after)
     return any(
         isinstance(section, dict) and isinstance(section.get("model"), dict) and old.get(name) != section
@@ -179,9 +181,9 @@ def changes_training(before: str, after: str) -> bool:
 
 
 def answer(module: str, text: str, *arguments: str) -> str:
-    """Return what a program of a stage prints about a text of params.yaml, given further arguments.
+    """Run a program of a stage on a text of params.yaml, with further arguments, and return its output.
 
-    Raises UserError with its message if it refuses the text, for example because a model cannot be built.
+    Raises UserError with its message if it fails, for example because a model cannot be built.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
@@ -195,13 +197,13 @@ def answer(module: str, text: str, *arguments: str) -> str:
 
 
 def option(word: str) -> list[str]:
-    """The command's option for `compute=20` (TFLOP), or for a time: 90s, 10min, 1.5h. Raises UserError."""
-    given = re.fullmatch(rf"{COMPUTE_WORD}=(\d+\.?\d*(?:e[+-]?\d+)?)({'|'.join(SECONDS_PER_UNIT)})?", word)
-    if not given or not 0 < float(given[1]) < 1e12:
+    """The dial's option for `compute=20` (TFLOP) or a time (90s, 10min, 1.5h). Raises UserError for other words."""
+    match = re.fullmatch(rf"{COMPUTE_WORD}=(\d+\.?\d*(?:e[+-]?\d+)?)({'|'.join(SECONDS_PER_UNIT)})?", word)
+    if not match or not 0 < float(match[1]) < 1e12:
         example = (
             f"TFLOP, such as {COMPUTE_WORD}=20, or a time, such as {COMPUTE_WORD}=10min ({', '.join(SECONDS_PER_UNIT)})"
         )
         raise UserError(f"{word}: expected {example}")
-    if given[2]:
-        return ["--seconds", str(float(given[1]) * SECONDS_PER_UNIT[given[2]])]
-    return ["--tflop", given[1]]
+    if match[2]:
+        return ["--seconds", str(float(match[1]) * SECONDS_PER_UNIT[match[2]])]
+    return ["--tflop", match[1]]

@@ -1,6 +1,6 @@
-"""`parrotflow doctor`: whether this machine is ready, and what to do about each fault.
+"""`parrotflow doctor`: checks whether this machine is ready, and suggests a remedy for each fault.
 
-What one stage alone needs, such as a sandbox or a compiler, its check says before a run starts.
+The checks of stages, which run before anything else, report what only one stage needs, such as a sandbox or a compiler.
 """
 
 import difflib
@@ -36,22 +36,19 @@ NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "l
 FREE_DISK_BYTES = 1_000_000_000
 """A run of the default pipeline writes 80 MB."""
 
-GROWING_FOLDERS = (".dvc/cache", ".parrotflow")
-"""Folders that grow from run to run."""
-
 LEVEL_STYLE = {"ok": "green", "note": "yellow", "fault": "red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of a check."""
 
     level: Literal["ok", "note", "fault"]
-    """A fault stops a run; a note narrows what can be done."""
+    """A fault stops a run; a note limits what can be done."""
     what: str
     found: str
     remedy: str = ""
-    """The remedy; empty if there is nothing to do."""
+    """Empty if there is nothing to do."""
 
 
 def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) -> dict[str, Any]:
@@ -73,11 +70,11 @@ def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) 
             console.print(f"[{style}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
             if finding.remedy:
                 console.print(f"       → {escape(finding.remedy)}")
-    return {"exit_code": int(any(one["level"] == "fault" for one in findings)), "findings": findings}
+    return {"exit_code": int(any(finding["level"] == "fault" for finding in findings)), "findings": findings}
 
 
 def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterator[Finding]:
-    """Check everything that a run depends on, and do what the options of `parrotflow doctor` say."""
+    """Check everything that a run depends on, and clean up as the options ask."""
     yield packages()
     yield parameters()
     yield git_finding()
@@ -93,12 +90,12 @@ def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterato
 
 
 def packages() -> Finding:
-    """The installed versions match requirements.lock."""
+    """Check that the installed versions match requirements.lock."""
     if not REQUIREMENTS_LOCK.exists():
         return Finding("ok", "packages", f"no {REQUIREMENTS_LOCK} here to compare with")
     pins = pinned(here=True).values()
-    found = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
-    wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in found if here != wanted]
+    versions = [(name, installed(name) or "missing", wanted) for name, wanted in pins]
+    wrong = [f"{name} {here} instead of {wanted}" for name, here, wanted in versions if here != wanted]
     if not wrong:
         return Finding("ok", "packages", f"all {len(pins)} as in {REQUIREMENTS_LOCK}")
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -107,7 +104,7 @@ def packages() -> Finding:
 
 
 def parameters() -> Finding:
-    """params.yaml is complete and within bounds."""
+    """Check that params.yaml is complete and within bounds."""
     if not section_models():
         return Finding("ok", "parameters", "no stages with known parameters")
     try:
@@ -118,15 +115,15 @@ def parameters() -> Finding:
 
 
 def git_finding() -> Finding:
-    """A repository with a committer, since experiments and provenance need commits."""
+    """Check for a repository with a committer, because experiments and provenance need commits."""
     if not shutil.which("git"):
         return Finding("fault", "git", "not found", "install git")
     inside = subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], capture_output=True, text=True, check=False)
     if inside.stdout.strip() != "true":
-        # Also a refusal, e.g. of a repository of another user: git says what to do.
-        said = (inside.stderr.strip() or "no repository here").splitlines()
-        remedy = " ".join(map(str.strip, said[1:])) or "clone the project, or run `git init` and commit"
-        return Finding("note", "git", said[0], remedy)
+        # If git refuses, e.g. another user's repository, its message says what to do.
+        message, *rest = (inside.stderr.strip() or "no repository here").splitlines()
+        remedy = " ".join(map(str.strip, rest)) or "clone the project, or run `git init` and commit"
+        return Finding("note", "git", message, remedy)
     if not _output("git", "config", "user.email"):
         return Finding("note", "git", "no user.email", "git config user.email YOU@EXAMPLE.ORG, to commit results")
     changed = len(_output("git", "status", "--short").splitlines())
@@ -134,7 +131,7 @@ def git_finding() -> Finding:
 
 
 def dvc() -> Finding:
-    """A DVC repository; a remote is optional."""
+    """Check for a DVC repository; a remote is optional."""
     if not Path(".dvc").is_dir():
         return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
     if is_torn():
@@ -148,7 +145,7 @@ def dvc() -> Finding:
 
 
 def cleaned_cache() -> Finding:
-    """Every entry of DVC's cache, which takes as long as reading all of it. A damaged one is removed."""
+    """Read the whole DVC cache and remove damaged entries."""
     if not (damaged := drop_damaged()):
         return Finding("ok", "cache", "every entry matches its hash")
     found = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"
@@ -156,9 +153,10 @@ def cleaned_cache() -> Finding:
 
 
 def disk() -> Finding:
-    """Room for a run, and the sizes of what the project keeps."""
+    """Check for free space, and show the sizes of folders that grow."""
     free = shutil.disk_usage(Path()).free
-    sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in GROWING_FOLDERS if Path(name).exists()]
+    growing = [name for name in (".dvc/cache", ".parrotflow") if Path(name).exists()]
+    sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in growing]
     earlier = sum(map(size_of, earlier_checkpoints())) / 1e9
     found = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)} ({earlier:.1f} GB are checkpoints of earlier runs)"
     if free >= FREE_DISK_BYTES:
@@ -173,7 +171,7 @@ def size_of(folder: Path) -> int:
 
 
 def earlier_checkpoints() -> list[Path]:
-    """The folders of checkpoints, but for those of the newest run, of the last finished one, and of `start_from`."""
+    """The folders of checkpoints except those of the newest run, the last finished one, and `start_from`."""
     runs = sorted(CHECKPOINTS.glob("*/"), key=lambda run: run.stat().st_mtime)
     finished = Execution.find(TRAIN_EXECUTION)
     kept = {CHECKPOINTS / finished.fingerprint} if finished else set()
@@ -191,12 +189,12 @@ def freed() -> Finding:
 
 
 def database() -> Finding:
-    """Prefect's database is a file of SQLite, which needs a file system of this machine."""
+    """Check that Prefect's SQLite database is on a local file system."""
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
         return Finding("ok", "Prefect's database", "on a server")
     state = STATE_DIR.resolve()
-    holding = (one for one in psutil.disk_partitions(all=True) if state.is_relative_to(one.mountpoint))
-    here = max(holding, key=lambda one: len(Path(one.mountpoint).parts), default=None)
+    holding = (disk for disk in psutil.disk_partitions(all=True) if state.is_relative_to(disk.mountpoint))
+    here = max(holding, key=lambda disk: len(Path(disk.mountpoint).parts), default=None)
     kind = here.fstype if here else "unknown"
     if kind not in NETWORK_FILE_SYSTEMS:
         return Finding("ok", "Prefect's database", f"in {STATE_DIR}, on {kind}")
@@ -205,7 +203,7 @@ def database() -> Finding:
 
 
 def accelerator() -> Finding:
-    """The GPUs. How a training would use them or the CPU, its forecast says."""
+    """List the GPUs."""
     import torch
 
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
@@ -213,7 +211,7 @@ def accelerator() -> Finding:
 
 
 def variables() -> Finding:
-    """The PARROTFLOW_* variables that are set; a misspelt one would be ignored. And those that stop every client."""
+    """Check for misspelled PARROTFLOW_* variables, which would be ignored, and variables that break HTTP clients."""
     if fault := network_fault():
         return Finding("fault", "variables", *fault.split(": ", 1))
     known = {*VARIABLES, *SET_BY_STAGES}

@@ -1,6 +1,6 @@
-"""YAML edited in place, as params.yaml is: values by dotted keys change; comments and the order stay.
+"""Edits YAML such as params.yaml in place: values change by dotted keys, comments and order stay.
 
-Lines have the form in which `dvc exp run -S` writes them too, so in a params.yaml of that form no other line changes.
+The format is that of `dvc exp run -S`, so in a params.yaml of this format no other line changes.
 """
 
 from collections.abc import Mapping
@@ -15,42 +15,42 @@ from stages.runtime.section import PARAMS_FILE
 
 
 def open_yaml(text: str) -> Any:
-    """Read a text to edit it: mappings and lists that also hold its comments. Raises ruamel.yaml's YAMLError."""
+    """Parse a text into mappings and lists that keep its comments. Raises ruamel.yaml's YAMLError."""
     return _editor().load(text)
 
 
 def apply(values: Any, overrides: Mapping[str, Any]) -> None:
-    """Set plain or opened values by their dotted keys, one after the other; make mappings that are missing.
+    """Set values, plain or from `open_yaml`, by dotted keys in order, and add missing mappings.
 
-    A mapping replaces the one that is there. Raises UserError for a section that is missing, and at a key that leads
-    through a value that is no mapping.
+    A mapping replaces an existing one. Raises UserError if the section is missing, or a key leads through a value that
+    is not a mapping.
     """
     for key, value in overrides.items():
-        *places, name = key.split(".")
+        *parents, name = key.split(".")
         within = values
-        for number, place in enumerate(places, 1):
-            if within.get(place) is None and (place in within or number > 1):
-                within[place] = {}
-            within = within.get(place)
+        for number, parent in enumerate(parents, 1):
+            if within.get(parent) is None and (parent in within or number > 1):
+                within[parent] = {}
+            within = within.get(parent)
             if not isinstance(within, dict):
-                raise UserError(f"{key}: {PARAMS_FILE} has no `{'.'.join(places[:number])}`")
+                raise UserError(f"{key}: {PARAMS_FILE} has no `{'.'.join(parents[:number])}`")
         _replace(within, name, value)
 
 
 def _replace(within: Any, name: str, value: Any) -> None:
-    """Put a value at a name. If a mapping replaces a mapping, equal values in it stay, with their comments."""
+    """Set a value. If a mapping replaces a mapping, values that are equal keep their comments."""
     old = within.get(name)
     if isinstance(value, Mapping) and isinstance(old, Mapping):
-        for gone in [each for each in old if each not in value]:
-            del within[name][gone]
-        for each, part in value.items():
-            _replace(old, each, part)
+        for removed in [key for key in old if key not in value]:
+            del within[name][removed]
+        for key, part in value.items():
+            _replace(old, key, part)
     elif name not in within or old != value:
         within[name] = deepcopy(value)
 
 
 def yaml_text(values: Any) -> str:
-    """Return the text of opened values."""
+    """The text of values from `open_yaml`."""
     stream = StringIO()
     _editor().dump(values, stream)
     return stream.getvalue()

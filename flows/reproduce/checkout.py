@@ -1,9 +1,9 @@
 """The code and the data of a revision -> `WORK/checkout`.
 
-The archive of the code is other people's: unpacked within bounds, and nowhere but in one folder. Data comes by
-`dvc pull` from this project's cache and then from the checkout's default remote, or the user puts it there. If all that
-the computed stages read came, the data stages keep their recorded entries in dvc.lock, and `dvc repro --allow-missing`
-skips them; if not, all of them are computed.
+The archive of the code is not trusted: it is unpacked within limits, and only into one folder. `dvc pull` gets the data
+from this project's cache, then from the checkout's default remote; or the user copies it. If it gets everything that
+the computed stages read, the data stages keep their recorded entries in dvc.lock, and `dvc repro --allow-missing` skips
+them; otherwise all of them are computed.
 """
 
 import contextlib
@@ -39,16 +39,8 @@ from stages.runtime.preflight import LOCK_FILE
 from stages.runtime.section import write_yaml
 from stages.runtime.stage_code import FOLDER, code_changes, code_in
 
-CHECKOUT_FOLDER = "checkout"
-
-RECORDED_SETTINGS = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS)
-"""Recorded files that the stages read, or that say what they are."""
-
-OWN_CACHE = "[cache]\n    dir = cache\n"
-"""DVC's configuration: a shared cache might hold the very results that are to be computed again."""
-
 THIS_PROJECT = "this-project"
-"""The name, in the checkout, of the DVC remote that is the cache of the project in which the command runs."""
+"""The name, in the checkout, of the DVC remote that is this project's cache."""
 
 NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 """Exceptions raised for a damaged or unsupported archive."""
@@ -56,20 +48,20 @@ NOT_UNPACKED = (OSError, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 MAX_FILES = 100_000
 
 FREE_BYTES, MOST_RATIO = 64 << 20, 50
-"""An archive may unpack to the first plus the second times its own size: weights hardly shrink, text to a tenth."""
+"""An archive may unpack to the first number of bytes plus its own size times the second."""
 
 
 def check_out_revision(revision: RecordedRevision) -> Path:
-    """The project's folder in the checkout, which is made once, with the recorded code and settings.
+    """The project's folder in the checkout, created if it is missing, with the recorded code and settings.
 
-    Raises UserError if the code is not what the stages ran with: nothing of it was run.
+    Raises UserError, without running any of the code, if it is not the code that the stages ran with.
     """
-    checkout = revision.work / CHECKOUT_FOLDER
+    checkout = revision.work / "checkout"
     if not checkout.exists():
         with atomic_folder(checkout) as partial:
             output(["git", "init", "--quiet"], partial)
             unpack(revision.folder / SOURCE_ARCHIVE, partial, f"{revision.asked}: {SOURCE_ARCHIVE}")
-            for path in RECORDED_SETTINGS:
+            for path in (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_REQUIREMENTS):
                 shutil.copyfile(revision.folder / path, partial / Path(path).name)
             check_recorded_code(revision, partial)
             configure_dvc(partial)
@@ -77,15 +69,15 @@ def check_out_revision(revision: RecordedRevision) -> Path:
 
 
 def unpack(archive: Path, folder: Path, asked: str) -> None:
-    """Unpack a .tar.gz of files into a folder; only who may execute a file is kept of its rights.
+    """Unpack a .tar.gz of files into a folder, without modes except the executable bit.
 
-    Raises UserError if it is damaged, or holds more than it may.
+    Raises UserError if it is damaged or exceeds the limits.
     """
     try:
         with tarfile.open(archive) as packed:
             for item in bounded(packed, archive, asked):
                 path, content = folder / item.name, packed.extractfile(item)
-                assert content is not None  # it is a file
+                assert content is not None  # `bounded` yields only files
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as file:
                     shutil.copyfileobj(content, file)
@@ -95,7 +87,7 @@ def unpack(archive: Path, folder: Path, asked: str) -> None:
 
 
 def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfile.TarInfo]:
-    """The members in their order, until they are too many or too large together, or one is not a file of code."""
+    """Yield the members. Raises UserError if they are too many or too large, or one is not a file of code."""
     allowed, total = FREE_BYTES + MOST_RATIO * archive.stat().st_size, 0
     for number, item in enumerate(items, 1):
         total += item.size
@@ -113,20 +105,21 @@ def bounded(items: tarfile.TarFile, archive: Path, asked: str) -> Iterator[tarfi
 
 
 def check_recorded_code(revision: RecordedRevision, checkout: Path) -> None:
-    """Raise UserError that names the first file of code or library that is not as its stage ran with."""
+    """Raise UserError that names the first file of code or library that differs from what its stage ran with."""
     recorded = {path: code_in(revision.folder / revision_path(path)) for path in code_files(revision.stages)}
     for change in code_changes(recorded, checkout):
         raise UserError(f"{revision.asked}: {change}: the revision does not hold the code that made it")
 
 
 def configure_dvc(checkout: Path) -> None:
-    """Give DVC a cache of its own, and as a remote the cache of the project in which the command runs."""
+    """Give DVC a separate cache, which lacks the results to compute, and this project's cache as a remote."""
     settings = checkout / ".dvc"
     settings.mkdir(exist_ok=True)
-    # Verified: DVC would else believe that a local remote's files are what their names say.
     cache = project_cache() if Path(".dvc").is_dir() else None
+    # Otherwise DVC trusts the names of a local remote's files.
     verified, local = "    verify = true\n", settings / "config.local"
-    config = OWN_CACHE + (f"['remote \"{THIS_PROJECT}\"']\n    url = {cache}\n{verified}" if cache else "")
+    config = "[cache]\n    dir = cache\n"
+    config += f"['remote \"{THIS_PROJECT}\"']\n    url = {cache}\n{verified}" if cache else ""
     local.write_text(config, encoding="utf-8")
     default, known = dvc_remotes(checkout)
     if default in known - {THIS_PROJECT}:
@@ -134,14 +127,14 @@ def configure_dvc(checkout: Path) -> None:
 
 
 def dvc_remotes(checkout: Path) -> tuple[str | None, set[str]]:
-    """The DVC remote that the checkout uses by default, and all that are known there."""
+    """The checkout's default DVC remote, and all its remotes."""
     with repository(checkout) as repo:
         return repo.config["core"].get("remote"), set(repo.config["remote"])
 
 
 @contextlib.contextmanager
 def repository(checkout: Path) -> Iterator[Repo]:
-    """DVC's repository in the checkout, as the current folder: DVC names stages and files as seen from there."""
+    """DVC's repository in the checkout, which is the current folder meanwhile, as DVC's paths are relative to that."""
     try:
         with contextlib.chdir(checkout), Repo() as repo:
             yield repo
@@ -152,9 +145,9 @@ def repository(checkout: Path) -> Iterator[Repo]:
 def bring_data(
     revision: RecordedRevision, checkout: Path, computed: Collection[str], *, from_scratch: bool
 ) -> list[str]:
-    """Bring what the `computed` stages read, and trim dvc.lock to the data stages that came; the names of these.
+    """Get the inputs of the `computed` stages, and trim dvc.lock to the data stages that were restored.
 
-    Raises UserError that names an input that is needed and came from nowhere.
+    Returns the names of these. Raises UserError if a needed input is not available.
     """
     shutil.copyfile(revision.folder / RECORDED_LOCK, checkout / LOCK_FILE)
     data_stages = revision.data_stages
@@ -171,14 +164,14 @@ def bring_data(
                 f"{revision.asked}: {path}: stage {readers[0]} read it (md5 {hash_of(recorded)}), and neither the "
                 f"revision nor a DVC remote has it; put it at {checkout / path} and run the same command again"
             )
-        if not is_outside(path):  # a stage that read another content would run again
+        if not is_outside(path):  # with other content its readers would run again
             remove(checkout / path)
     keep_recorded(revision, checkout, restored)
     return restored
 
 
 def pulled_outputs(revision: RecordedRevision, checkout: Path, computed: Collection[str]) -> bool:
-    """Whether all outputs of the data stages that the computed stages read are in the checkout, after a `dvc pull`."""
+    """`dvc pull` the data stages' outputs that the computed stages read. Returns True if all are in the checkout."""
     data_stages = revision.data_stages
     read = {
         dep["path"]
@@ -187,7 +180,7 @@ def pulled_outputs(revision: RecordedRevision, checkout: Path, computed: Collect
         for dep in revision.stages[stage].get("deps", [])
         if revision.maker_of(dep["path"]) in data_stages
     }
-    # Reports are in no cache of DVC, but in the revision.
+    # The revision has reports, which are not in DVC's cache.
     for stage in data_stages:
         for out in revision.stages[stage].get("outs", []):
             recorded, target = revision.folder / revision_path(out["path"]), checkout / out["path"]
@@ -201,25 +194,25 @@ def pulled_outputs(revision: RecordedRevision, checkout: Path, computed: Collect
 
 
 def wrong_inputs(revision: RecordedRevision, checkout: Path) -> dict[str, list[str]]:
-    """Input that no stage makes and that is missing or not as recorded -> the stages that read it."""
+    """Input that no stage makes, and that is missing or differs from its record -> the stages that read it."""
     with repository(checkout) as repo:
         status = repo.status(targets=list(revision.stages))
     wrong: dict[str, list[str]] = {}
     for stage, change in ((stage, change) for stage, changes in status.items() for change in changes):
         for path, how in change.get("changed deps", {}).items() if isinstance(change, dict) else ():
             of_a_stage = Path(path).parent == FOLDER or revision.is_made(path)
-            if not of_a_stage and isinstance(how, str):  # else parameters
+            if not of_a_stage and isinstance(how, str):  # otherwise parameters
                 wrong.setdefault(path, []).append(stage)
     return wrong
 
 
-def remove(place: Path) -> None:
+def remove(path: Path) -> None:
     """Remove a file or a folder."""
-    shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def keep_recorded(revision: RecordedRevision, checkout: Path, stages: list[str]) -> None:
-    """Trim the checkout's dvc.lock to these stages: all others count as never run."""
+    """Trim the checkout's dvc.lock to these stages, so that others count as never run."""
     lock = checkout / LOCK_FILE
     if not stages:
         lock.unlink()
@@ -229,11 +222,11 @@ def keep_recorded(revision: RecordedRevision, checkout: Path, stages: list[str])
 
 
 def pull(checkout: Path, targets: Collection[str]) -> None:
-    """`dvc pull` of files from this project's cache and the default remote, each checked by its hash."""
+    """`dvc pull` files from this project's cache and the default remote, and check their hashes."""
     default, known = dvc_remotes(checkout)
     for remote in [name for name in (THIS_PROJECT, default) if name in known]:
-        # -P: a module of the checkout is not taken for one of DVC's.
+        # -P: modules of the checkout do not replace DVC's.
         command = [sys.executable, "-P", "-m", "dvc", "pull", "--allow-missing", "--remote", str(remote), *targets]
         done = run_quietly(command, checkout)
-        if done.returncode and (said := done.stderr.strip()):  # missing outputs are computed, or named
-            print(f"note: dvc pull from {remote}: {without_credentials(said.splitlines()[-1])}", flush=True)
+        if done.returncode and (message := done.stderr.strip()):  # missing outputs are computed or reported later
+            print(f"note: dvc pull from {remote}: {without_credentials(message.splitlines()[-1])}", flush=True)

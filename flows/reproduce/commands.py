@@ -1,4 +1,4 @@
-"""Short programs that a reproduction starts, whose code it runs, and the right to its folder."""
+"""Runs short programs for a reproduction, asks for consent to run its code, and locks its folder."""
 
 import os
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flows.reproduce.revision import RecordedRevision
 
 REPRODUCTION_MARK = "parrotflow-reproduce"
-"""An empty file; a folder that has it is one of a reproduction."""
+"""An empty file that marks the folder of a reproduction."""
 
 NOT_GIVEN = re.compile(
     rf".*({SECRET_NAMES.pattern}).*|(SSH|ACCELERATE|PREFECT)_.*|GIT_(?!SSL_|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)$).*|"
@@ -28,11 +28,11 @@ NOT_GIVEN = re.compile(
     "PARROTFLOW_(?!(WORKERS|STAGES_AT_ONCE|SHARD_CACHE_GB)$).*",
     re.IGNORECASE,
 )
-"""Variables of this shell that a revision's programs do not get, besides those that change the computation: names that
-look secret, and those that point git, DVC and the stages to the user's own files."""
+"""Variables that a revision's programs do not get, besides those that change the computation: names that look secret,
+and those that point git, DVC and the stages to the user's own files."""
 
 SHOWN_LINES = 20
-"""The last lines that are shown of a program that failed."""
+"""How many of the last lines of a failed program are shown."""
 
 
 def output(
@@ -41,8 +41,8 @@ def output(
     """Run a short program and return its output. Raises UserError with its last lines if it fails."""
     done = run_quietly(command, folder, environment)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-        shown = "\n".join(said[-lines:])
+        printed = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+        shown = "\n".join(printed[-lines:])
         separator = "\n" if lines > 1 else " "
         raise UserError(without_credentials(f"{shlex.join(command[:4])} ... in {folder}:{separator}{shown}"))
     return done.stdout
@@ -51,18 +51,15 @@ def output(
 def run_quietly(
     command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a short program; what it prints is kept. By default it gets no secrets and cannot ask for any."""
-    own = without_secrets() if environment is None else environment
+    """Run a short program and capture its output. By default it gets no secrets and cannot ask for any."""
+    values = without_secrets() if environment is None else environment
     return subprocess.run(
-        command, cwd=folder, env=dict(own), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command, cwd=folder, env=dict(values), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
 
 
 def without_secrets() -> dict[str, str]:
-    """This shell's variables without secrets.
-
-    Git asks for no password, and the Hub's client takes no token from the user's home.
-    """
+    """The environment without secrets; git asks for no password, and the Hub's client uses no stored token."""
     values = {
         name: value
         for name, value in os.environ.items()
@@ -73,15 +70,15 @@ def without_secrets() -> dict[str, str]:
 
 @contextmanager
 def only_reproduction_in(work: Path) -> Iterator[None]:
-    """Hold the right to work in a folder; wait while another reproduction has it.
+    """Lock the folder of a reproduction; wait while another one has the lock.
 
-    Raises UserError if the folder holds something else.
+    Raises UserError if the folder has other files.
     """
     if work.exists() and not (work / REPRODUCTION_MARK).exists() and (not work.is_dir() or any(work.iterdir())):
         raise UserError(
             f"{work}: already exists, but is not a reproduction; choose a new or empty folder with --folder"
         )
-    private_state_dir()  # in which DVC keeps what it knows of the checkout's files
+    private_state_dir()  # DVC keeps its state about the checkout's files here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     (work / REPRODUCTION_MARK).touch()
     with run_lock("`parrotflow reproduce`", wait=True, folder=work):
@@ -89,7 +86,7 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
 
 
 def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:
-    """Say whose code is about to run, and ask for a yes in the terminal. Raises UserError without one."""
+    """Print whose code is about to run, and ask for confirmation in the terminal. Raises UserError without it."""
     git = revision.provenance.git
     whose = f"{as_recorded(git.origin or 'of no known origin')}, {describe_commit(git)}; {signature}"
     print(f"\nThis runs the revision's code on this machine: {whose}.", flush=True)
@@ -105,10 +102,10 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
 
 
 def describe_commit(git: GitState) -> str:
-    """The commit, and that files differed from it."""
+    """The commit, and whether files differed from it."""
     return f"commit {as_recorded(git.commit)}" + (" with changes" if git.dirty else "")
 
 
 def as_recorded(text: str) -> str:
-    """A word of the record, for a question: with other characters it is quoted, and cannot answer for the record."""
+    """A word of the record for a question. Other characters are escaped, so that it cannot imitate the prompt."""
     return text if re.fullmatch("[!-~ ]*", text) and "\n" not in text else ascii(text)

@@ -1,7 +1,7 @@
-"""The rebuilt outputs of each stage against the recorded ones.
+"""Compares the rebuilt outputs of each stage with the recorded ones.
 
-The hashes in dvc.lock and in the index say whether the bytes are the recorded ones. If they are not, the files that the
-revision holds are compared field by field: JSON by key, curves by step, weights by tensor.
+The hashes in dvc.lock and in the index show whether the bytes are equal. If not, the files that the revision contains
+are compared field by field: JSON by key, curves by step, weights by tensor.
 """
 
 import json
@@ -24,7 +24,7 @@ from stages.runtime.section import differences
 from stages.runtime.stage_code import FOLDER
 
 VERSIONS = re.compile(r"(^|\.)(versions|python)\b")
-"""Keys of a report that say with which libraries it was computed, not what came out."""
+"""Keys of a report that record library versions, not results."""
 
 UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, SafetensorError)
 """Exceptions raised for a damaged file."""
@@ -32,18 +32,18 @@ UNREADABLE = (ValueError, TypeError, LookupError, OSError, RecursionError, Safet
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """The first place at which two versions of a file differ, and how far they differ altogether."""
+    """The first difference between two versions of a file, and the extent of all differences."""
 
     field: str
-    """A dotted key, a step of a curve, or a tensor; empty if the content is compared as a whole."""
+    """A dotted key, a step of a curve, or a tensor; empty if files are compared as a whole."""
     recorded: str
     found: str
     extent: str = ""
-    """How much else differs, in words."""
+    """How much differs, in words."""
     only_versions: bool = False
-    """Whether nothing but versions of libraries and of Python differs."""
+    """Only versions of libraries or of Python differ."""
     file: str = ""
-    """The output, in the project; within a folder the file in it, if the revision holds that file."""
+    """The path in the project: of the file if the revision contains it, else of the output."""
 
     def __str__(self) -> str:
         field = f": {self.field}" if self.field else ""
@@ -53,20 +53,19 @@ class FileDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStage:
-    """A rebuilt stage against the record."""
+    """A rebuilt stage compared with the record."""
 
     name: str
     state: Literal["identical", "restored", "different", "not run"]
-    """restored: not computed here; its recorded outputs were pulled."""
+    """restored: its recorded outputs were pulled, not computed."""
     different_inputs: list[str]
-    """Its command, parameters, versions, code or data that are not the recorded ones, without what other stages
-    made."""
+    """Changes of its command, parameters, versions, code or data, except outputs of other stages."""
     differences: list[FileDifference]
-    """The differences between its outputs."""
+    """Differences of its outputs."""
 
 
 def first_difference(recorded: Path, found: Path, sha256: str) -> FileDifference | None:
-    """None if the bytes are equal. `sha256` is the verified hash of the recorded file, which is then not read."""
+    """The first difference between two files; None if the bytes are equal. `sha256`: of the recorded file, verified."""
     if not found.is_file():
         return FileDifference("", "a file", "no file")
     if file_sha256(found) == sha256:
@@ -79,7 +78,7 @@ def first_difference(recorded: Path, found: Path, sha256: str) -> FileDifference
 
 
 def value_difference(recorded: Path, found: Path) -> FileDifference | None:
-    """Compare JSON by key, and the curves of a table by step."""
+    """Compare JSON by key, or curves by step."""
     pairs = list(differences("", values_in(recorded), values_in(found)))
     if not pairs:
         return None
@@ -90,7 +89,7 @@ def value_difference(recorded: Path, found: Path) -> FileDifference | None:
 
 
 def values_in(file: Path) -> Any:
-    """The values of a JSON file or of curves, by key."""
+    """The values of a JSON file, or those of curves by key."""
     if file.suffix == ".json":
         return json.loads(file.read_bytes())
     curves = read_curves(file).items()
@@ -98,7 +97,7 @@ def values_in(file: Path) -> Any:
 
 
 def tensor_difference(recorded: Path, found: Path) -> FileDifference | None:
-    """Compare by tensor, in the order of their names: the first that differs, how many do, the largest difference."""
+    """Compare weights by tensor: the first by name that differs, how many do, and the largest difference."""
     from safetensors import safe_open
 
     with safe_open(recorded, framework="pt") as ours, safe_open(found, framework="pt") as theirs:
@@ -116,7 +115,7 @@ def tensor_difference(recorded: Path, found: Path) -> FileDifference | None:
             same = (left == right) | (left.isnan() & right.isnan())
             if bool(same.all()):
                 continue
-            # A number and no number are infinitely far apart: max() and argmax() would pass over NaN.
+            # Let NaN differ infinitely from a number, because max() and argmax() would propagate it.
             apart = (left.double() - right.double()).abs().nan_to_num(nan=math.inf).masked_fill(same, 0.0)
             largest = max(largest, float(apart.max()))
             at = int(apart.argmax())
@@ -129,7 +128,7 @@ def tensor_difference(recorded: Path, found: Path) -> FileDifference | None:
 
 
 def whole(recorded: Path, found: Path) -> FileDifference:
-    """Compare by size alone: the format is not known."""
+    """Compare the sizes of files of an unknown format."""
     sizes = [f"{path.stat().st_size} bytes" for path in (recorded, found)]
     return FileDifference("", sizes[0], f"{sizes[1]}, others")
 
@@ -139,7 +138,7 @@ COMPARISONS: dict[str, Callable[[Path, Path], FileDifference | None]] = {
     ".tsv": value_difference,
     ".safetensors": tensor_difference,
 }
-"""By the suffix of a file's name."""
+"""File suffix -> comparison."""
 
 
 def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
@@ -163,13 +162,13 @@ def compare_stage(
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
             differing.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
     inputs = list(different_inputs(revision, checkout, recorded, found))
-    # With other inputs than recorded DVC computed the stage, although its recorded outputs were there.
+    # If inputs differ, DVC computed the stage although its recorded outputs were restored.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
     return ComparedStage(stage, "different" if differing else state, inputs, differing)
 
 
 def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> Iterator[FileDifference]:
-    """The published files of a stage that came out otherwise; one difference for each file of the project."""
+    """Yield the first difference of each published file of a stage."""
     seen: set[str] = set()
     for path, file in revision.published.items():
         if revision.maker_of(file) == stage and file not in seen:
@@ -183,7 +182,7 @@ def different_files(revision: RecordedRevision, checkout: Path, stage: str) -> I
 def different_inputs(
     revision: RecordedRevision, checkout: Path, recorded: LockEntry, found: LockEntry
 ) -> Iterator[str]:
-    """Command, parameters and dependencies that are not the recorded ones."""
+    """Yield the differences of command, parameters and dependencies."""
     if recorded.get("cmd") != found.get("cmd"):
         yield f"command: {recorded.get('cmd')} -> {found.get('cmd')}"
     for file, values in recorded.get("params", {}).items():

@@ -1,7 +1,7 @@
 """The interpreter of a reproduction, with the locked versions, and the variables of the recorded execution.
 
-The interpreter is this one if it has these versions, else that of a virtual environment made from them. The variables
-let the training run as it is recorded, as far as this machine has what it needs.
+The interpreter is the running one if it has these versions, else that of a new virtual environment. The variables make
+the training run as recorded, as far as this machine can.
 """
 
 import os
@@ -22,8 +22,6 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STAGES_TO_DO, STATE_DIR, UserError, first_line
 from stages.runtime.stage_code import pinned
 
-RECORDED_LAUNCH_FILE = "launch.yaml"
-
 ISA_LEVELS = (
     ("AVX512_CORE_AMX", "amx_bf16"),
     ("AVX512_CORE_FP16", "avx512_fp16"),
@@ -32,12 +30,10 @@ ISA_LEVELS = (
     ("AVX512_CORE", "avx512_f"),
     ("AVX2", "avx2"),
 )
-"""oneDNN's names of instruction sets, the newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
+"""oneDNN's names of instruction sets, newest first, and the CPU flag that each needs (its manual, "CPU Dispatcher
 Control")."""
 
 VENV, READY, REQUIREMENTS = "venv", "ready", "requirements.txt"
-
-PROBE_PROGRAM = Path(__file__).with_name("probe.py")
 
 INSTALL = Path(__file__).parents[2] / "deploy/install.py"
 
@@ -49,13 +45,13 @@ class Machine(BaseModel):
 
     python: str
     versions: dict[str, str]
-    """Library, its name normalised (PEP 503) -> version without build tag."""
+    """Library (normalised as in PEP 503) -> version without build tag."""
     flags: list[str]
-    """The processor's instructions, as torch names them."""
+    """torch's names of the processor's instruction sets."""
     accelerators: list[str]
-    """GPUs that torch finds."""
+    """The GPUs that torch finds."""
     cpu_capability: str | None
-    """The instruction set of torch's own kernels; None without torch."""
+    """The instruction set of torch's kernels; None without torch."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,11 @@ class Interpreter:
     python: Path
     machine: Machine
     how: str
-    """How the environment was made, in words."""
+    """Where the environment comes from, in words."""
 
 
 def choose_interpreter(revision: RecordedRevision) -> Interpreter:
-    """The running interpreter if it has the locked versions; else that of a virtual environment made with them."""
+    """The running interpreter if it has the locked versions, else that of a virtual environment with them."""
     pins, machine = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True), probe_interpreter(Path(sys.executable))
     locked = {name: version for name, (_, version) in pins.items()}
     if locked.items() <= machine.versions.items():
@@ -80,20 +76,20 @@ def choose_interpreter(revision: RecordedRevision) -> Interpreter:
 
 
 def probe_interpreter(python: Path) -> Machine:
-    """Ask an interpreter. Raises UserError if it is not one of Python."""
+    """Get the facts from an interpreter. Raises UserError if it is not Python."""
     if python == Path(sys.executable):
         return Machine.model_validate(probed())
     try:
-        return Machine.model_validate_json(output([str(python), "-I", str(PROBE_PROGRAM)], Path.cwd()))
+        program = str(Path(__file__).with_name("probe.py"))
+        return Machine.model_validate_json(output([str(python), "-I", program], Path.cwd()))
     except (OSError, ValueError) as error:
         raise UserError(f"{python}: not a Python interpreter ({first_line(error)})") from None
 
 
 def make_environment(revision: RecordedRevision, python_here: str) -> Path:
-    """Make a virtual environment with the locked versions and nothing else; complete one that was left half made.
+    """Create a virtual environment with only the locked versions, or complete one after a kill.
 
-    It has the recorded minor version of Python, for which the libraries were built. Raises UserError if that is not on
-    the PATH, or with the last lines of an installation that fails.
+    It has the recorded minor version of Python. Raises UserError if that is not on the PATH, or the installation fails.
     """
     recorded = re.match(r"\d+\.\d+", revision.python or python_here)
     minor = recorded[0] if recorded else python_here
@@ -109,7 +105,7 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
         print("      installing the recorded requirements.lock into its own environment (minutes, once)", flush=True)
         output([base, "-m", "venv", str(folder)], revision.work, lines=SHOWN_LINES)
         pins = pinned(revision.folder / RECORDED_REQUIREMENTS, here=True, hashes=True).values()
-        # Nothing that an installer could take for an address.
+        # Only names and versions, which an installer cannot read as a URL.
         atomic_write(requirements, "".join(f"{name}=={version}\n" for name, version in pins))
         install = [str(python), str(INSTALL), str(requirements)]
         of_pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
@@ -121,7 +117,7 @@ def make_environment(revision: RecordedRevision, python_here: str) -> Path:
 def environment_of(
     revision: RecordedRevision, interpreter: Interpreter, checkout: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the variables for the stages, and a line for each recorded fact that this machine lacks."""
+    """The variables for the stages, and a line for each recorded fact that this machine cannot match."""
     values = neutral_environment(interpreter, checkout)
     if revision.execution is None or not revision.execution.sessions:
         return values, ["the record does not say how the training was executed: this machine's defaults are used"]
@@ -130,30 +126,30 @@ def environment_of(
 
 
 def neutral_environment(interpreter: Interpreter, checkout: Path) -> dict[str, str]:
-    """This shell's variables, except secrets, variables that may change a result, and paths of this project."""
+    """The environment without secrets, variables that may change a result, and paths of this project."""
     home = str(STATE_DIR.absolute())
     values = {name: value for name, value in without_secrets().items() if not value.startswith(home)}
-    own = str(interpreter.python.absolute().parent)
-    path = [own, *(part for part in values.get("PATH", "").split(os.pathsep) if part != own)]
-    # The trackers that the parameters name get nothing sent: a reproduction is not one of the runs.
+    folder = str(interpreter.python.absolute().parent)
+    path = [folder, *(part for part in values.get("PATH", "").split(os.pathsep) if part != folder)]
+    # A reproduction is not a run of the project, so trackers are offline.
     values |= {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
-    values[STAGES_TO_DO] = ""  # files of the stages that are not run again are not fetched, so their lack is no fault
+    values[STAGES_TO_DO] = ""  # do not check for files of stages that do not run
     return values | {"PATH": os.pathsep.join(path), "PYTHONPATH": str(checkout)}
 
 
 def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[str, str], list[str]]:
-    """The variables that let the training run as recorded, and what they cannot do here."""
+    """The variables that make the training run as recorded, and notes on what this machine cannot match."""
     notes: list[str] = []
     values = recorded_settings(session)
-    if session.device_type != "cpu":  # there it follows from the memory that was free
+    if session.device_type != "cpu":  # on GPUs the size depends on the free memory
         values["PARROTFLOW_MICRO_BATCH"] = str(session.micro_batch_size)
     if session.compiled and session.device_type == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
         notes.append("the recorded run was compiled; there is no C++ compiler here, so this one is not")
         values["PARROTFLOW_COMPILE"] = "off"
     enough = session.device_type == "cpu" or session.processes <= len(machine.accelerators)
     if session.launch is not None and session.machines == 1 and enough:
-        atomic_write(work / RECORDED_LAUNCH_FILE, session.launch)
-        values["PARROTFLOW_LAUNCH"] = str(work / RECORDED_LAUNCH_FILE)
+        atomic_write(work / "launch.yaml", session.launch)
+        values["PARROTFLOW_LAUNCH"] = str(work / "launch.yaml")
     elif session.launch is not None:
         notes.append(
             f"the recorded run had {session.processes} processes on {session.machines} machines ({session.device}); "
@@ -167,7 +163,7 @@ def settings_for(session: Session, machine: Machine, work: Path) -> tuple[dict[s
 
 
 def limits_for(session: Session, machine: Machine) -> dict[str, str]:
-    """Limits that keep the libraries to the recorded processor's instructions; empty if it had all of this one's."""
+    """Variables that limit libraries to the recorded processor's instructions; empty if it had all of this one's."""
     extra = [flag for _, flag in ISA_LEVELS if flag in machine.flags and flag not in session.cpu_flags]
     level = next((name for name, flag in ISA_LEVELS if flag in session.cpu_flags), None)
     if not extra or level is None:

@@ -1,7 +1,6 @@
-"""The libraries of an interpreter, and its processor, as one line of JSON.
+"""Prints an interpreter's libraries and processor as a line of JSON.
 
-Run as a script by another interpreter, which need not have this project: the standard library only, and torch if it is
-there.
+Other interpreters run it as a script, so it imports only the standard library, and torch if it is installed.
 """
 
 import json
@@ -12,13 +11,13 @@ from importlib.metadata import distributions
 
 
 def probe() -> dict[str, object]:
-    """Versions by normalised name (PEP 503), the processor's instructions, what torch finds."""
+    """Library versions by normalised name (PEP 503), the processor's instruction sets, and torch's GPUs."""
     libraries = {
         re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(): item.version.split("+")[0]
         for item in reversed(list(distributions()))
         if item.metadata["Name"]
     }
-    found: dict[str, object] = {
+    facts: dict[str, object] = {
         "python": platform.python_version(),
         "versions": libraries,
         "flags": [],
@@ -28,11 +27,11 @@ def probe() -> dict[str, object]:
     try:
         import torch
     except ImportError:
-        return found
-    found["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
-    found["flags"] = sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
-    found["accelerators"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return found
+        return facts
+    facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    facts["flags"] = sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True)
+    facts["accelerators"] = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return facts
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """`parrotflow reproduce REV`, from the published revision to the verdict.
 
-    WORK/revision/      a revision of the Hub, as downloaded; a local one is read in place
-    WORK/checkout/      its code; here everything is computed
-    WORK/venv/          an environment with the locked versions, if this one has others
-    WORK/prepared.json  how it was prepared: a reproduction that was killed continues only in the same way
+    WORK/revision/      a revision downloaded from the Hub; a local one is read in place
+    WORK/checkout/      its code, where everything is computed
+    WORK/venv/          an environment with the locked versions, if the running one has others
+    WORK/prepared.json  how it was prepared; a killed reproduction continues only with the same options
 
-WORK is `.parrotflow/reproduce/REVISION` unless the user names a folder. It is kept: the same command continues.
+WORK is `.parrotflow/reproduce/REVISION`, or the folder that the user gives. It is kept, and the same command continues.
 """
 
 import subprocess
@@ -28,11 +28,6 @@ from stages.formats.revision.provenance import EXECUTION, PROVENANCE
 from stages.runtime.atomic import atomic_write, file_sha256
 from stages.runtime.errors import UnavailableError, UserError
 
-PREPARED = "prepared.json"
-
-WIDTH = 12
-"""Characters that a step's name takes in the terminal."""
-
 
 class Prepared(BaseModel):
     """How a work folder was prepared."""
@@ -45,7 +40,7 @@ class Prepared(BaseModel):
     restored: list[str]
     """Data stages whose outputs were pulled, not computed."""
     computed: list[str]
-    """The stages whose inputs were brought: for a segment only the training."""
+    """The stages whose inputs are available; for a segment only the training."""
 
 
 def run_reproduction(
@@ -111,7 +106,7 @@ def run_reproduction(
 
 
 def steps_of(segment: str) -> tuple[int, int]:
-    """The two steps of FROM-TO. Raises UserError if it is not that."""
+    """Parse FROM-TO. Raises UserError for another format."""
     first, _, last = segment.partition("-")
     if not (first.isdecimal() and last.isdecimal()):
         raise UserError(f"--segment {segment}: expected FROM-TO in steps, e.g. 0-100")
@@ -119,8 +114,8 @@ def steps_of(segment: str) -> tuple[int, int]:
 
 
 def print_step(step: str, text: str) -> None:
-    """A step that is done."""
-    print(f"{step:<{WIDTH}} {text}", flush=True)
+    """Print a finished step."""
+    print(f"{step:<12} {text}", flush=True)
 
 
 def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
@@ -131,9 +126,10 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
         lines.append(f"{stage.name:<{width}}  {stage.state}")
         lines += [f"{'':<{width}}    {difference}" for difference in stage.differences]
         lines += [f"{'':<{width}}    input: {changed}" for changed in stage.different_inputs]
-    for one in verdict.sets:
-        ends = f" [{one.published_interval[0]:g}, {one.published_interval[1]:g}]" if one.published_interval else ""
-        lines.append(f"{one.name}: published {one.published:g} bits per byte{ends}, found {one.found:g}: {one.reason}")
+    for part in verdict.sets:
+        ends = f" [{part.published_interval[0]:g}, {part.published_interval[1]:g}]" if part.published_interval else ""
+        numbers = f"published {part.published:g} bits per byte{ends}, found {part.found:g}"
+        lines.append(f"{part.name}: {numbers}: {part.reason}")
     lines += ["", f"{verdict.result}: {verdict.explanation}"]
     if verdict.restored:
         lines.append(f"restored by hash, not recomputed: {', '.join(verdict.restored)}")
@@ -148,12 +144,12 @@ def verdict_lines(verdict: ReproductionVerdict) -> list[str]:
 def prepare_reproduction(
     revision: RecordedRevision, checkout: Path, computed: list[str], signature: str, *, from_scratch: bool, yes: bool
 ) -> list[str]:
-    """Ask whether the code may run, and bring the data that `computed` stages read; return the restored stages.
+    """Ask whether the code may run, and get the data that `computed` stages read. Returns the restored stages.
 
-    A later start asks for nothing again. Raises UserError if it has other options: the results of the first would be
-    taken for its own.
+    A later start does not ask again. Raises UserError if it has other options, because it would use the results of the
+    first.
     """
-    prepared, index = revision.work / PREPARED, file_sha256(revision.folder / PROVENANCE)
+    prepared, index = revision.work / "prepared.json", file_sha256(revision.folder / PROVENANCE)
     before = Prepared.model_validate_json(prepared.read_bytes()) if prepared.exists() else None
     if before and (before.index, before.from_scratch) != (index, from_scratch):
         raise UserError(
@@ -175,12 +171,12 @@ def prepare_reproduction(
 
 
 def print_lines(lines: list[str]) -> None:
-    """Print what a program prints."""
+    """Print the lines of a program."""
     print("\n".join(lines), flush=True)
 
 
 def rerun_stages(stages: list[str], checkout: Path, environment: Mapping[str, str]) -> None:
-    """Run stages, if there are any, by `dvc repro` in the checkout. Raises UserError if one fails."""
+    """`dvc repro` the stages, if there are any, in the checkout. Raises UserError if one fails."""
     if not stages:
         return
     for repaired in repair_after_kill(checkout):
@@ -199,20 +195,20 @@ def rerun_stages(stages: list[str], checkout: Path, environment: Mapping[str, st
 
 
 def require_recorded(steps: tuple[int, int], revision: RecordedRevision) -> None:
-    """Raise UserError if the revision does not record the checkpoint that a segment ends with."""
+    """Raise UserError if the revision does not record the last checkpoint of a segment."""
     if revision.execution is None:
         raise UserError(f"{revision.asked}: records no checkpoints of its training; reproduce it without --segment")
     first, last = steps
     if last not in (recorded := revision.execution.checkpoints):
-        there_are = ", ".join(map(str, sorted(recorded)))
-        raise UserError(f"--segment {first}-{last}: step {last} is not recorded; choose from: {there_are}")
+        known = ", ".join(map(str, sorted(recorded)))
+        raise UserError(f"--segment {first}-{last}: step {last} is not recorded; choose from: {known}")
 
 
 def check_segment(
     steps: tuple[int, int], revision: RecordedRevision, python: Path, checkout: Path, environment: Mapping[str, str]
 ) -> int:
-    """Compute the steps between two checkpoints again, by the checker in the checkout; its exit code."""
-    assert revision.execution is not None  # `require_recorded` has looked
+    """Recompute the steps between two checkpoints with the checkout's checker. Returns its exit code."""
+    assert revision.execution is not None  # see `require_recorded`
     checkpoints = (CHECKPOINTS / revision.execution.fingerprint).absolute()
     files = ["--record", str(revision.folder / EXECUTION), "--checkpoints", str(checkpoints)]
     first, last = map(str, steps)

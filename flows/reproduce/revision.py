@@ -1,4 +1,4 @@
-"""A published revision, in a folder or on the Hub: whether it is as published, and what it records."""
+"""Opens and verifies a published revision, in a folder or on the Hub."""
 
 import re
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ from stages.runtime.hub import explained
 from stages.runtime.stage_code import code_in
 
 NEEDED = (RECORDED_PARAMS, RECORDED_PIPELINE, RECORDED_LOCK, RECORDED_REQUIREMENTS, SOURCE_ARCHIVE)
-"""Without these nothing can be rebuilt."""
+"""Files that a reproduction needs."""
 
 
 @dataclass(frozen=True)
 class RecordedRevision:
-    """A revision, and what it records."""
+    """A revision and its record."""
 
     asked: str
-    """As the user named it."""
+    """The user's name for it."""
     folder: Path
     provenance: Provenance
     stages: dict[str, LockEntry]
@@ -52,30 +52,30 @@ class RecordedRevision:
     execution: Execution | None
     """How the training was executed."""
     work: Path
-    """The folder in which it is reproduced."""
+    """The folder of its reproduction."""
 
     @cached_property
     def makers(self) -> dict[str, str]:
-        """Each output of the pipeline -> the stage that makes it."""
+        """Output of the pipeline -> the stage that writes it."""
         return makers_of(self.stages)
 
     def maker_of(self, path: str) -> str | None:
-        """The stage that makes a file or folder of the project; None if no recorded stage does."""
+        """The recorded stage that writes a file or folder of the project; None if there is none."""
         return maker_of(self.makers, path)
 
     def is_made(self, path: str) -> bool:
-        """Whether recorded stages make a dependency, or parts of it."""
+        """True if recorded stages write a dependency or parts of it."""
         return any(overlaps(out, path) for out in self.makers)
 
     @property
     def python(self) -> str | None:
-        """The version of Python that trained; None if it is not recorded."""
+        """The training's version of Python; None if it is not recorded."""
         sessions = self.execution.sessions if self.execution else []
         return sessions[0].versions.get("python") if sessions else None
 
     @property
     def training(self) -> str | None:
-        """The stage that makes the weights."""
+        """The stage that writes the weights."""
         return self.maker_of(MODEL.as_posix())
 
     @property
@@ -86,13 +86,13 @@ class RecordedRevision:
 
     @cached_property
     def published(self) -> dict[str, str]:
-        """Each file of the revision that the pipeline made -> the same file in the project."""
+        """File of the revision that the pipeline wrote -> the same file in the project."""
         files = {path: project_path(path) for path in self.provenance.files}
         return {path: file for path, file in files.items() if file and self.maker_of(file) is not None}
 
 
 def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
-    """The files of the model, its card and its reports that no recorded stage makes."""
+    """The files of the model, its card and its reports that no recorded stage writes."""
     made = makers_of(stages)
     files = {path: project_path(path) or "" for path in provenance.files}
     results = {path: file for path, file in files.items() if not is_observed(path) or is_within(file, str(REPORTS))}
@@ -100,7 +100,7 @@ def unmade(provenance: Provenance, stages: dict[str, LockEntry]) -> list[str]:
 
 
 def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
-    """Read a revision whose hashes were checked. Raises UserError that names what the record lacks."""
+    """Read a revision whose hashes were checked. Raises UserError if its record is incomplete."""
     provenance = Provenance.find(folder / PROVENANCE)
     missing = [path for path in NEEDED if not (folder / path).is_file()]
     if provenance is None or missing:
@@ -114,26 +114,24 @@ def read_revision(asked: str, folder: Path, work: Path) -> RecordedRevision:
 
 
 def code_changes_in(revision: RecordedRevision, checkout: Path, path: str) -> list[str]:
-    """The changes of a stage's code in the checkout; only the file of code if one of the two cannot be read."""
-    recorded, found = code_in(revision.folder / revision_path(path)), code_in(checkout / path)
-    return [f"{path}: modified"] if recorded is None or found is None else recorded.changes_to(found)
+    """The changes of a stage's code in the checkout; `modified` if one of the two records cannot be read."""
+    recorded, present = code_in(revision.folder / revision_path(path)), code_in(checkout / path)
+    return [f"{path}: modified"] if recorded is None or present is None else recorded.changes_to(present)
 
 
 WORK = STATE_DIR / "reproduce"
-"""Here each revision has the folder in which it is reproduced."""
-
-FETCHED = "revision"
+"""The parent of the work folders."""
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+?)(@(?P<revision>[\w./-]+))?")
 
 OF_THE_HUB = (".gitattributes", ".cache", ".git")
-"""Names that the Hub, its client and a clone put next to the files of a revision."""
+"""Files that the Hub, its client and a clone add to a revision."""
 
 
 def work_folder(asked: str, given: Path | None) -> Path:
-    """The folder in which a revision is reproduced: `given`, or one of its own.
+    """The folder of a revision's reproduction: `given`, or one in `WORK`.
 
-    Raises UserError if the revision is not there, or is local and damaged: before anything is written.
+    Raises UserError, before anything is written, if the revision is missing, or is local and damaged.
     """
     local = local_folder(asked)
     if local is not None:
@@ -143,10 +141,10 @@ def work_folder(asked: str, given: Path | None) -> Path:
 
 
 def open_revision(asked: str, work: Path) -> RecordedRevision:
-    """The verified revision that a user names, to be reproduced in `work`.
+    """Open and verify a revision, to be reproduced in `work`.
 
-    A local revision is read in place; one of the Hub is downloaded once, to `WORK/revision`. Raises UserError if it is
-    damaged, or its record is not that of the pipeline that made it.
+    A local revision is read in place; one on the Hub is downloaded once, to `WORK/revision`. Raises UserError if it is
+    damaged, or its record does not cover its files.
     """
     folder = local_folder(asked)
     if folder is None:
@@ -154,7 +152,7 @@ def open_revision(asked: str, work: Path) -> RecordedRevision:
         require_as_published(asked, folder)
     revision = read_revision(asked, folder, work)
     without = unmade(revision.provenance, revision.stages)
-    if revision.training is None or without:  # what nothing makes again would be compared with nothing
+    if revision.training is None or without:  # these files could not be compared
         raise UserError(
             f"{asked}: no stage in {RECORDED_LOCK} makes {without[0] if without else MODEL}, "
             "so the revision cannot be reproduced"
@@ -166,7 +164,7 @@ def local_folder(asked: str) -> Path | None:
     """The folder of a local revision; None for a name on the Hub. Raises UserError for anything else."""
     path = Path(asked)
     if path.is_dir():
-        # `published/NAME` is where the revisions are; `main` is a link to the current one, and may move.
+        # `published/NAME` contains the revisions; its link `main` to the current one may move.
         return (path if (path / PROVENANCE).exists() or not (path / MAIN).exists() else path / MAIN).resolve()
     if path.is_file():
         raise UserError(f"{asked}: is a file; unpack it, and name the folder")
@@ -176,12 +174,12 @@ def local_folder(asked: str) -> Path | None:
 
 
 def fetched(asked: str, work: Path) -> Path:
-    """Download a revision of the Hub, unless that is done. What a killed download left is continued."""
+    """Download a revision from the Hub, unless that is done; a killed download continues."""
     from huggingface_hub import snapshot_download
 
-    folder, partial, found = work / FETCHED, work / f"{FETCHED}.partial", HUB_NAME.fullmatch(asked)
-    if not folder.exists() and found is not None:
-        repository, revision = found["repository"], found["revision"] or MAIN  # a tag, a branch or a commit
+    folder, partial, match = work / "revision", work / "revision.partial", HUB_NAME.fullmatch(asked)
+    if not folder.exists() and match is not None:
+        repository, revision = match["repository"], match["revision"] or MAIN  # a tag, a branch or a commit
         try:
             with explained(f"{repository}@{revision}"):
                 snapshot_download(repository, revision=revision, local_dir=partial)
@@ -192,22 +190,22 @@ def fetched(asked: str, work: Path) -> Path:
 
 
 def require_as_published(asked: str, folder: Path) -> None:
-    """Raise UserError that names the files that are not as they were published."""
+    """Raise UserError, naming them, if files differ from the published ones."""
     if faults := verify_files(folder, besides=OF_THE_HUB):
         first = "; ".join([*faults[:3], *([f"and {len(faults) - 3} more"] if len(faults) > 3 else [])])
-        if Provenance.find(folder / PROVENANCE) is None:  # perhaps of another format, which is no damage
+        if Provenance.find(folder / PROVENANCE) is None:  # not necessarily damage: perhaps another format
             raise UserError(f"{asked}: {first}")
-        # Of main the Hub's pages edit the card, and it may have files of others.
+        # On main the Hub's website may edit the card, and there may be other files.
         raise UserError(f"{asked} is damaged: {first}; fetch it again, on the Hub by the tag that names the revision")
 
 
 def check_signature(asked: str, folder: Path, key: Path | None) -> str:
-    """What is known of the signature, in words.
+    """The state of the signature, in words.
 
-    Raises UserError if it is not valid, or a key is named, here or by PARROTFLOW_TRUSTED_KEY, and the revision is
-    not signed by it.
+    Raises UserError if it is not valid, or if a key is given (`key` or PARROTFLOW_TRUSTED_KEY) that did not sign the
+    revision.
     """
-    found = verify_signature(folder, key)
-    if not found.is_acceptable(key):
-        raise UserError(f"{asked}: {found}")
-    return str(found)
+    signature = verify_signature(folder, key)
+    if not signature.is_acceptable(key):
+        raise UserError(f"{asked}: {signature}")
+    return str(signature)

@@ -1,4 +1,4 @@
-"""The verdict, and the recorded facts that differ here. No cause is guessed."""
+"""The verdict of a reproduction, and the recorded facts that differ here."""
 
 import math
 from collections.abc import Iterator
@@ -17,34 +17,35 @@ from stages.runtime.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class ComparedSet:
-    """Bits per byte of one set of held-out documents, as published and of the rebuilt model."""
+    """Published and rebuilt bits per byte of a set of held-out documents."""
 
     name: str
     published: float
     published_interval: Interval | None
-    """None for a set of one document, which cannot vary, and if there is no value."""
+    """None if there is no value, or the set has too few documents."""
     found: float
     equal: bool
     reason: str
-    """Why it is equal, or not."""
+    """Why the numbers count as equal, or not."""
 
 
 def compare_evaluations(revision: RecordedRevision, checkout: Path) -> list[ComparedSet]:
-    """Each set of the published evaluation; empty if one of the two evaluations is missing or damaged."""
+    """Compare each set of the two evaluations; empty if one of these is missing or damaged."""
     try:
         published, found = Evaluation.read(revision.folder / EVALUATION), Evaluation.read(checkout / EVALUATE_REPORT)
     except (OSError, UserError):
         return []
     ours, theirs = (
-        {name: one.documents_sha256 for name, one in report.receipt.sets.items()} for report in (published, found)
+        {name: receipt.documents_sha256 for name, receipt in report.receipt.sets.items()}
+        for report in (published, found)
     )
     return [
-        compare_set(*each, same_documents=ours.get(each[0]) == theirs.get(each[0])) for each in pairs(published, found)
+        compare_set(*pair, same_documents=ours.get(pair[0]) == theirs.get(pair[0])) for pair in pairs(published, found)
     ]
 
 
 def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMetrics | None, HeldOutMetrics | None]]:
-    """(name, published, found) of each set that one of the two has; the held-out split first."""
+    """Yield (name, published, found) for each set of either evaluation, the held-out split first."""
     yield "validation", ours, theirs
     yield from ((name, ours.sets.get(name), theirs.sets.get(name)) for name in {**ours.sets, **theirs.sets})
 
@@ -52,33 +53,34 @@ def pairs(ours: Evaluation, theirs: Evaluation) -> Iterator[tuple[str, HeldOutMe
 def compare_set(
     name: str, published: HeldOutMetrics | None, found: HeldOutMetrics | None, *, same_documents: bool
 ) -> ComparedSet:
-    """Compare one set: each of `COMPARED_METRICS` has to be within the other's 95 % interval, or equal."""
-    ours, theirs = (one.bits_per_byte if one else math.nan for one in (published, found))
-    our_ends, their_ends = (one.interval_95.bits_per_byte if one else None for one in (published, found))
+    """Compare a set: each of `COMPARED_METRICS` must be equal or within the other's 95 % interval."""
+    both = (published, found)
+    ours, theirs = (metrics.bits_per_byte if metrics else math.nan for metrics in both)
+    our_ends, their_ends = (metrics.interval_95.bits_per_byte if metrics else None for metrics in both)
     if published is None or found is None:
         equal, reason = False, "not published" if published is None else "not measured here"
     elif not same_documents:
         equal, reason = False, "measured on other documents"
-    elif not (differing := [one for one in COMPARED_METRICS if getattr(published, one) != getattr(found, one)]):
+    elif not (differing := [name for name in COMPARED_METRICS if getattr(published, name) != getattr(found, name)]):
         equal, reason = True, "equal"
     elif our_ends is None or their_ends is None:
         equal, reason = False, "too few documents (under ten) for an interval"
     else:
         pairs_of_sides = ((published, found), (found, published))
-        far = [one for one in differing if not all(is_within_interval(*sides, one) for sides in pairs_of_sides)]
+        far = [metric for metric in differing if not all(is_within_interval(*pair, metric) for pair in pairs_of_sides)]
         equal = not far
         reason = f"{', '.join(far)} not within each other's intervals" if far else "each within the other's interval"
     return ComparedSet(name, ours, our_ends, theirs, equal, reason)
 
 
 COMPARED_METRICS = ("bits_per_byte", "loss", "perplexity")
-"""The numbers at the head of the card: each could be forged by itself."""
+"""The numbers in the card's front matter, each of which could be forged."""
 
 
-def is_within_interval(one: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
-    """Whether a metric of one evaluation is within its 95 % interval in the other."""
+def is_within_interval(metrics: HeldOutMetrics, other: HeldOutMetrics, metric: str) -> bool:
+    """True if a metric of one evaluation is within its 95 % interval in the other."""
     ends = getattr(other.interval_95, metric)
-    return bool(ends is not None and ends[0] <= getattr(one, metric) <= ends[1])
+    return bool(ends is not None and ends[0] <= getattr(metrics, metric) <= ends[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ class ReproductionVerdict:
     stages: list[ComparedStage]
     sets: list[ComparedSet]
     facts: list[str] = field(default_factory=list)
-    """The recorded facts of the execution that differ here; empty for `bit-identical`."""
+    """Recorded facts of the execution that differ here; empty for `bit-identical`."""
 
     @property
     def restored(self) -> list[str]:
-        """The stages whose recorded outputs were pulled by their hash, and not computed."""
+        """The stages whose recorded outputs were pulled by hash, not computed."""
         return [stage.name for stage in self.stages if stage.state == "restored"]
 
     @property
@@ -112,13 +114,13 @@ class ReproductionVerdict:
 
     @property
     def first(self) -> tuple[ComparedStage, FileDifference | None] | None:
-        """The first stage that differs, and its first difference; no difference if the stage did not run."""
+        """The first stage that differs, and its first difference, or None if the stage did not run."""
         stage = next((stage for stage in self.stages if stage.state in ("different", "not run")), None)
         return None if stage is None else (stage, next(iter(stage.differences), None))
 
 
 def verdict_of(revision: RecordedRevision, checkout: Path, restored: list[str]) -> ReproductionVerdict:
-    """Compare everything."""
+    """Compare the stages, the evaluations and the executions."""
     stages = compare_stages(revision, checkout, restored)
     weights = {f"{MODEL}/{file.name}" for file in weight_files(revision.folder)}
     same = weights.isdisjoint(difference.file for stage in stages for difference in stage.differences)
@@ -126,16 +128,16 @@ def verdict_of(revision: RecordedRevision, checkout: Path, restored: list[str]) 
     different = [stage for stage in stages if stage.state in ("different", "not run")]
     if not different and stages and same:
         return ReproductionVerdict("bit-identical", stages, sets)
-    equal = bool(different and sets) and all(one.equal for one in sets)
+    equal = bool(different and sets) and all(part.equal for part in sets)
     equal = equal and all(stage.state != "not run" for stage in stages)
-    if same:  # then no interval applies, to no number of any report
-        equal = equal and all(one.only_versions for stage in stages for one in stage.differences)
+    if same:  # equal weights must give equal numbers, not only numbers within intervals
+        equal = equal and all(difference.only_versions for stage in stages for difference in stage.differences)
     facts = list(different_facts(revision, checkout))
     return ReproductionVerdict("equal within intervals" if equal else "not reproduced", stages, sets, facts)
 
 
 def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]:
-    """The facts in which the executions of the two trainings differ."""
+    """Yield the facts in which the executions of the two trainings differ."""
     recorded, found = revision.execution, Execution.find(checkout / TRAIN_EXECUTION)
     if recorded is None or found is None or not recorded.sessions or not found.sessions:
         whose = "recorded" if recorded is None or not recorded.sessions else "present"

@@ -1,6 +1,6 @@
 """`parrotflow compare A [B]`: what differs between two runs, and whether the second is better.
 
-Nothing is computed again: the losses of the held-out documents are outputs of the stage `evaluate`.
+Nothing is recomputed: the stage `evaluate` has written the losses of the held-out documents.
 """
 
 import math
@@ -38,22 +38,22 @@ CURVES = {
     "loss (nats per token)": {"training": "training_loss", "held out": "validation_loss"},
     "gradient norm": {"": "gradient_norm"},
 }
-"""Title of a picture -> label -> the curve."""
+"""Title of a picture -> label -> curve."""
 
 MAX_SAMPLES, MAX_PROMPT_LINES = 2, 3
-"""In the terminal: prompts, and the lines of one from its end; the page has all."""
+"""The number of prompts in the terminal, and of last lines of each; the page has all."""
 
 
 def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]:
-    """What stages that both ran have read otherwise: parameters and data with both values, code with what changed."""
+    """Yield (input, value of A, value of B) for inputs of common stages that differ; code has no values."""
     both = [ancestors(side.stages, [str(EVALUATE_REPORT), str(SAMPLES)]) for side in (a, b)]
     entries = [[stages[name] for name in both[0] if name in both[1]] for stages in both]
     params = [
         {key: value for entry in side for key, value in entry.get("params", {}).get(str(PARAMS_FILE), {}).items()}
         for side in entries
     ]
-    for key, one, other in differences("", *params):
-        yield key, as_yaml(one), as_yaml(other)
+    for key, first, second in differences("", *params):
+        yield key, as_yaml(first), as_yaml(second)
     deps = ([dep for entry in side for dep in entry.get("deps", [])] for side in entries)
     old, new = ({dep["path"]: hash_of(dep) or "" for dep in listed} for listed in deps)
     for path in sorted({*old, *new} - {*a.outs, *b.outs}):
@@ -66,9 +66,9 @@ def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]
 
 
 def held_out_differences(a: Recorded, b: Recorded) -> Iterator[dict[str, Any]]:
-    """Each held-out set: bits per byte of both, the difference of B less A, its paired interval, and the answer.
+    """Yield for each held-out set: bits per byte of both, the difference B - A, its paired interval, and the verdict.
 
-    Raises UserError if the documents of a set are not the same.
+    Raises UserError if the documents of a set differ.
     """
     of_a, of_b = losses(a), losses(b)
     for name in [name for name in of_a if name in of_b]:
@@ -91,23 +91,23 @@ def held_out_differences(a: Recorded, b: Recorded) -> Iterator[dict[str, Any]]:
 
 
 def losses(side: Recorded) -> dict[str, dict[str, Any]]:
-    """By held-out set: id, bytes and nats of each document under the trained model. Raises UserError if not here."""
+    """Held-out set -> id, bytes and nats of each document for the trained model. Raises UserError if not available."""
     content = side.read(str(DOCUMENT_LOSSES))
     if content is None:
         raise UserError(
             f"{side.name}: the losses of its held-out documents are not in this project's cache: try `dvc fetch`. To "
             "compare with a model that was evaluated elsewhere, list it in evaluate.baselines"
         )
-    # Not a file of Python: a thread of pyarrow that lets it go while the interpreter ends aborts the process.
+    # Not a Python file: if a thread of pyarrow released it during the interpreter's exit, the process would abort.
     table = pq.read_table(pa.BufferReader(content), filters=[("model", "=", str(MODEL))])
     sets = {name: table.filter(pc.equal(table["set"], name)) for name in dict.fromkeys(table["set"].to_pylist())}
     return {name: {key: rows[key].to_numpy() for key in ("id", "bytes", "nats")} for name, rows in sets.items()}
 
 
 def same_prompts(a: Recorded, b: Recorded) -> Iterator[dict[str, str]]:
-    """The prompts that both have completed: where each is from, and what both wrote."""
+    """Yield the prompts that both have completed: origin, prompt, and both completions."""
     of_a, of_b = (
-        {(one["source"], one["path"], one["prompt"]): one["body"] for one in side.json(SAMPLES) or []}
+        {(sample["source"], sample["path"], sample["prompt"]): sample["body"] for sample in side.json(SAMPLES) or []}
         for side in (a, b)
     )
     for key in [key for key in of_a if key in of_b]:
@@ -115,17 +115,17 @@ def same_prompts(a: Recorded, b: Recorded) -> Iterator[dict[str, str]]:
 
 
 def panels_of(a: Recorded, b: Recorded) -> Iterator[Panel]:
-    """The curves of both in the same pictures."""
+    """Yield pictures with the curves of both."""
     for title, names in CURVES.items():
         pairs = [(label, side) for label in names for side in (a, b)]
         files = {(label, side.name): side.read(f"{CURVES_FOLDER}/{names[label]}.tsv") for label, side in pairs}
-        found = {key: [*curves_in((content or b"").decode(), ".tsv").values()] for key, content in files.items()}
-        if curves := {f"{name} {label}".strip(): points[0] for (label, name), points in found.items() if points}:
+        read = {key: [*curves_in((content or b"").decode(), ".tsv").values()] for key, content in files.items()}
+        if curves := {f"{name} {label}".strip(): points[0] for (label, name), points in read.items() if points}:
             yield Panel(title, "", curves)
 
 
 def comparison(a: Recorded, b: Recorded) -> dict[str, Any]:
-    """All but the curves as plain values."""
+    """The whole comparison except curves, as plain values."""
     values = [(name, a.figures.get(name), b.figures.get(name)) for name in FIGURES if name != BITS_PER_BYTE]
     return {
         "a": a.name,
@@ -152,21 +152,21 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
     write_page(COMPARE_PAGE, **found, pictures=curve_pictures(panels_of(*sides)))
     console, names = Console(highlight=False), (found["a"], found["b"])
     changed, figures = columns("what differs", *names), columns("size and speed", *names)
-    for one in found["changed"]:
-        changed.add_row(*(escape(one[key]) for key in ("what", "a", "b")))
-    for one in found["figures"]:
-        figures.add_row(one["what"], *("" if one[key] is None else in_digits(one[key]) for key in ("a", "b")))
+    for row in found["changed"]:
+        changed.add_row(*(escape(row[key]) for key in ("what", "a", "b")))
+    for row in found["figures"]:
+        figures.add_row(row["what"], *("" if row[key] is None else in_digits(row[key]) for key in ("a", "b")))
     bits = columns("bits per byte", f"A: {names[0]}", f"B: {names[1]}", "difference", "95 % interval", "documents")
-    for one in found["held_out"]:
-        ends = ", ".join(f"{end:+.4f}" for end in one["interval_95"] or ()) or "none: too few documents"
-        texts = (f"{one['a']:.4f}", f"{one['b']:.4f}", f"{one['difference']:+.4f}", ends, str(one["documents"]))
-        bits.add_row(escape(one["set"]), *texts)
+    for row in found["held_out"]:
+        ends = ", ".join(f"{end:+.4f}" for end in row["interval_95"] or ()) or "none: too few documents"
+        texts = (f"{row['a']:.4f}", f"{row['b']:.4f}", f"{row['difference']:+.4f}", ends, str(row["documents"]))
+        bits.add_row(escape(row["set"]), *texts)
     console.print(changed if changed.rows else "The same parameters, code and data.", "", figures, "", bits, sep="\n")
-    console.print("\n".join(f"{one['set']}: {one['verdict']}" for one in found["held_out"]), markup=False)
-    for one in found["samples"][:MAX_SAMPLES]:
-        end = "\n".join(one["prompt"].splitlines()[-MAX_PROMPT_LINES:])
-        console.print(f"\n[bold]{escape(one['from'])}[/]\n[dim]{escape(end)}[/]")
-        for name, body in zip(names, (one["a"], one["b"]), strict=True):
+    console.print("\n".join(f"{row['set']}: {row['verdict']}" for row in found["held_out"]), markup=False)
+    for sample in found["samples"][:MAX_SAMPLES]:
+        end = "\n".join(sample["prompt"].splitlines()[-MAX_PROMPT_LINES:])
+        console.print(f"\n[bold]{escape(sample['from'])}[/]\n[dim]{escape(end)}[/]")
+        for name, body in zip(names, (sample["a"], sample["b"]), strict=True):
             console.print(f"[blue]{escape(name)} │[/]{escape(body)}")
     console.print(f"\nWith curves and all samples: {COMPARE_PAGE}")
     return found

@@ -1,7 +1,7 @@
 """`parrotflow log`: a line for each run of this folder and for each cell of its experiments.
 
-A run adds its line to `.parrotflow/runs.jsonl` when it begins, and once more with its end. What was killed has only the
-first. With the end are the entries of dvc.lock, by which `parrotflow compare` finds what the run made.
+A run appends a line to `.parrotflow/runs.jsonl` when it begins and when it ends; a killed run has only the first. The
+second has the entries of dvc.lock, with which `parrotflow compare` finds the run's outputs.
 """
 
 import os
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 RUN_LOG = STATE_DIR / RUNS_FILE
 
 ENDS = {"Completed": "finished", "Refused": "refused", "Failed": "failed", "Cancelled": "stopped"}
-"""State of a run -> the word for it."""
+"""State of a run in Prefect -> state in the log."""
 
 REASON_KINDS = ("parameter", "data", "library", "command", "code", "always", "asked", "output")
-"""Kinds of reasons for a run, in the order in which they are shown. Others only follow."""
+"""Kinds of reasons in the order in which they are shown. Other kinds are consequences of these."""
 
 COMMIT_DIGITS = 12
 
@@ -52,26 +52,26 @@ class LoggedRun(Section):
     model_config = ConfigDict(extra="ignore")
 
     name: str
-    """Its number here, counted from 1; for a cell, the name of its DVC experiment or its id."""
+    """A number counted from 1; for a cell, the name of its DVC experiment or its id."""
     began: str
     """ISO 8601; for a cell, when it ended."""
     changes: list[str]
-    """What had changed since its stages ran last; for a cell, since the cell before it."""
+    """Changes since the last run of its stages; for a cell, since the previous cell."""
     commit: str
     """HEAD when it began."""
     note: str = ""
     process: int = 0
     """The id of the process that ran it."""
     state: str = ""
-    """finished, refused, failed, stopped; empty until it has ended."""
+    """finished, refused, failed or stopped; empty until it has ended."""
     seconds: float | None = None
     message: str = ""
     revision: str = ""
-    """The published revision that it led to."""
+    """The revision that it published."""
     figures: dict[str, Any] = Field(default_factory=dict)
-    """As `figures_in` gives them."""
+    """As in `figures_in`."""
     stages: dict[str, Any] = Field(default_factory=dict)
-    """The entries of dvc.lock of the stages that were up to date at its end."""
+    """The entries of dvc.lock of the stages that were up to date at the end."""
 
     @property
     def title(self) -> str:
@@ -87,14 +87,14 @@ def title_of(changes: Sequence[str], note: str, between: str = "; ") -> str:
 
 
 def short_key(change: str) -> str:
-    """A change without the sections of a long key: train.optimizer.betas 1 → 2 is betas 1 → 2."""
+    """Shorten a long key in a change: train.optimizer.betas 1 → 2 becomes betas 1 → 2."""
     key, space, values = change.partition(" ")
     parts = key.split(".")
     return f"{parts[-1] if len(parts) > 2 and ' → ' in values else key}{space}{values}"
 
 
 def first_causes(plan: "Plan") -> list[str]:
-    """Why the stages of a plan run, without those that only follow others."""
+    """Why the stages of a plan run, without consequences of other reasons."""
     if plan.is_first:
         return ["first run here"]
     reasons = [reason for stage in plan for reason in stage.reasons if reason.kind in REASON_KINDS]
@@ -103,7 +103,7 @@ def first_causes(plan: "Plan") -> list[str]:
     changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
     changed.sort(key=lambda reason: REASON_KINDS.index(reason.kind))
     changes = [*dict.fromkeys(map(str, changed))]
-    # A training that was stopped has no earlier run to be compared with.
+    # A stopped training has no earlier run with which it could be compared.
     unfinished = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
     return changes or [f"{name} had not finished" for name in unfinished][:1]
 
@@ -120,7 +120,7 @@ def record_begin(plan: "Plan", note: str) -> LoggedRun:
 
 
 def record_end(run: LoggedRun, result: RunResult, recorded: Recorded, seconds: float) -> LoggedRun:
-    """Record how a run ended, and what it had made."""
+    """Record how a run ended, and its results."""
     receipt = next((recorded.json(Path(path)) for path in recorded.outs if Path(path).name == RECEIPT), None)
     ended = {"state": ENDS[result.state], "message": result.message, "seconds": round(seconds, 1)}
     made = {"revision": (receipt or {}).get("revision") or "", "figures": recorded.figures, "stages": recorded.stages}
@@ -130,7 +130,7 @@ def record_end(run: LoggedRun, result: RunResult, recorded: Recorded, seconds: f
 
 
 def runs_here() -> list[LoggedRun]:
-    """The runs of this folder, in the order in which they began. One without an end is running, or was killed."""
+    """The runs of this folder, in order. A run without an end is running, or was killed."""
     runs = {run.name: run for run in recorded_lines(RUN_LOG, LoggedRun)}
     holder = lock_holder()
 
@@ -141,7 +141,7 @@ def runs_here() -> list[LoggedRun]:
 
 
 def cells_here() -> Iterator[LoggedRun]:
-    """The runs of cells that are on record, by experiment; those of other clones, whose commits git lacks, are not."""
+    """Yield the recorded runs of cells by experiment, except those of other clones, whose commits git lacks."""
     commits = {*git(Path(), "for-each-ref", "--format=%(objectname)", "refs/exps", check=False).split()}
     for path in sorted(EXPERIMENTS.glob(f"*/{RUNS_FILE}")):
         before: dict[str, Any] = {}
@@ -180,10 +180,9 @@ def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
     for column in table.columns:
         column.no_wrap = column.header != "what changed"
     for run in runs:
-        found, when = run.figures, datetime.fromisoformat(run.began).astimezone()
-        bits, ends, steps, tokens, epochs = (
-            found.get(name) for name in ("bits per byte", "interval_95", "steps", "tokens read", "epochs")
-        )
+        when = datetime.fromisoformat(run.began).astimezone()
+        names = ("bits per byte", "interval_95", "steps", "tokens read", "epochs")
+        bits, ends, steps, tokens, epochs = (run.figures.get(name) for name in names)
         interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
         took = "" if run.seconds is None else f"{run.seconds:,.0f} s"
         table.add_row(

@@ -1,7 +1,7 @@
-"""The pages about runs, which need no other file and no network: `report.html` and `compare.html`.
+"""The pages about runs, without external files or network: `report.html` and `compare.html`.
 
-`report.html` is about the last run of this folder. It is written when the run begins, after each stage and, while a
-model trains, after each held-out evaluation.
+`report.html` describes the last run of this folder. It is written when the run begins, after each stage and, during
+training, after each held-out evaluation.
 """
 
 import json
@@ -26,56 +26,54 @@ if TYPE_CHECKING:
 
 REPORT_PAGE = Path("report.html")
 
-HELD_OUT_CURVE = "validation_loss.tsv"
-
-MIN_INTERVAL = 50
-"""Times as long as the page takes, until it is written again while a model trains."""
-
 MAX_SHADED, MAX_SHADED_LETTERS = 4, 20_000
-"""Samples on the page, and the letters of HTML of one."""
+"""Samples on the page, and the letters of HTML of each."""
 
 
 def curve_pictures(panels: Iterable[Panel]) -> list[str]:
-    """Each panel as an SVG element, which is as wide as its place on the page."""
+    """Each panel as an SVG element that takes the available width."""
     drawn = (draw_curves([panel], as_svg=True).decode() for panel in panels)
     return [re.sub(r"^.*?<svg [^>]*?(?=viewBox)", "<svg ", text, flags=re.DOTALL) for text in drawn]
 
 
 def write_page(page: Path, **values: Any) -> None:
-    """Write a page from the template of its name, which is next to this module."""
+    """Write a page from the template with its name, next to this module."""
     template = Path(__file__).with_name(f"{page.name}.jinja")
     atomic_write(page, filled_template(template, {"digits": in_digits}, **values))
 
 
 class RunPage:
-    """`report.html` of one run."""
+    """`report.html` of a run."""
 
     def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
         self.plan, self.run, self.forecast = plan, run, forecast
         self.outcomes: dict[str, StageOutcome] = {}
-        self.began, self._evaluated = time.time() - 1, 0  # the times of files are a little behind
+        self.began, self._evaluated = time.time() - 1, 0  # file times lag a little
         self._writing, self._written, self._took = threading.Lock(), 0.0, 0.0
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the training has measured the held-out loss since this was true last. What it computes goes first."""
+        """True if the training has measured the held-out loss since this was last true.
+
+        To save time for training, pages are written in at most 2 % of the time.
+        """
         live = live_curves(self.began)
-        curve = live / HELD_OUT_CURVE if live else None
+        curve = live / "validation_loss.tsv" if live else None
         size = curve.stat().st_size if curve and curve.is_file() else 0
-        is_due = time.monotonic() - self._written > MIN_INTERVAL * self._took
+        is_due = time.monotonic() - self._written > 50 * self._took
         outdated = is_due and size not in (0, self._evaluated)
         self._evaluated = size if outdated else self._evaluated
         return outdated
 
     def sparkline(self, stage: "PlannedStage") -> str:
-        """The first curve of a stage that is at work, as a line of text."""
+        """The first curve of a running stage as a line of text."""
         live = live_curves(self.began) if stage.policy.show.curves else None
         curves = panel_of(stage.policy.show.curves[0], live).curves if live else {}
         return sparkline(next(iter(curves.values()), []))
 
     def write(self) -> None:
-        """Write the page as it is now. Numbers and pages of stages that are not up to date are left out."""
+        """Write the page, without numbers and pages of stages that are not up to date."""
         with self._writing:
             begin = time.monotonic()
             good = up_to_date(self.plan, self.outcomes)
@@ -112,8 +110,8 @@ class RunPage:
 
 
 def shaded_samples(page: str) -> tuple[str, list[str]]:
-    """The style and the best texts of the page of samples, as HTML: first those that are complete and parse."""
+    """The style and a few texts of the page of samples, as HTML; texts that are complete and parse come first."""
     style = "\n".join(re.findall(r"^(?:\.s\d|pre|b|i) \{.*\}$", page, re.MULTILINE))
-    found = re.findall(r"<section>.*?</section>", page, re.DOTALL)
-    short = [text for text in found if len(text) < MAX_SHADED_LETTERS]
+    texts = re.findall(r"<section>.*?</section>", page, re.DOTALL)
+    short = [text for text in texts if len(text) < MAX_SHADED_LETTERS]
     return style, sorted(short, key=lambda text: "complete, parses" not in text)[:MAX_SHADED]

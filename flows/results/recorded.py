@@ -1,6 +1,6 @@
-"""What runs recorded: the entries of dvc.lock, and every file that the stages wrote, from DVC's cache by its hash.
+"""Reads recorded runs: the entries of dvc.lock, and every file that the stages wrote, from DVC's cache by its hash.
 
-DVC keeps uncached metrics there too (in its run-cache), so that an earlier run can be read without a checkout.
+DVC's run-cache also has uncached metrics, so an earlier run can be read without a checkout.
 """
 
 import json
@@ -34,9 +34,9 @@ FIGURES = {
 
 
 def figures_in(reports: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures in reports, given by their paths, None for those that are not there; and the interval of the first.
+    """The figures in reports (path -> content), None if missing, and `interval_95`, the interval of the first.
 
-    A speed counts if it is of the same weights.
+    The speed counts only if it is of the same weights.
     """
     speed, trained = (value_at(reports.get(str(path)), "weights_sha256") for path in (TRAIN_SPEED, TRAIN_REPORT))
     known = {path: values for path, values in reports.items() if path != str(TRAIN_SPEED) or speed == trained}
@@ -46,10 +46,10 @@ def figures_in(reports: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as it is recorded."""
+    """A recorded run."""
 
     name: str
-    """For the user."""
+    """Its name for the user."""
     stages: Stages
     """The entries of dvc.lock of the stages that were up to date."""
     beside: Callable[[str], bytes | None] = field(default=lambda _: None)
@@ -63,12 +63,12 @@ class Recorded:
         return {out["path"]: hash_of(out) or "" for out in outs_of(self.stages)}
 
     def files(self, folder: str) -> dict[str, str]:
-        """Path of each file in a folder that a stage wrote -> its hash, if DVC's cache has the folder."""
+        """Path of each file in an output folder -> its hash; empty if DVC's cache lacks the folder."""
         listed = json.loads(cached_file(self.outs.get(folder, "")) or "[]")
-        return {f"{folder}/{one['relpath']}": one["md5"] for one in listed}
+        return {f"{folder}/{file['relpath']}": file["md5"] for file in listed}
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file as it was then; None if it was not written, or is nowhere any more."""
+        """The content of a file at that time; None if it was not written, or is not available."""
         out = next((out for out in self.outs if is_within(path, out)), None)
         md5 = self.outs[path] if out == path else self.files(out).get(path, "") if out else ""
         return cached_file(md5) or self.beside(path)
@@ -80,7 +80,7 @@ class Recorded:
 
     @cached_property
     def figures(self) -> Mapping[str, Any]:
-        """Its figures."""
+        """The figures of the run."""
         if self.logged is not None:
             return self.logged
         made = [path for path in (TRAIN_REPORT, EVALUATE_REPORT) if path.as_posix() in self.outs]
@@ -89,7 +89,7 @@ class Recorded:
 
 @cache
 def cached_file(md5: str) -> bytes | None:
-    """The content of DVC's cache with this hash; None if it is not there."""
+    """The content with this hash in DVC's cache; None if it is missing."""
     with suppress(OSError):
         return _cache_folder().joinpath(md5[:2], md5[2:]).read_bytes() if md5 else None
     return None
@@ -101,10 +101,10 @@ def _cache_folder() -> Path:
 
 
 def in_folder(folder: Path) -> Callable[[str], bytes | None]:
-    """Return what reads the files of a folder."""
+    """A function that reads files of a folder."""
     return lambda path: (folder / path).read_bytes() if (folder / path).is_file() else None
 
 
 def in_workspace(stages: Stages, names: Iterable[str]) -> Recorded:
-    """The stages of these names, as this folder has them."""
+    """These stages in their current state in this folder."""
     return Recorded(WORKSPACE, {name: stages[name] for name in names if name in stages}, in_folder(Path()))

@@ -1,4 +1,4 @@
-"""What `parrotflow compare` takes: a run of the log, a revision, a commit, a cell, a folder, or this workspace."""
+"""The arguments of `parrotflow compare`: a run of the log, a revision, a commit, a cell, a folder, or the workspace."""
 
 import subprocess
 from pathlib import Path
@@ -17,11 +17,11 @@ from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.section import read_yaml
 
 MIN_LETTERS = 4
-"""Of an abbreviated revision or cell, as in git."""
+"""The minimum length of an abbreviated revision, as in git."""
 
 
 def open_side(asked: str) -> Recorded:
-    """What was asked for. Raises UserError if there is no such thing, or it was not evaluated."""
+    """The recorded run of an argument. Raises UserError if it does not exist, or was not evaluated."""
     side = _found(asked)
     evaluated = ancestors(side.stages, [str(EVALUATE_REPORT)])
     for stage, entry in evaluated.items():
@@ -44,7 +44,7 @@ def _found(asked: str) -> Recorded:
     if len(asked) >= MIN_LETTERS and len(folders) == 1:
         return _of_revision(asked, str(folders[0]))
     cells = {run.cell: run for path in EXPERIMENTS.glob(f"*/{RUNS_FILE}") for run in recorded_runs(path)}
-    commits = [one.commit for one in cells.values() if asked in (one.cell, one.experiment) and one.commit]
+    commits = [run.commit for run in cells.values() if asked in (run.cell, run.experiment) and run.commit]
     commit = commits[-1] if commits else asked
     if has_commit(commit):
         return Recorded(asked, _lock_at(commit), lambda path: _at_commit(commit, path))
@@ -56,8 +56,8 @@ def _found(asked: str) -> Recorded:
     )
 
 
-def _of_revision(asked: str, place: str) -> Recorded:
-    revision = open_revision(place, work_folder(place, None))
+def _of_revision(asked: str, name: str) -> Recorded:
+    revision = open_revision(name, work_folder(name, None))
 
     def beside(path: str) -> bytes | None:
         return in_folder(revision.folder)(SPEED if path == str(TRAIN_SPEED) else revision_path(path))

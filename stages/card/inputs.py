@@ -26,7 +26,7 @@ from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import inputs_of
 
-ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, CleanReport.path)
+ALWAYS_READ: tuple[Path, ...] = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, CleanReport.path)
 ALWAYS_READ += (TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
 
 HELD_OUT = "held-out"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.revision import FETCHED, OF_THE_HUB, check_signature, local_folder
+from flows.reproduce.revision import OF_THE_HUB, check_signature, local_folder
 from stages.formats.revision.provenance import PROVENANCE
 from stages.formats.revision.verify import TRUSTED_KEY
 from stages.runtime.errors import UserError
@@ -66,7 +66,7 @@ def test_a_tag_on_the_hub_is_downloaded_into_the_work_folder_once(revision: Path
         }
         subprocess.run([sys.executable, "-c", FROM_THE_HUB], cwd=tmp_path, env=environment, check=True)
 
-    fetched = folder_bytes(tmp_path / "work" / FETCHED)
+    fetched = folder_bytes(tmp_path / "work" / "revision")
     assert {path: fetched[path] for path in fetched if not path.startswith(OF_THE_HUB)} == folder_bytes(revision)
 
 

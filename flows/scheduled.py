@@ -1,7 +1,7 @@
-"""Unattended runs: the flows of the deployments in prefect.yaml, and of `parrotflow serve`.
+"""Unattended runs: the flow of the deployments in prefect.yaml and of `parrotflow serve`.
 
-Checkout, pull, the stages, push, commit. Each is a task: Prefect shows it, and retries it where that can help. No
-result is lost because a network fails: what could not be pushed is pushed by the next run.
+Checkout, pull, the stages, push and commit are tasks: Prefect shows them, and retries them if that can help. If the
+network fails, no result is lost: the next run pushes it.
 """
 
 import logging
@@ -42,8 +42,6 @@ from stages.runtime.errors import UnavailableError, UserError
 from stages.runtime.preflight import check_params
 from stages.runtime.section import PARAMS_FILE, read_yaml
 
-PREFECT_YAML = Path("prefect.yaml")
-
 
 @flow(name="scheduled", persist_result=False)
 async def scheduled(
@@ -55,14 +53,13 @@ async def scheduled(
     push: bool = True,
     retry_delays_seconds: list[float] = RETRY_DELAYS_SECONDS,
 ) -> State[Any]:
-    """Bring a checkout up to date, run what changed, push the results.
+    """Bring a checkout of `branch` up to date, run the stages that changed, push the results.
 
-    `branch` is run, `results_branch` is where dvc.lock and reports are committed: `results`, or `runs/NAME` where
-    `overrides` (as `parrotflow params` takes them) make it another experiment. `targets` are stages. `pull` and `push`
-    use the DVC remote and its run-cache. Which repository is run is no parameter, since its code is executed: the
-    environment of the worker says so (`PARROTFLOW_SOURCE`).
+    dvc.lock and the reports are committed to `results_branch`, by default `results`, or `runs/NAME` if there are
+    `overrides` (as for `parrotflow params`). `targets` are stages. `pull` and `push` use the DVC remote and its
+    run-cache. The repository is not a parameter, because its code is executed: the worker's environment variable
+    `PARROTFLOW_SOURCE` sets it.
     """
-
     prepare_environment()
     logging.getLogger("prefect.engine").addFilter(keeps_record)
     logger, name, wanted = get_run_logger(), flow_run.name or "run", tuple(targets or ())
@@ -78,7 +75,7 @@ async def scheduled(
             check_params()
             remote, pulled = default_remote(), False
             if pull and remote:
-                with suppress(UnavailableError):  # each stage that is not up to date is computed
+                with suppress(UnavailableError):  # without a remote, outdated stages are computed
                     as_task("pull", fetch_run_cache, retry_delays_seconds)()
                     pulled = True
             state = await stages_up_to_date(RunOptions(wanted, pull=pulled, wait=True))
@@ -103,7 +100,7 @@ async def scheduled(
 
 
 async def stages_up_to_date(options: RunOptions) -> State[Any]:
-    """Run the stages that are not up to date in the calling flow run, and return the state it ends in."""
+    """Run the stages that are not up to date in the calling flow run, and return its final state."""
     with locked_folder(options):
         run = planned_run(options)
         if not run.plan.to_do:
@@ -112,40 +109,40 @@ async def stages_up_to_date(options: RunOptions) -> State[Any]:
 
 
 def keeps_record(record: logging.LogRecord) -> bool:
-    """False for Prefect's traceback of a failed or cancelled run, which was already reported."""
+    """Return False for Prefect's traceback of a failed or cancelled run, which was already reported."""
     return not (record.exc_info and isinstance(record.exc_info[1], FailedRun | CancelledRun))
 
 
 def succeeds(work: Any, *arguments: Any) -> bool:
-    """Whether a task succeeded in the end. Its failure is seen in Prefect, and does not end the run."""
+    """Run a task; return True if it succeeded. Prefect shows a failure, which does not end the run."""
     return bool(work(*arguments, return_state=True).is_completed())
 
 
-def served(file: Path = PREFECT_YAML) -> list[RunnerDeployment]:
-    """Return the deployments of prefect.yaml that need no work pool, as Prefect takes them.
+def served(file: Path = Path("prefect.yaml")) -> list[RunnerDeployment]:
+    """Return the deployments of prefect.yaml that need no work pool.
 
-    Raises UserError if it does not take a key, or if several runs could share the checkout.
+    Raises UserError if Prefect does not accept a key, or if several runs could share the checkout.
     """
-    found = []
+    deployments = []
     for entry in read_yaml(file.read_bytes())["deployments"]:
         if entry["entrypoint"].endswith(":sweep_cell"):  # it needs a work pool
             continue
         if "concurrency_limit" not in entry:
             raise UserError(f"{file}: {entry['name']}: no concurrency_limit: its runs share a checkout; add `limit: 1`")
-        given = {key: value for key, value in entry.items() if key != "work_pool"}
+        options = {key: value for key, value in entry.items() if key != "work_pool"}
         try:
-            given["concurrency_limit"] = ConcurrencyLimitConfig(**given["concurrency_limit"])
-            given["schedules"] = [schedule_of(schedule) for schedule in given.get("schedules", ())]
-            signature(RunnerDeployment.from_entrypoint).bind(**given)
+            options["concurrency_limit"] = ConcurrencyLimitConfig(**options["concurrency_limit"])
+            options["schedules"] = [schedule_of(schedule) for schedule in options.get("schedules", ())]
+            signature(RunnerDeployment.from_entrypoint).bind(**options)
         except (TypeError, ValidationError) as error:
-            said = " ".join(str(error).split())
-            raise UserError(f"{file}: {entry['name']}: `parrotflow serve` cannot take this: {said}") from None
-        found.append(RunnerDeployment.from_entrypoint(**given))
-    return found
+            message = " ".join(str(error).split())
+            raise UserError(f"{file}: {entry['name']}: `parrotflow serve` cannot take this: {message}") from None
+        deployments.append(RunnerDeployment.from_entrypoint(**options))
+    return deployments
 
 
 def schedule_of(written: Mapping[str, Any]) -> DeploymentScheduleCreate:
-    """Return a schedule of prefect.yaml, where its own keys (`cron`, ...) and the deployment's (`active`) are mixed."""
-    own = {key: value for key, value in written.items() if key not in DeploymentScheduleCreate.model_fields}
-    outer = {key: value for key, value in written.items() if key not in own}
-    return DeploymentScheduleCreate(schedule=own, **outer)
+    """Read an entry of prefect.yaml, which mixes keys of a schedule (`cron`, ...) and of its deployment (`active`)."""
+    schedule = {key: value for key, value in written.items() if key not in DeploymentScheduleCreate.model_fields}
+    outer = {key: value for key, value in written.items() if key not in schedule}
+    return DeploymentScheduleCreate(schedule=schedule, **outer)

@@ -1,8 +1,8 @@
 """A chain of nodes as tasks of the calling Prefect flow run: the stages of a run, or the jobs of a sweep.
 
-A task begins once those before it have ended, and its node's work only if they ended well. Prefect shows every state,
-keeps the lines, and waits before a retry. All tasks are async, in one event loop. A signal cancels them, also those
-that wait, and a cancelled one ends its `dvc` command.
+A task begins once the tasks before it have ended; the work of its node begins only if they succeeded. Prefect shows
+every state, stores the lines, and waits before a retry. All tasks are async, in one event loop. A signal cancels all
+tasks, including the waiting ones, and a cancelled task ends its `dvc` command.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Log = Callable[[Sequence[str]], None]
 
 
 def refused_with(upstream: StageOutcome | None, name: str) -> StageOutcome | None:
-    """The outcome of a node that cannot start: refused after a refusal, else none."""
+    """Return the outcome "refused" for a node after a refused one; None if `upstream` ended in another way."""
     if upstream is None or upstream.result != "refused":
         return None
     return StageOutcome(name, "refused", message="a stage that it depends on was refused")
@@ -38,7 +38,7 @@ def refused_with(upstream: StageOutcome | None, name: str) -> StageOutcome | Non
 
 @dataclass(frozen=True)
 class Node:
-    """Work that is done once the nodes it waits for have ended well."""
+    """Work that starts once the nodes that it depends on have succeeded."""
 
     name: str
     work: Callable[[Log], Awaitable[StageOutcome]]
@@ -48,41 +48,42 @@ class Node:
     retries: int = 0
     retry_delay_seconds: float = 0.0
     blocked: Callable[[StageOutcome | None, str], StageOutcome | None] = refused_with
-    """Its outcome if a node before it has not ended well, whose outcome is given; None if it just does not start."""
+    """Maps the outcome of an unsuccessful upstream node to this node's outcome; None: the node does not start."""
 
 
 @dataclass
 class Chain:
-    """Nodes, upstreams first, and how they have ended so far."""
+    """Nodes, upstreams first, and the outcomes so far."""
 
     nodes: Sequence[Node]
     terminal: "Terminal"
     at_once: int
-    """How many nodes may work at the same time."""
+    """The maximum number of nodes that work at the same time."""
     keep_going: bool = False
-    """Whether further nodes start after one has failed for good."""
+    """True if more nodes start after one has failed for good."""
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
-    """Node -> the outcome of its latest attempt; nodes that did not start are missing."""
+    """The outcome of each node's latest attempt; nodes that did not start are missing."""
     stopped: bool = False
-    """Whether a signal has ended it."""
+    """True after a signal."""
 
     @property
     def given_up(self) -> bool:
-        """Whether no further node is to start."""
-        failed = [end for end in self.outcomes.values() if end.result == "failed" and end.next_attempt_seconds is None]
-        return self.stopped or bool(failed and not self.keep_going)
+        """True if no more nodes start."""
+        ends = self.outcomes.values()
+        failed = any(outcome.result == "failed" and outcome.next_attempt_seconds is None for outcome in ends)
+        return self.stopped or (failed and not self.keep_going)
 
     async def run(self) -> None:
-        """Run the nodes as tasks of the calling flow run. An exception of this program, not of a node, is raised."""
+        """Run the nodes as tasks of the calling flow run. Raises an exception of this program, not of a node."""
         self._slots = asyncio.Semaphore(self.at_once)
         self._resources: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         faults: list[Exception] = []
 
-        def is_tried_again(attempted: "Task[..., Any]", of_task: TaskRun, state: State[Any]) -> bool:
-            end = self.outcomes.get(attempted.name)
-            return end is not None and end.next_attempt_seconds is not None
+        def is_retried(attempted: "Task[..., Any]", of_task: TaskRun, state: State[Any]) -> bool:
+            outcome = self.outcomes.get(attempted.name)
+            return outcome is not None and outcome.next_attempt_seconds is not None
 
-        @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=is_tried_again)
+        @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=is_retried)
         async def attempt(name: str) -> Any:
             try:
                 return await self._attempt(nodes[name], task_run.run_count or 1)
@@ -97,14 +98,15 @@ class Chain:
             before = [tasks[name] for name in node.upstream if name in tasks]
             if before:
                 await asyncio.wait(before)
-            own = attempt.with_options(
+            node_task = attempt.with_options(
                 name=node.name,
                 task_run_name=node.name,
                 retries=node.retries,
                 retry_delay_seconds=node.retry_delay_seconds,
             )
-            # Prefect's types say `State` of what is a coroutine here.
-            state = own(node.name, wait_for=completed_states([one.result() for one in before]), return_state=True)
+            ends = completed_states([upstream.result() for upstream in before])
+            # Prefect's types declare a `State`, but an async task returns a coroutine.
+            state = node_task(node.name, wait_for=ends, return_state=True)
             return await cast("Awaitable[State[Any]]", state)
 
         def stop() -> None:
@@ -124,7 +126,7 @@ class Chain:
                 raise error
 
     async def _attempt(self, node: Node, number: int) -> State[Any]:
-        """The `number`-th attempt at a node: resources and a slot are waited for, then its work is done."""
+        """Wait for a node's resources and a slot, then do its work, for the `number`-th time."""
         known = {other.name for other in self.nodes}
         ends = [self.outcomes.get(name) for name in node.upstream if name in known]
         if bad := [end for end in ends if end is None or not end.good]:
@@ -143,7 +145,7 @@ class Chain:
             if self.given_up:
                 if node.name not in self.outcomes:
                     return Cancelled(message="not started")
-                # It waited for its next attempt.
+                # The node was waiting for its next attempt.
                 self.outcomes[node.name] = replace(self.outcomes[node.name], next_attempt_seconds=None)
                 return outcome_state(self.outcomes[node.name])
             self.terminal.started(node.name, number)
@@ -153,7 +155,7 @@ class Chain:
                 outcome = StageOutcome(node.name, "failed", message=str(error))
             if outcome.transient and number <= node.retries and not self.given_up:
                 outcome = replace(outcome, next_attempt_seconds=node.retry_delay_seconds)
-            # Noted before the slot is free: the next node may be one that must not start.
+            # Noted before the slot is free: after a failure the next node must not start.
             return outcome_state(self._noted(outcome))
 
     def _noted(self, outcome: StageOutcome) -> StageOutcome:
@@ -163,7 +165,7 @@ class Chain:
 
 
 def completed_states(ends: Sequence[State[Any]]) -> list[State[Any]]:
-    """Return states that a task can wait for even if these nodes did not end well: they only carry the graph's edges.
+    """Return completed states for these ends, so that Prefect draws the graph's edges but starts the next task anyway.
 
     Prefect leaves a task after a failed one pending, and its page draws that task up to the present day, so the rest
     becomes too small to see.
@@ -172,7 +174,7 @@ def completed_states(ends: Sequence[State[Any]]) -> list[State[Any]]:
 
 
 def outcome_state(outcome: StageOutcome) -> State[Any]:
-    """A node's outcome as a state of Prefect."""
+    """Return a node's outcome as a Prefect state."""
     message = outcome.message or f"{outcome.seconds:.1f} s"
     match outcome.result:
         case "failed":

@@ -1,4 +1,4 @@
-"""The child of the fork server that runs one `dvc` command, leads its process group, and ends it with its parent."""
+"""A child of the fork server: it runs one `dvc` command, and ends its process group when its parent ends."""
 
 import logging
 import multiprocessing
@@ -20,20 +20,17 @@ from stages.runtime.errors import UserError
 from stages.runtime.supervision import seconds_since_saving
 
 SINGLE = "--single-item"
-"""Run the targets alone, without the stages before them."""
+"""DVC's option to run the targets without their upstream stages."""
 
 GRACE_SECONDS = 35.0
-"""Between TERM, or the last sign that a training saves its state, and KILL."""
-
-KEPT_LETTERS = 1000
-"""How much of one message of DVC is kept."""
+"""The time between SIGTERM, or a training's last sign that it is saving its state, and SIGKILL."""
 
 DID: Mapping[str, "Did"] = {
     "Running stage '%s':": "ran",
     "Stage '%s' is cached - skipping run, checking out outputs": "restored",
     "Verifying %s in %s%s": "recorded",
 }
-"""What DVC did with a stage, by the format of its message (read in 3.67.1); without one, nothing had changed."""
+"""What DVC did with a stage, by the format of its message (read in 3.67.1); no message means that nothing changed."""
 
 Did = Literal["ran", "restored", "recorded", "unchanged"]
 
@@ -43,8 +40,8 @@ def run_in_child(
 ) -> None:
     """Do `work` in a project's folder and end this process.
 
-    `report` gets what DVC did with a stage and its name, for each stage, and at the end the exit code that `work`
-    returns, that of the stage's command, and the message of a failure.
+    `report` gets, for each stage, what DVC did and the stage's name. At the end it gets the exit code that `work`
+    returns, the exit code of the failed stage's command, and DVC's error message.
     """
     os.setsid()
     parent = multiprocessing.parent_process()
@@ -59,19 +56,19 @@ def run_in_child(
     messages = _Messages(report)
     for name in ("dvc", "dvc_objects", "dvc_data"):
         logging.getLogger(name).handlers = [messages]
-    # Programs write to descriptor 1, DVC's advice and progress bars to this.
+    # Hides DVC's advice and progress bars. Programs write to descriptor 1.
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     try:
         report.send((work(), messages.stage_code, messages.failure))
     except UserError as error:
         report.send((error.exit_code, None, str(error)))
-    os._exit(0)  # an orderly end with DVC imported takes 0.25 s
+    os._exit(0)  # a normal exit with DVC imported takes 0.25 s
 
 
 def repro(targets: Sequence[str], options: Sequence[str], *, pull: bool) -> int:
-    """`dvc repro`; its exit code. With `pull`, each stage runs by itself, after its result was fetched.
+    """Run `dvc repro` and return its exit code. With `pull`, fetch each stage's result, then run the stage.
 
-    DVC's own --pull fails if an object is missing. Raises as `fetch_result`.
+    DVC's own --pull fails if an object is missing. Raises the errors of `fetch_result`.
     """
     from dvc.cli import main
 
@@ -85,15 +82,15 @@ def repro(targets: Sequence[str], options: Sequence[str], *, pull: bool) -> int:
             stages = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
             names = [stage.addressing for stage in in_order_of_repro(stages, repo.index.graph)]
     for name in names:
-        if lacking := fetch_result(name):
-            os.write(1, f"warning: the DVC remote does not have {', '.join(lacking[:3])}; computing {name}\n".encode())
+        if missing := fetch_result(name):
+            os.write(1, f"warning: the DVC remote does not have {', '.join(missing[:3])}; computing {name}\n".encode())
         if code := int(main([*command, name])):
             return code
     return 0
 
 
 def _end_group_after(wait: Callable[[], object]) -> None:
-    """Once `wait` returns, end this process group. DVC outlives its program and releases its locks."""
+    """Once `wait` returns, end this process group. DVC lives longer than its program, and releases its locks."""
 
     def end() -> None:
         wait()
@@ -103,13 +100,13 @@ def _end_group_after(wait: Callable[[], object]) -> None:
             time.sleep(1)
         os.killpg(0, signal.SIGKILL)
 
-    # A handler, since programs would inherit that a signal is ignored.
+    # A handler, because programs would inherit SIG_IGN.
     signal.signal(signal.SIGTERM, lambda *_: None)
     threading.Thread(target=end, daemon=True).start()
 
 
 class _Messages(logging.Handler):
-    """Reports what DVC does with each stage, and keeps why it failed. Warnings are printed among the stage's lines."""
+    """Reports what DVC does with each stage, keeps the last error, and prints warnings among the stage's lines."""
 
     def __init__(self, report: Connection) -> None:
         super().__init__(logging.INFO)
@@ -123,7 +120,7 @@ class _Messages(logging.Handler):
         while error is not None:
             causes.append(error)
             error = error.__cause__
-        text = ": ".join(filter(None, [record.getMessage(), *map(str, causes)]))[:KEPT_LETTERS]
+        text = ": ".join(filter(None, [record.getMessage(), *map(str, causes)]))[:1000]
         if record.levelno >= logging.ERROR:
             self.failure = text
             self.stage_code = next((code for cause in causes if (code := _code_of_command(cause)) is not None), None)
@@ -134,6 +131,6 @@ class _Messages(logging.Handler):
 
 
 def _code_of_command(error: BaseException) -> int | None:
-    """The exit code of a stage's command, which DVC keeps at the end of a message alone (read in 3.67.1)."""
-    found = re.search(r"exited with (-?\d+)\s*$", str(error)) if type(error).__name__ == "StageCmdFailedError" else None
-    return int(found.group(1)) if found else None
+    """Return the exit code of a stage's command; DVC has it only at the end of its message (read in 3.67.1)."""
+    match = re.search(r"exited with (-?\d+)\s*$", str(error)) if type(error).__name__ == "StageCmdFailedError" else None
+    return int(match.group(1)) if match else None

@@ -1,11 +1,10 @@
 """Run `dvc repro` in a child of a fork server that has imported DVC.
 
-DVC decides whether a stage has to run, and records its result; nothing of DVC is patched. The import of DVC takes twice
-as long as what DVC then does for a trivial stage, so the standard library's fork server does it once, while Prefect is
-imported.
+DVC decides if a stage must run, and records its result; nothing of DVC is patched. To import DVC takes twice as long as
+DVC's work for a trivial stage, so the standard library's fork server imports it once, while Prefect is imported.
 
-Each command leads a session and a process group of its own. The group ends with the command, and with this process,
-however each of them ends: programs get SIGTERM and save, and DVC, which outlives its program, releases its locks.
+Each command leads its own session and process group. The group ends when the command or this process ends, in any way:
+programs get SIGTERM and save, and DVC, which lives longer than its program, releases its locks.
 """
 
 import asyncio
@@ -34,18 +33,9 @@ from flows.run.programs import group_lives, last_error, signal_group, stopping_o
 from stages.runtime.errors import END_FILE, EXIT_REFUSED, UserError, private_state_dir
 from stages.runtime.supervision import describe_kill, memory_kills, seconds_since_saving
 
-KILL_SECONDS = 5.0
-"""The wait after KILL; a process that still runs then is waiting for a device, and is left alone."""
-
-KEPT_LINES = 100
-"""The number of last lines of a command that are searched for its error message."""
-
 CHUNK_BYTES = 20_000
-"""The number of bytes read at once, and kept of a line that does not end. Lines read at once are one entry of Prefect's
+"""The maximum number of bytes per read, and of a line without an end. The lines of one read are one entry of Prefect's
 log, and Prefect Cloud cuts off an entry above 25,000 bytes."""
-
-RENEWED_SECONDS = 5.0
-"""Minimum interval between two states shown of a line that renews itself, such as a progress bar."""
 
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -53,10 +43,11 @@ PRELOADED = ("dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.
 """The modules that `dvc repro` imports."""
 
 _numbers = itertools.count()
+"""Numbers for the files in which stages write their ends."""
 
 
 def start_fork_server() -> None:
-    """Start the fork server, which imports DVC meanwhile. It ends with this process."""
+    """Start the fork server, which imports DVC in the background and ends with this process."""
     FORKS.set_forkserver_preload([*PRELOADED, run_in_child.__module__])
     usual = tempfile.gettempdir()
     # A socket's path has at most 104 bytes (macOS), and multiprocessing adds 32; a cluster's TMPDIR may be longer.
@@ -76,9 +67,9 @@ async def run_repro(
     options: Sequence[str] = (),
     pull: bool = False,
 ) -> StageOutcome:
-    """Run `dvc repro` with these options in a project's folder to its end; as `run_in_group`.
+    """Run `dvc repro` with these options in a project's folder, by `run_in_group`.
 
-    With `pull`, results that the DVC remote has are restored.
+    With `pull`, DVC restores the results that the DVC remote has.
     """
     work = partial(repro, list(targets), list(options), pull=pull)
     return await run_in_group(name, work, folder, environment, on_lines, on_stage)
@@ -92,10 +83,10 @@ async def run_in_group(
     on_lines: Callable[[list[str]], None],
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> StageOutcome:
-    """Do `work`, which returns an exit code, in a child in a project's folder; its outcome under this name.
+    """Do `work`, which returns an exit code, in a child in a project's folder; return its outcome under this name.
 
     `on_lines` gets the lines that programs print, `on_stage` the name of each stage whose command DVC starts. If the
-    calling task is cancelled, the command is ended (TERM, later KILL), and the result is `stopped`. Raises UserError
+    calling task is cancelled, end the command (SIGTERM, later SIGKILL); the result is then `stopped`. Raises UserError
     if no process can be started.
     """
     began, kills_before = time.perf_counter(), memory_kills()
@@ -106,7 +97,7 @@ async def run_in_group(
 
     def take(more: list[str]) -> None:
         lines.extend(more)
-        del lines[:-KEPT_LINES]
+        del lines[:-100]  # the last ones have the error message
         on_lines(more)
 
     output, report, process = _started(work, folder, {**environment, END_FILE: str(stage_end)})
@@ -116,7 +107,7 @@ async def run_in_group(
     code, stage_code, message = follower.ended or (-signal.SIGKILL, None, "")
     if code and stage_code is not None:
         message = last_error(lines) or message
-        with contextlib.suppress(OSError, ValueError):  # another program, or no space to write it
+        with contextlib.suppress(OSError, ValueError):  # not written: another program, or a full disk
             stage_code, message = json.loads(stage_end.read_text(encoding="utf-8"))
     stage_end.unlink(missing_ok=True)
     seconds = time.perf_counter() - began
@@ -134,7 +125,7 @@ async def run_in_group(
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """While within, hide the main program, which multiprocessing would run again in each child."""
+    """Hide the main program, which multiprocessing would run again in each child."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -163,19 +154,20 @@ def _started(
 
 @dataclass
 class LineSplitter:
-    """Splits a stream into lines. Of a line that renews itself by `\\r`, the newest state is shown now and then."""
+    """Splits a stream into lines. Of a line that overwrites itself by `\\r`, it shows some states."""
 
     on_lines: Callable[[list[str]], None]
     """Gets all lines that one chunk completes: a call for each line would slow down a stage that prints a lot."""
     rest: bytes = b""
-    every_seconds: float = RENEWED_SECONDS
+    every_seconds: float = 5.0
+    """The minimum interval between two states of a line that overwrites itself."""
     _shown: float = field(default_factory=time.monotonic)
 
     def feed(self, chunk: bytes) -> None:
-        """Take some bytes; an empty chunk is the end."""
+        """Take some bytes; an empty chunk ends the stream."""
         *whole, rest = (self.rest + chunk).split(b"\n")
         renewed = rest.rstrip(b"\r").rfind(b"\r") + 1
-        self.rest = rest[renewed:][:CHUNK_BYTES]  # all of it is split again with every chunk
+        self.rest = rest[renewed:][:CHUNK_BYTES]  # each call splits all of it again
         if not chunk and self.rest:
             whole, self.rest = [self.rest], b""
         elif renewed and time.monotonic() - self._shown >= self.every_seconds:
@@ -187,7 +179,7 @@ class LineSplitter:
 
 @dataclass
 class _Follower:
-    """Reads what a child prints and reports, as it comes."""
+    """Reads a child's output and reports as they arrive."""
 
     output: Connection
     lines: LineSplitter
@@ -237,9 +229,9 @@ class _Follower:
 
 
 async def _to_the_end(process: ForkServerProcess, folder: Path) -> bool:
-    """Wait until a child has ended, and end what it left in its process group; whether it was stopped.
+    """Wait until a child ends, then end the rest of its process group. Return True if the calling task was cancelled.
 
-    A background process outside the group may keep the output open for ever, so its end is not waited for.
+    Does not wait for the end of the output, which a background process outside the group may keep open for ever.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
@@ -262,24 +254,24 @@ async def _to_the_end(process: ForkServerProcess, folder: Path) -> bool:
 
 
 async def _end_group(process: ForkServerProcess, ended: asyncio.Event, folder: Path) -> None:
-    """Send SIGTERM to a command and everything it started, and SIGKILL to what is left after `GRACE_SECONDS`."""
+    """Send SIGTERM to a command's process group, and SIGKILL to the members that still run after `GRACE_SECONDS`."""
     assert process.pid is not None
     began = time.monotonic()
     if group_lives(process.pid):
         signal_group(process.pid, signal.SIGTERM)
-    elif not ended.is_set():  # it has no group of its own yet
+    elif not ended.is_set():  # it has no process group yet
         process.terminate()
     while not ended.is_set() or group_lives(process.pid):
         waited = min(time.monotonic() - began, seconds_since_saving(folder))
-        if waited > GRACE_SECONDS + KILL_SECONDS:
-            return
+        if waited > GRACE_SECONDS + 5:
+            return  # a process that survives SIGKILL waits for a device
         if waited > GRACE_SECONDS:
             signal_group(process.pid, signal.SIGKILL)
         await asyncio.sleep(0.05)
 
 
 def run_to_end(command: Coroutine[Any, Any, StageOutcome]) -> StageOutcome:
-    """Run a command outside of a flow run. Ctrl-C, SIGTERM and a closed terminal end it; it is then `stopped`."""
+    """Run a command outside a flow run. Ctrl-C, SIGTERM and a closed terminal end it, with the result `stopped`."""
 
     async def run() -> StageOutcome:
         running = asyncio.create_task(command)

@@ -1,4 +1,4 @@
-"""Do work in a Prefect flow run of this process, and end with it."""
+"""Do work in a Prefect flow run of this process."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ from flows.run.terminal import print_line
 from stages.runtime.errors import UserError, first_line
 
 END_SECONDS = 20.0
-"""How long a run waits at its end for Prefect's server."""
+"""The time that a finished run waits for Prefect's server."""
 
 
 def result_state(result: RunResult) -> State[Any]:
-    """A run's end as a state of Prefect."""
+    """Return a run's result as a Prefect state."""
     match result.state:
         case "Cancelled":
             return Cancelled(message=result.message)
@@ -39,10 +39,10 @@ def in_flow_run(
     run_name: str,
     with_tags: Collection[str] = (),
 ) -> RunResult:
-    """Do `work` in a run of the flow `name`, on a server that is up. Raises UserError if Prefect cannot begin.
+    """Do `work` in a run of the flow `name`, on a running server. Raises UserError if Prefect cannot start the run.
 
-    If the server goes away, the work comes to its end all the same; then Prefect would try for minutes to report it,
-    so the process ends after `END_SECONDS` with the exit code of the result.
+    If the server goes away, the work continues. At the end, Prefect would try for minutes to report it, so the process
+    ends after `END_SECONDS` with the exit code of the result.
     """
     timers: list[threading.Timer] = []
     results: list[RunResult] = []
@@ -63,14 +63,14 @@ def in_flow_run(
         print_line(shown if server.pages else "To look at this run and earlier ones: parrotflow ui")
         return result_state(results[0])
 
-    logging.raiseExceptions = False  # else Prefect prints each time that its server does not take a line
+    logging.raiseExceptions = False  # else Prefect prints each line that its server does not accept
     try:
         with tags(*with_tags):
             asyncio.run(begin())
     except Exception as error:
         if not (results or raised):
-            said = f"Prefect's server at {server.api}: {first_line(error)}"
-            raise UserError(f"{said}; `dvc repro` runs the stages without a server") from error
+            fault = f"Prefect's server at {server.api}: {first_line(error)}"
+            raise UserError(f"{fault}; `dvc repro` runs the stages without a server") from error
     for timer in timers:
         timer.cancel()
     if raised:
@@ -79,7 +79,7 @@ def in_flow_run(
 
 
 def exit_without_server(seconds: float, exit_code: int) -> threading.Timer:
-    """End this process after `seconds`, unless Prefect has reported the run's end to its server by then."""
+    """Start a timer that ends this process; the caller cancels it once Prefect has reported the run's end."""
 
     def end() -> None:
         print_line("warning: Prefect's server went away; all results are kept, but its record of the run is incomplete")

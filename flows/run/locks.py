@@ -1,6 +1,6 @@
-"""One run at a time in a workspace: the second one is refused with the first one's name, or waits.
+"""One run at a time in a workspace: a second run is refused with the name of the first one, or waits.
 
-The lock is the kernel's (flock), so it ends with the run, however that ends. No stage inherits it. The text in the file
+The lock is the kernel's (flock), so it ends with the run, even after a kill. No stage inherits it. The text in the file
 only names the holder.
 """
 
@@ -26,9 +26,9 @@ _held: set[Path] = set()
 def run_lock(
     name: str, *, wait: bool = False, folder: Path = Path(), say: Callable[[str], None] = print_at_once
 ) -> Iterator[None]:
-    """Lock a workspace; within a lock that this process already holds, do nothing.
+    """Lock a workspace, unless this process already holds the lock.
 
-    If another run holds it, raise a UserError that names this run, or with `wait` say its name and wait.
+    If another run holds it: with `wait`, `say` its name and wait, else raise a UserError with the name.
     """
     path = (folder / RUN_LOCK).resolve()
     if path in _held:
@@ -36,16 +36,14 @@ def run_lock(
         return
     private_state_dir(folder)
     with path.open("a+", encoding="utf-8") as file:
-        said = False
-        while not _locked(file.fileno()):
+        if not _locked(file.fileno()):
             file.seek(0)
             holder = file.read() or "another run"
             if not wait:
                 raise UserError(f"{holder} is using this folder; wait for it (--wait), or stop it")
-            if not said:
-                say(f"{holder} is using this folder; waiting for it to finish ...")
-                said = True
-            time.sleep(0.5)
+            say(f"{holder} is using this folder; waiting for it to finish ...")
+            while not _locked(file.fileno()):
+                time.sleep(0.5)
         file.truncate(0)
         file.write(f"the run {name} (process {os.getpid()}, since {datetime.now(UTC).isoformat('T', 'seconds')})")
         file.flush()
@@ -59,7 +57,7 @@ def run_lock(
 
 
 def lock_holder() -> str:
-    """The text of the run that holds this folder's lock; empty if none does."""
+    """Return the description of the run that holds this folder's lock; empty if none does."""
     if not RUN_LOCK.is_file():
         return ""
     with RUN_LOCK.open(encoding="utf-8") as file:

@@ -18,7 +18,7 @@ from stages.runtime.preflight import check_before_run, check_params
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that can start."""
+    """A planned and checked run."""
 
     plan: Plan
     options: RunOptions
@@ -26,12 +26,12 @@ class PlannedRun:
     environment: dict[str, str]
     """The environment variables of the stages."""
     forecast: list[str] = field(default_factory=list)
-    """What the checks of its stages printed."""
+    """The lines that its stages' checks printed."""
 
 
 @contextmanager
 def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Iterator[None]:
-    """Hold the folder's lock while within; faults of the parameters are refused, and what a kill left is repaired."""
+    """Hold the folder's lock; check the parameters and repair what a kill left. Raises UserError."""
     with run_lock(name, wait=options.wait):
         check_params()
         for line in repair_after_kill():
@@ -40,7 +40,7 @@ def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Ite
 
 
 def planned_run(options: RunOptions) -> PlannedRun:
-    """Plan a run, and show the plan; without anything to do, that is its end. Raises UserError."""
+    """Plan a run and show the plan, or the summary if all stages are up to date. Raises UserError."""
     plan = make_plan(options.targets, force=options.force)
     data = [stage for stage in plan if stage.name.endswith(".dvc") and not options.pull]
     if absent := [stage.name for stage in data if any(reason.new == MISSING_REASON for reason in stage.reasons)]:

@@ -1,4 +1,4 @@
-"""The options of a run, and how it and its stages end."""
+"""The options of a run, and the results of it and its stages."""
 
 import signal
 from collections.abc import Mapping
@@ -16,19 +16,18 @@ GOOD = ("ran", "unchanged", "restored", "recorded")
 """The results of a stage that is up to date."""
 
 TRANSIENT = (EXIT_UNAVAILABLE, EXIT_CONTINUE, EXIT_REFUSED, EXIT_TERMINATED, -signal.SIGTERM)
-"""Exit codes of failures that may go away, or of a stage that was stopped and continues when it is started again. It
-ends by the signal itself before it has a handler."""
+"""Exit codes of failures that may go away, or of a stage that was stopped and can continue. A stage that has no handler
+yet ends by the signal itself."""
 
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes of a program that was killed, and of a shell whose program was."""
-
+"""Exit codes of a killed program, and of a shell whose program was killed."""
 
 AsJson = Annotated[bool, Parameter(name="--json", help="End with one line of JSON, for other programs.")]
 """The option of commands that return facts; `flows.cli.run_command_line` prints them."""
 
 
 def stage_names(_: object) -> list[str]:
-    """What the shell completes a target with."""
+    """Return the targets that the shell completes."""
     return list(stage_templates())
 
 
@@ -55,9 +54,9 @@ class StageOutcome:
 
     name: str
     result: StageResult
-    """unchanged: DVC found that nothing changed after all (early cut-off); restored: from the run-cache; recorded: as
-    somebody left its outputs, where it has no command; refused: the stage, or one before it, refused its
-    input; stopped: with the run, or given up early."""
+    """unchanged: DVC found that the inputs were the same after all (early cut-off); restored: from the run-cache;
+    recorded: it has no command, and DVC recorded its outputs as they were; refused: it or an upstream stage refused its
+    input; stopped: together with the run."""
     seconds: float = 0.0
     message: str = ""
     """The stage's own error message if it failed."""
@@ -68,22 +67,22 @@ class StageOutcome:
 
     @property
     def good(self) -> bool:
-        """Whether the stage is up to date now."""
+        """True if the stage is up to date now."""
         return self.result in GOOD
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same command may succeed later: it was stopped or killed, or something did not answer."""
+        """True if the same command may succeed later: it was stopped or killed, or a service did not answer."""
         return self.result == "stopped" or (self.result == "failed" and self.exit_code in TRANSIENT + KILLED)
 
     @property
     def transient(self) -> bool:
-        """Whether the failure may go away by itself, so that a retry can help."""
+        """True if the failure may go away by itself, so that a retry can help."""
         return self.result == "failed" and self.exit_code in TRANSIENT
 
 
 def with_stage_name(stage: str, message: str) -> str:
-    """A stage's message after its name, with which many begin by themselves."""
+    """Put a stage's name before its message, unless the message begins with it."""
     return message if message.startswith((f"{stage}:", f"{stage}.")) else f"{stage}: {message}"
 
 
@@ -92,17 +91,17 @@ class RunResult:
     """How a run ended."""
 
     state: Literal["Completed", "Refused", "Failed", "Cancelled"]
-    """Refused by a stage (exit code 77) is not a failure in Prefect."""
+    """A refusal by a stage (exit code 77) is not a failure in Prefect."""
     message: str
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command that ran it."""
+        """The exit code of the command."""
         return {"Failed": 1, "Cancelled": EXIT_CONTINUE, "Refused": EXIT_REFUSED}.get(self.state, 0)
 
 
 def run_result(outcomes: Mapping[str, StageOutcome], stopped: bool, otherwise: str) -> RunResult:
-    """How a run ended, from how its stages did. `otherwise` is the message if all went well."""
+    """Return a run's result, from the outcomes of its stages. `otherwise` is the message of a successful run."""
     if stopped:
         return RunResult("Cancelled", "stopped; run the same command to continue")
     failed = [outcome for outcome in outcomes.values() if outcome.result == "failed"]

@@ -1,7 +1,7 @@
-"""The checks of stages, process groups, and what programs see and print of secrets.
+"""The checks of stages, process groups, and the secrets in programs' environments and output.
 
-A stage's `meta.flow.check` says, before anything starts, whether the stage can succeed and what it would cost;
-`parrotflow why` and `parrotflow run` start it.
+A stage's `meta.flow.check` is a program that predicts if the stage can succeed and what it would cost. `parrotflow why`
+and `parrotflow run` run it before any stage starts.
 """
 
 import asyncio
@@ -26,23 +26,19 @@ if TYPE_CHECKING:
 CHECK_SECONDS = 180.0
 """A check that takes longer is ended, with a warning."""
 
-MAX_LINE_LETTERS = 10_000
-
-MIN_SECRET_LETTERS = 8
-"""A shorter value would be found inside words and numbers, and the marks of it would give it away."""
-
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
-    """Return a function that replaces the values of variables with a secret's name, and tokens of the Hub, by names.
+    """Return a function that replaces secrets in a line: the values of secret variables, and the Hub's tokens.
 
-    It is called line by line, so each line of a value counts by itself; the longest first, since one may hold another.
+    It replaces each line of a value by itself, and the longest first, since one secret may contain another.
     """
+    # A value below 8 characters also occurs in words and numbers, and replacing it there would reveal it.
     lines = {
         line.strip(): name
         for name, value in environment.items()
         if SECRET_NAMES.search(name)
         for line in value.splitlines()
-        if len(line.strip()) >= MIN_SECRET_LETTERS
+        if len(line.strip()) >= 8
     }
     values = dict(sorted(lines.items(), key=lambda item: len(item[0]), reverse=True))
 
@@ -55,30 +51,30 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
 
 
 def stage_environment(to_do: Iterable[str]) -> dict[str, str]:
-    """The environment of stages and their checks: this process's without the secrets of Prefect, which none needs.
+    """Return the environment of stages and their checks: this process's, without Prefect's secrets.
 
-    It names the stages `to_do`, whose parameters have been checked.
+    It lists the stages `to_do`, whose parameters have been checked.
     """
-    is_prefects = re.compile(rf"PREFECT_.*({SECRET_NAMES.pattern})", re.IGNORECASE)
-    given = {name: value for name, value in os.environ.items() if not is_prefects.match(name)}
-    return given | {STAGES_TO_DO: " ".join(to_do)}
+    prefect_secret = re.compile(rf"PREFECT_.*({SECRET_NAMES.pattern})", re.IGNORECASE)
+    passed_on = {name: value for name, value in os.environ.items() if not prefect_secret.match(name)}
+    return passed_on | {STAGES_TO_DO: " ".join(to_do)}
 
 
 def shown_lines(lines: Sequence[str], redact: Callable[[str], str]) -> list[str]:
-    """The lines of a program that are logged and shown: no blank ones, long ones cut, secrets hidden."""
-    return [redact(line)[:MAX_LINE_LETTERS] for line in lines if line.strip()]
+    """Drop blank lines, hide secrets, and cut off long lines."""
+    return [redact(line)[:10_000] for line in lines if line.strip()]
 
 
 def signal_group(group: int, number: int) -> None:
-    """Send a signal to a process group, if it still has a member."""
+    """Send a signal to a process group, if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process group has a member that runs. A zombie stays for ever if no process of a container reaps it."""
+    """Return True if a process of this group runs; zombies do not count, since a container may never reap them."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, 0)  # most groups are empty, and to look through all processes takes milliseconds
+        os.killpg(group, 0)  # most groups are empty, and listing all processes takes milliseconds
         for process in psutil.process_iter(["status"]):
             with contextlib.suppress(ProcessLookupError):
                 if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -88,12 +84,12 @@ def group_lives(group: int) -> bool:
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """While within, Ctrl-C, SIGTERM and a closed terminal call `stop`. `nohup` ignores SIGHUP on purpose."""
+    """Make Ctrl-C, SIGTERM and a closed terminal call `stop`. SIGHUP stays ignored under `nohup`."""
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}  # of Prefect, for SIGTERM
+    before = {number: signal.getsignal(number) for number in numbers}  # Prefect has a handler for SIGTERM
     for number in numbers:
         loop.add_signal_handler(number, stop)
     try:
@@ -105,19 +101,19 @@ def stopping_on_signals(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def last_error(lines: Sequence[str]) -> str:
-    """The message of a program's last `error: ...` line with the lines after it, else its last line."""
+    """Return the message of a program's last `error: ...` line with the lines after it, else the last line."""
     errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     return "\n".join(lines[errors[-1] :] if errors else lines[-1:]).removeprefix("error: ")
 
 
 def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = False) -> Iterator[str]:
-    """Run the checks of the stages that may run, and yield what they print below their stage's name.
+    """Run the checks of the stages that may run, and yield each stage's name with its check's output.
 
-    `before_run` includes the checks that make changes. The first stage is checked too: when it reports a fault itself,
-    DVC has deleted its outputs.
+    `before_run` includes the checks that make changes. The first stage is checked too, because DVC deletes its outputs
+    before the stage itself can report a fault.
 
-    A check that exits with 69 (`unavailable`) or takes too long is a warning: a network may be back when the stage's
-    turn comes. Raises UserError, after all checks, with the messages of those that fail.
+    A check that exits with 69 (`unavailable`) or takes too long gives a warning: the network may be back when the stage
+    starts. Raises UserError, after all checks, with the messages of the failed ones.
     """
     to_do, failed = [stage.name for stage in plan.to_do], list[str]()
     for stage in plan.to_do:
@@ -150,7 +146,7 @@ def checks(plan: "Plan", redact: Callable[[str], str], *, before_run: bool = Fal
 
 
 def checked(program: "Program", redact: Callable[[str], str], to_do: Iterable[str]) -> tuple[list[str], int]:
-    """The lines that a check prints, and its exit code. Raises OSError if it does not start, else UnavailableError."""
+    """Run a check; return its lines and exit code. Raises OSError if it fails to start, UnavailableError on timeout."""
     process = subprocess.Popen(
         shlex.split(program.command),
         env=stage_environment(to_do),

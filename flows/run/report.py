@@ -1,6 +1,6 @@
-"""The page of a finished run: metrics, curves and texts of its stages, as dvc.yaml's `meta.flow.show` names them.
+"""The page of a finished run: the metrics, curves and texts that the stages' `meta.flow.show` in dvc.yaml lists.
 
-No file, metric or stage is known here by its name.
+This module has no names of files, metrics or stages.
 """
 
 import base64
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
     from flows.plan.settings import CurveFigure
     from flows.run.outcome import StageOutcome
 
-INTERVALS = "interval_95"
-"""In a report, the key of the intervals of its numbers, which have the same keys there."""
-
 
 def shown_metrics(stages: Iterable["PlannedStage"]) -> dict[str, tuple[float, Sequence[float] | None]]:
-    """The metrics that these stages show: label -> value and interval, if it has one; those that have one are first.
+    """Return the metrics that these stages show, by label: value and 95 % interval, if any; those with one are first.
 
-    To be given only stages that are up to date: after a failure the files hold an earlier run's numbers.
+    The stages must be up to date: after a failure the files have an earlier run's numbers. A report has the interval of
+    the number at KEY at `interval_95.KEY`.
     """
     metrics: dict[str, tuple[float, Sequence[float] | None]] = {}
     for stage in reversed([*stages]):
         for label, location in stage.policy.show.metrics.items():
             file, _, key = location.partition(":")
             if isinstance(value := _value_in(Path(file), key), int | float):
-                metrics[label] = value, _value_in(Path(file), f"{INTERVALS}.{key}")
+                metrics[label] = value, _value_in(Path(file), f"interval_95.{key}")
     return dict(sorted(metrics.items(), key=lambda item: item[1][1] is None))
 
 
 def run_facts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> dict[str, Any]:
-    """What ran and why, and the metrics with the intervals that their reports give, for `--json`."""
+    """Return what ran and why, and the metrics with their intervals, for `--json`."""
     why, metrics = {stage.name: stage.why for stage in plan}, shown_metrics(up_to_date(plan, outcomes))
     return {
         "stages": [
@@ -53,34 +51,34 @@ def run_facts(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> dict[str,
 
 
 def _value_in(file: Path, key: str) -> Any:
-    """The value at a dotted key of a JSON file; None if the file is missing or no JSON, or has no such key."""
+    """Return the value at a dotted key of a JSON file; None if the file is missing or invalid, or has no such key."""
     with suppress(OSError, ValueError, RecursionError):
         return value_at(json.loads(file.read_bytes()), key)
     return None
 
 
 def pages_of(stages: Iterable["PlannedStage"]) -> Iterator[tuple[str, str]]:
-    """Title and path of each page for people that these stages have written."""
+    """Yield the title and path of each page that these stages have written."""
     for stage in stages:
         yield from ((title, page) for title, page in stage.policy.show.pages.items() if Path(page).is_file())
 
 
 def filled_in(template: str, form: Callable[[str], str] = str) -> str:
-    """A text with each `{FILE:KEY}` replaced by its value in this form; empty where one does not exist."""
+    """Replace each `{FILE:KEY}` in a text by its value, passed through `form`; return "" if one does not exist."""
     missing = False
 
-    def value(found: re.Match[str]) -> str:
+    def fill(field: re.Match[str]) -> str:
         nonlocal missing
-        read = _value_in(Path(found.group(1)), found.group(2))
-        missing |= read is None
-        return form(str(read))
+        value = _value_in(Path(field.group(1)), field.group(2))
+        missing |= value is None
+        return form(str(value))
 
-    text = re.sub(r"\{([^:{}]+):([^{}]+)\}", value, template)
+    text = re.sub(r"\{([^:{}]+):([^{}]+)\}", fill, template)
     return "" if missing else text
 
 
 def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str, str]]:
-    """The name of each stage of the plan, its result, and the seconds that it took."""
+    """Yield each stage's name, result, and seconds."""
     for stage in plan:
         if outcome := outcomes.get(stage.name):
             yield stage.name, outcome.result, f"{outcome.seconds:.1f}"
@@ -89,7 +87,7 @@ def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterat
 
 
 def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
-    """The stages whose results on disk belong to their inputs: what was clean, and what this run brought up to date."""
+    """Return the stages whose results on disk match their inputs: clean ones, and those that this run updated."""
     stale: set[str] = set()
     for stage in plan:
         good = outcomes[stage.name].good if stage.name in outcomes else stage.state == "clean"
@@ -99,7 +97,7 @@ def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["Pl
 
 
 def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
-    """The Markdown page of a run: what ran and what was cached; metrics; what failed; curves that it changed."""
+    """Return the Markdown page of a run: results of the stages, metrics, error messages, and changed curves."""
     parts: list[str] = [markdown_table(("stage", "result", "seconds"), outcome_rows(plan, outcomes), left=2)]
     if metrics := shown_metrics(up_to_date(plan, outcomes)):
         parts.append(
@@ -114,7 +112,7 @@ def outcome_page(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> str:
 
 
 def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterator[tuple[str, str]]:
-    """The name of each stage whose results this run changed and that shows curves, and a picture as a data URL."""
+    """Yield the name of each stage whose curves this run changed, and a picture of them as a data URL."""
     for stage in up_to_date(plan, outcomes):
         changed = stage.name in outcomes and outcomes[stage.name].result in ("ran", "restored", "recorded")
         panels = [panel for figure in stage.policy.show.curves if changed and (panel := panel_of(figure)).curves]
@@ -123,10 +121,10 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iter
 
 
 def panel_of(figure: "CurveFigure", live: Path | None = None) -> Panel:
-    """A figure with the curves that have points; those in the folder `live`, if it is given."""
+    """Read a figure's curves, from files of the same names in the folder `live` if it is given."""
     curves: dict[str, Points] = {}
     for label, location in figure.series.items():
         file, _, column = location.partition(":")
-        found = read_curves(live / Path(file).name if live else Path(file))
-        curves |= found if column == EVERY_COLUMN else {label: found[column]} if column in found else {}
+        columns = read_curves(live / Path(file).name if live else Path(file))
+        curves |= columns if column == EVERY_COLUMN else {label: columns[column]} if column in columns else {}
     return Panel(figure.title, figure.y, curves)

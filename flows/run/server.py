@@ -1,7 +1,7 @@
-"""The Prefect server that records a run: that of `PREFECT_API_URL`, else a child on the project's database.
+"""The Prefect server that records a run: the one at `PREFECT_API_URL`, else a child with the project's database.
 
-The child starts before the run is planned and ends with the run, however the run ends. `parrotflow ui` shows its runs,
-also while they work. It asks for the run's key: any user of this machine and any web page could call it.
+The child starts before the run is planned and ends with the run, even after a kill. `parrotflow ui` shows its runs,
+including running ones. The child asks for the run's key, since any user of this machine and any web page can reach it.
 """
 
 import atexit
@@ -34,7 +34,7 @@ class Server:
 
     api: str
     process: "subprocess.Popen[bytes] | None" = None
-    """The child process; None for a server that somebody else runs, which also serves the UI."""
+    """The child process; None for another server, which also serves the UI."""
 
     @property
     def pages(self) -> str:
@@ -42,7 +42,7 @@ class Server:
         return "" if self.process else os.environ.get("PREFECT_UI_URL") or self.api.removesuffix("/api")
 
     def reach_directly(self) -> None:
-        """If it is on this machine, drop this process's proxies and certificates; stages keep them."""
+        """If the server is on this machine, drop this process's proxies and certificates; stages keep them."""
         if re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.api):
             for name in (*PROXIES, *CERTIFICATES):
                 os.environ.pop(name, None)
@@ -65,7 +65,7 @@ class Server:
         raise UserError(f"Prefect's server did not start; see {LOG}. `dvc repro` runs the stages without one")
 
     def stop(self, seconds: float = 20.0) -> None:
-        """End a child. It gets this many seconds to write what it still holds."""
+        """End a child; kill it if it still writes its data after this many seconds."""
         if self.process is not None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -78,36 +78,41 @@ _started: list[Server] = []
 
 
 def start_server() -> Server:
-    """The server of `PREFECT_API_URL`, else a new child, without waiting for either. It is started once."""
+    """Return the server at `PREFECT_API_URL`, else start a child, once per process. Waits for neither."""
     if api := os.environ.get("PREFECT_API_URL"):
-        return next((own for own in _started if own.api == api.rstrip("/")), Server(api.rstrip("/")))
+        return next((server for server in _started if server.api == api.rstrip("/")), Server(api.rstrip("/")))
     key = f"run:{secrets.token_urlsafe(24)}"
-    # As Prefect starts servers of its own: without pages and without what only deployments need.
-    own = {name: value for name, value in os.environ.items() if name not in (*PROXIES, *CERTIFICATES)}
-    own |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    own["PREFECT_SERVER_API_AUTH_STRING"] = key
+    # As Prefect starts temporary servers: without pages and without the services that only deployments need.
+    environment = {name: value for name, value in os.environ.items() if name not in (*PROXIES, *CERTIFICATES)}
+    environment |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    environment["PREFECT_SERVER_API_AUTH_STRING"] = key
     with create_server(("127.0.0.1", 0)) as listening, LOG.open("ab") as log:
         number = listening.fileno()
-        command = [sys.executable, "-m", __name__, str(number)]  # it ends when its input does
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=own, pass_fds=[number], start_new_session=True
+            [sys.executable, "-m", __name__, str(number)],
+            stdin=subprocess.PIPE,  # the child ends when this closes
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=[number],
+            start_new_session=True,
         )
         server = Server(f"http://127.0.0.1:{listening.getsockname()[1]}/api", process)
     os.environ.update({"PREFECT_API_URL": server.api, "PREFECT_API_AUTH_STRING": key})
     _started.append(server)
-    atexit.register(server.stop)  # after Prefect has sent what it still holds
+    atexit.register(server.stop)  # runs after Prefect has sent its last data
     return server
 
 
 def serve_api(listening: int) -> None:
-    """Serve the API on a socket that was handed down, until the process that started this one has ended."""
+    """Serve the API on an inherited socket, until the parent process ends."""
     import uvicorn
 
     def end_with_input() -> None:
         sys.stdin.buffer.read()
         os._exit(0)
 
-    gc.set_threshold(100_000)  # as in `flows.cli`: a fifth of the time in which Prefect's server starts
+    gc.set_threshold(100_000)  # as in `flows.cli`: saves a fifth of the start of Prefect's server
     threading.Thread(target=end_with_input, daemon=True).start()
     config = uvicorn.Config("prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run([socket(fileno=listening)])

@@ -1,4 +1,4 @@
-"""A run in the terminal: the plan, each stage's lines, and at the end a table of what ran."""
+"""A run in the terminal: the plan, each stage's lines, and at the end a table of the results."""
 
 import os
 import shlex
@@ -30,48 +30,42 @@ RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "stopped": "yellow",
 }
 
-MAX_ROWS = 20
-"""More nodes would not fit on a screen."""
-
-NUMBERS = {"seconds", "last took"}
-"""Columns that are aligned right."""
-
 
 class LastingConsole(Console):
-    """If the reader has gone (`parrotflow run | head`), the run continues silently."""
+    """A console that falls silent, instead of exiting, when the reader closes its pipe (`parrotflow run | head`)."""
 
     def on_broken_pipe(self) -> None:
-        """Do not exit, as rich would."""
+        """Print nothing from now on."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_line(text: str) -> None:
-    """Print a line; if the reader has gone, nothing."""
+    """Print a line, unless the reader has closed its pipe."""
     LastingConsole(highlight=False).out(text, highlight=False)
 
 
 def columns(*headings: str, cut: str = "") -> Table:
-    """A table without lines. Long texts are folded; with `cut` only that column, of texts `cropped`, gets shorter."""
+    """Make a table without lines. Long texts are folded; with `cut` only that column, of `cropped` texts, shrinks."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        justify: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        justify: Literal["left", "right"] = "right" if heading in ("seconds", "last took") else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=bool(cut) and heading != cut)
     return table
 
 
 def cropped(text: str) -> Text:
-    """A text that is cut off at the end of its column."""
+    """Return a text that is cut off at the end of its column."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def quoted(value: str) -> str:
-    """A value as a shell reads it, in double quotes where they suffice."""
+    """Quote a value for a shell, by double quotes if they suffice."""
     return shlex.quote(value) if set(value) & {*'"$`\\!\n'} else f'"{value}"'
 
 
 def plan_table(plan: "Plan") -> Table | str:
-    """The plan as a table: stage, state, why; before the first run one line, since all stages have the same reason."""
+    """Return the plan as a table; before the first run as one line, since all stages have the same reason."""
     if plan.is_first:
         return f"first run here: all stages run ({escape(', '.join(stage.name for stage in plan))})"
     table = columns("stage", "state", "why", "last took")
@@ -92,11 +86,11 @@ class NodeRow:
 
     name: str
     seconds: float | None = None
-    """How long it is expected to take."""
+    """Its expected duration."""
 
 
 class Terminal:
-    """Prints a run as it works: each line after its node's name, and in a terminal a table of the nodes below."""
+    """Prints a run while it works: lines with their node's name, and in a terminal a table of the nodes below."""
 
     def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = rows
@@ -116,7 +110,7 @@ class Terminal:
         self.stop()
 
     def stop(self) -> None:
-        """Show no table any more."""
+        """Remove the table."""
         self._live.stop()
 
     def say(self, text: str) -> None:
@@ -140,7 +134,7 @@ class Terminal:
         self._print(outcome.name, f"[{style}]{outcome.result}[/] in {outcome.seconds:.1f} s{later}")
 
     def lines(self, name: str, texts: Sequence[str]) -> None:
-        """Print many lines of a node at once: rich takes a millisecond a call."""
+        """Print lines of a node at once: rich takes a millisecond per call."""
         if self.console.is_terminal:
             lines = [Text.assemble((f"{name:>9}", "blue"), f" │ {text}") for text in texts]
             self.console.print(Text("\n").join(lines))
@@ -148,7 +142,7 @@ class Terminal:
             self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
 
     def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> None:
-        """Show what ran and what was cached, the metrics that are up to date, the failures, and where to look."""
+        """Show the stages' results, the metrics that are up to date, the failures, and the pages."""
         shown, table = up_to_date(plan, outcomes), columns("stage", "result", "seconds")
         for name, result, seconds in outcome_rows(plan, outcomes):
             table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
@@ -171,9 +165,9 @@ class Terminal:
                     self.say(line)
 
     def _view(self) -> Table:
-        """Each node: state, time, how far it is. Of many nodes only those at work."""
+        """Return a table of the nodes; more than 20 would not fit on a screen, so only the running ones are shown."""
         table = columns("stage", "state", "seconds", "progress", cut="progress")
-        shown = self.rows if len(self.rows) <= MAX_ROWS else [row for row in self.rows if row.name in self.started_at]
+        shown = self.rows if len(self.rows) <= 20 else [row for row in self.rows if row.name in self.started_at]
         for row in shown:
             ended, began = self.outcomes.get(row.name), self.started_at.get(row.name)
             if ended:

@@ -1,8 +1,8 @@
 """The clone in which a cell runs: `.parrotflow/sweep/CELL_ID/`, HEAD with the cell's params.yaml.
 
-It shares DVC's cache with the project, so that a stage that ran in one clone is restored in the others, and the shard
-cache. A clone stays until its cell is recorded: with it stay its checkpoints, so that a killed sweep continues. If a
-cell fails, its clone stays on one machine, where its user can look at it, and is removed on a pool's worker.
+It shares the shard cache and DVC's cache with the project, so a stage that ran in one clone is restored in the others.
+A clone stays, with its checkpoints, until its cell is recorded, so that a killed sweep continues. The clone of a failed
+cell stays on the user's machine, to look at, but is removed on a pool's worker.
 """
 
 import os
@@ -37,20 +37,18 @@ if TYPE_CHECKING:
 CLONES = STATE_DIR / "sweep"
 
 SHARD_CACHE = STATE_DIR / "cache"
-"""The project's shards of data stages, which are named by their content; clones have a link to them."""
-
-LINKS = "reflink,hardlink,copy"
-"""How DVC brings results into a clone: a copy of a token store in each cell would fill the disk."""
+"""The project's shards of data stages, which are named by their content; clones have a link to it."""
 
 
 def prepare_clone(cell: "Cell", head: str, clone: Path, *, cache: str | None = None) -> Path:
-    """Make the cell's clone, or bring the one that is there to `head`; its project folder, with the cell's params.yaml.
+    """Make the cell's clone, or bring an existing one to `head`; return its project folder.
 
-    `cache` is the project's cache, which is slow to look up. Raises UserError if git fails.
+    The cell's params.yaml is in it. `cache` is the project's cache, which is slow to look up. Raises UserError if git
+    fails.
     """
     clone = clone.absolute()
     if not (clone / ".git").is_dir():
-        # Without a repository of its own, git would take the project's.
+        # In a folder without a repository, git would use the project's.
         shutil.rmtree(clone, ignore_errors=True)
         _make(clone)
     # A killed git leaves its locks; no other process uses the clone.
@@ -69,9 +67,9 @@ def prepare_clone(cell: "Cell", head: str, clone: Path, *, cache: str | None = N
 
 
 def _make(clone: Path) -> None:
-    """Clone without a checkout, whole or not at all. HEAD names no commit until the first checkout has ended.
+    """Clone without a checkout, atomically. HEAD has no commit until the first checkout has ended.
 
-    Objects are not copied: the clone lies within its source and does not outlive it.
+    Does not copy objects: the clone is inside its source.
     """
     partial = _partial(clone)
     shutil.rmtree(partial, ignore_errors=True)
@@ -80,7 +78,7 @@ def _make(clone: Path) -> None:
     git(Path(), "clone", "--quiet", "--shared", "--no-checkout", source, str(partial))
     git(partial, "symbolic-ref", "HEAD", "refs/heads/none")
     excluded = Path(git(Path(), "rev-parse", "--git-path", "info/exclude"))
-    if excluded.is_file():  # what is ignored here is no new file of a stage there
+    if excluded.is_file():  # else files that are ignored here would be new files of a stage there
         (partial / ".git/info").mkdir(exist_ok=True)
         shutil.copyfile(excluded, partial / ".git/info/exclude")
     partial.rename(clone)
@@ -88,11 +86,11 @@ def _make(clone: Path) -> None:
 
 def _share(folder: Path, cache: str) -> None:
     (folder / ".dvc").mkdir(exist_ok=True)
-    # Quoted, because a comma would make a list.
-    text = f'[cache]\n    dir = "{cache}"\n    type = {LINKS}\n'
+    # The path is quoted, because a comma would make a list. A copy of a token store in each cell would fill the disk.
+    text = f'[cache]\n    dir = "{cache}"\n    type = reflink,hardlink,copy\n'
     (folder / ".dvc/config.local").write_text(text, encoding="utf-8")
     if imported := git(folder, "ls-files", "--", "*.dvc").splitlines():
-        # Data that no stage makes: `dvc add`, `dvc import`.
+        # Data of `dvc add` and `dvc import`.
         _dvc(folder, "checkout", "--quiet", "--force", "--allow-missing", *imported)
     private_state_dir(folder)
     SHARD_CACHE.mkdir(parents=True, exist_ok=True)
@@ -101,7 +99,7 @@ def _share(folder: Path, cache: str) -> None:
 
 
 def remove_leftovers(recorded: Iterable[str]) -> None:
-    """Remove what a kill has left: clones half made or half removed, and those of cells whose result is recorded."""
+    """Remove what a kill has left: partial clones, and the clones of recorded cells."""
     clones = CLONES.absolute()
     for partial in clones.glob(".*.partial"):
         shutil.rmtree(partial, ignore_errors=True)
@@ -111,7 +109,7 @@ def remove_leftovers(recorded: Iterable[str]) -> None:
 
 
 def discard(clone: Path) -> None:
-    """Remove a clone, so that a kill leaves all of it or nothing under its name."""
+    """Remove a clone. It is renamed first, so that after a kill no partial clone has its name."""
     shutil.rmtree(_partial(clone), ignore_errors=True)
     clone.rename(_partial(clone))
     shutil.rmtree(_partial(clone), ignore_errors=True)
@@ -122,16 +120,16 @@ def _partial(clone: Path) -> Path:
 
 
 def with_overrides(text: str, overrides: Mapping[str, object]) -> str:
-    """params.yaml's text with other values, its comments kept."""
+    """Return the text of params.yaml with these values and its comments."""
     values = open_yaml(text)
     apply(values, overrides)
     return yaml_text(values)
 
 
 def head_commit() -> str:
-    """HEAD, from which the clones are made. Raises UserError if the project is not as it is there.
+    """Return HEAD, from which the clones are made. Raises UserError if tracked files differ from it.
 
-    What stages write may differ, so may the experiments' files. What git does not track is found by its hash (keys.py).
+    Files that stages write may differ, and the experiments' files. keys.py compares the hashes of untracked files.
     """
     root = Path(git(Path(), "rev-parse", "--show-toplevel"))
     head = git(root, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
@@ -139,19 +137,18 @@ def head_commit() -> str:
         raise UserError("this repository has no commits, and cells run from the last commit; commit first")
     with open_repo() as repo:
         outs = {Path(out.fs_path) for out in repo.index.outs}
-        # Stages also write files that are no outs, such as their times: next to outs.
+        # Next to outs, stages also write files that are no outs, such as their times.
         written = outs | ({out.parent for out in outs} - {Path.cwd()}) | {Path(EXPERIMENTS).absolute()}
     status = git(root, "status", "--porcelain", "--untracked-files=no", "-z", "--no-renames").split("\0")
     changed = [root / entry[3:] for entry in status if entry]
-    left = [path for path in changed if path.name != LOCK_FILE.name and not written & {path, *path.parents}]
-    if left:
-        names = ", ".join(os.path.relpath(path) for path in left[:5])
+    if edited := [path for path in changed if path.name != LOCK_FILE.name and not written & {path, *path.parents}]:
+        names = ", ".join(os.path.relpath(path) for path in edited[:5])
         raise UserError(f"{names}: changed since the last commit, from which cells run; commit first")
     return head
 
 
 def read_texts(folder: Path, files: Iterable[str]) -> dict[str, str]:
-    """The texts of a clone's files; missing files are skipped."""
+    """Return the texts of a clone's files, without missing files."""
     texts = {}
     for file in files:
         with suppress(OSError):
@@ -160,9 +157,9 @@ def read_texts(folder: Path, files: Iterable[str]) -> dict[str, str]:
 
 
 def save_experiment(folder: Path, name: str, targets: Collection[str]) -> str:
-    """Save a clone's state as a DVC experiment of the project; its commit. Raises UserError.
+    """Save a clone's state as a DVC experiment of the project; return its commit. Raises UserError.
 
-    The metrics of stages that were not brought up to date are HEAD's, of another model; the experiment has none.
+    The experiment lacks the metrics of stages that did not run: they are HEAD's, of another model.
     """
     with open_repo() as repo:
         current = {stage for target in targets for stage in repo.stage.collect(target, with_deps=True)}
@@ -170,7 +167,7 @@ def save_experiment(folder: Path, name: str, targets: Collection[str]) -> str:
             if out.metric and not out.use_cache:
                 (folder / os.path.relpath(out.fs_path)).unlink(missing_ok=True)
     head = git(folder, "rev-parse", "HEAD")
-    # What stages have written and DVC does not cache, such as reports that no commit has yet.
+    # Files of stages that DVC does not cache, such as reports that no commit has yet.
     new = git(folder, "ls-files", "--others", "--exclude-standard").splitlines()
     included = [word for file in new for word in ("--include-untracked", file)]
     _dvc(folder, "exp", "save", "--quiet", "--force", "--name", name, *included, *targets)
@@ -178,7 +175,7 @@ def save_experiment(folder: Path, name: str, targets: Collection[str]) -> str:
 
 
 def fetch_experiment(source: str, ref: str) -> str:
-    """Bring the reference of a DVC experiment from another repository into the project's; its commit."""
+    """Fetch the reference of a DVC experiment from another repository into the project's; return its commit."""
     quietly = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
     git(Path(), "fetch", *quietly, source, f"+{ref}:{ref}")
     return git(Path(), "rev-parse", ref)

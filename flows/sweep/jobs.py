@@ -1,7 +1,8 @@
-"""The jobs of a sweep: one for the stages that several cells share, then one for each cell.
+"""The jobs of a sweep: jobs for the stages that several cells share, then a job for each cell.
 
-Stages with the same content key (keys.py) compute the same. What is shared is computed once, and the cells restore it
-from DVC's cache. A job is a node of the sweep's chain: `dvc repro` in a clone here, or a flow run on a work pool.
+Stages with equal content keys (keys.py) compute the same results. Shared stages run once, and the cells restore their
+results from DVC's cache. A job is a node of the sweep's chain: `dvc repro` in a clone here, or a flow run on a work
+pool.
 """
 
 import hashlib
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells of an experiment to run, and what is recorded of their runs."""
+    """Cells of an experiment to run, and the results to record."""
 
     name: str
     """The experiment's name."""
     cells: Sequence["Cell"]
     targets: Sequence[str]
-    """The stages at which a run ends."""
+    """The stages to bring up to date."""
     reports: Collection[str]
     """JSON files."""
     curves: Collection[str]
@@ -58,12 +59,12 @@ class Job:
     """Stages of one cell, brought up to date together."""
 
     key: str
-    """Equal for equal work at the same commit, so that a later call finds the flow run that this one started."""
+    """Equal for equal work at the same commit, so that a later call finds this job's flow run."""
     cells: tuple[str, ...]
-    """Ids of the cells that need it; it runs with the params.yaml of the first."""
+    """The ids of the cells that need it; it runs with the params.yaml of the first."""
     targets: tuple[str, ...]
     waits_for: tuple[str, ...] = ()
-    """Keys of jobs whose results it restores."""
+    """The keys of the jobs whose results it restores."""
     shared: bool = False
 
     @property
@@ -89,7 +90,7 @@ async def repro_in_clone(
 ) -> StageOutcome:
     """Bring the targets up to date in a clone.
 
-    The log gets all lines; the terminal shows which stage runs, how far it is, and warnings. With `pull`, missing
+    The log gets all lines; the terminal shows the running stage, its progress, and warnings. With `pull`, missing
     results come from the DVC remote.
     """
     redact, running = redactor(), ""
@@ -113,11 +114,11 @@ async def repro_in_clone(
 
 
 def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) -> list[Job]:
-    """The jobs of a batch's cells, in topological order. `keys` holds the keys of the cells' stages.
+    """Return the jobs of a batch's cells, in topological order. `keys` are the keys of each cell's stages.
 
-    The key of a cell's own job includes the cell's name, because the DVC experiment is named after it. Stages shared by
-    the same cells form one job. Their upstream stages are shared by at least those cells, so a job waits only for jobs
-    of larger groups.
+    The key of a job for a single cell includes the cell's name, which is also the name of its DVC experiment. Stages
+    shared by the same cells form a job. At least these cells share the upstream stages, so a job waits only for jobs of
+    larger groups.
     """
     users: dict[str, list[str]] = {}
     names: dict[str, str] = {}
@@ -136,8 +137,7 @@ def jobs_of(batch: Batch, keys: Mapping[str, Mapping[str, str]], commit: str) ->
         jobs.append(Job(_key(commit, sorted(group)), sharing, stages_here, before, shared=True))
     for cell in batch.cells:
         before = tuple(job.key for job in jobs if job.shared and cell.id in job.cells)
-        own = _key(commit, [cell.name, *batch.targets])
-        jobs.append(Job(own, (cell.id,), tuple(batch.targets), before))
+        jobs.append(Job(_key(commit, [cell.name, *batch.targets]), (cell.id,), tuple(batch.targets), before))
     return jobs
 
 
@@ -147,7 +147,7 @@ def _key(commit: str, parts: Sequence[str]) -> str:
 
 @dataclass
 class BatchRun(ABC):
-    """The jobs of a batch at a commit, and the runs of its cells that have ended so far, by their ids."""
+    """The jobs of a batch at a commit, and the runs of the cells that have ended, by cell id."""
 
     batch: Batch
     head: str
@@ -168,37 +168,37 @@ class BatchRun(ABC):
 
     @abstractmethod
     def collect(self, cell: "Cell") -> tuple[str, Mapping[str, str]]:
-        """Bring the DVC experiment of a cell that ended well; its commit, and the texts of `batch.files` there.
+        """Get the DVC experiment of a successful cell; return its commit, and the texts of `batch.files`.
 
-        Raises UserError if that may succeed later.
+        Raises UserError on a failure that may go away.
         """
 
     def run(self, server: "Server", at_once: int, *, retries: int = 0) -> dict[str, Run]:
-        """Run the jobs as tasks of one flow run, `at_once` at a time; the runs of all cells.
+        """Run the jobs as tasks of one flow run, `at_once` at a time; return the runs of all cells.
 
         Raises StoppedByUserError after Ctrl-C, SIGTERM or a closed terminal, once everything has ended.
         """
         from flows.run.chain import Chain  # imports Prefect
         from flows.run.flow_run import in_flow_run
 
-        title, count = f"sweep {self.batch.name}", len(self.batch.cells)
         chain = Chain([self.node(job, retries) for job in self.jobs], self.terminal, at_once, keep_going=True)
 
         async def chained() -> RunResult:
             await chain.run()
-            return run_result(chain.outcomes, chain.stopped, f"{count} cells have a result")
+            return run_result(chain.outcomes, chain.stopped, f"{len(self.batch.cells)} cells have a result")
 
         server.wait()
         in_flow_run("sweep", chained, server, run_name=self.batch.name)
         if chain.stopped:
             left = sum(cell.id not in self.runs or self.runs[cell.id].state == "cancelled" for cell in self.batch.cells)
-            raise StoppedByUserError(f"{title}: stopped; {left} cells are left; run the same command to continue")
+            message = f"sweep {self.batch.name}: stopped; {left} cells are left; run the same command to continue"
+            raise StoppedByUserError(message)
         return self.runs
 
     def node(self, job: Job, retries: int = 0) -> "Node":
-        """A job as a node of the chain. Jobs of the same cell do not run at the same time in its clone.
+        """Return a job as a node of the chain. Jobs in the clone of the same cell do not run at the same time.
 
-        A job that never started gets the outcome of the failed job before it.
+        A job after a failed job does not start, and gets its outcome.
         """
         from flows.run.chain import Node
 
@@ -219,7 +219,7 @@ class BatchRun(ABC):
         )
 
     def recorded(self, job: Job, outcome: StageOutcome) -> StageOutcome:
-        """Record the cell of a job that has ended, unless it may succeed later, and remove the clone of a good one."""
+        """Record the cell of a job that ended, unless it may succeed later; remove its clone if it succeeded."""
         if job.shared:
             return outcome
         cell, commit = self.cells[job.cells[0]], ""

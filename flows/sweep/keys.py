@@ -1,7 +1,7 @@
-"""Content keys: for each stage one hash of all that its result follows from. A run is current iff its keys are.
+"""Content keys: for each stage one hash of everything that determines its result. A run is current iff its keys are.
 
-A stage's key covers its command, the values that it reads of params.yaml, the files that no stage makes, the code that
-it computes with, and the keys of the stages before it. Stages with equal keys compute the same.
+A stage's key covers its command, the values that it reads in params.yaml, the files that no stage makes, its code, and
+the keys of its upstream stages. Stages with equal keys compute the same result.
 """
 
 import hashlib
@@ -36,42 +36,39 @@ if TYPE_CHECKING:
 PLANNING = clone.CLONES / "plan"
 """The clone in which the keys of each cell are computed."""
 
-KEY_DIGITS = 12
-
 
 @dataclass(frozen=True)
 class CellStatus:
-    """The state of a cell: its last run, and why it would run again."""
+    """The last run of a cell, and why the cell would run again."""
 
     run: Run | None
-    """The cell's last run."""
     reason: str
     """Why the cell would run; empty if its run is current."""
     failed: bool = False
-    """Whether the cell would run only because it failed, so that it waits for `--retry`."""
+    """True if the cell would run only because it failed; then it needs `--retry`."""
 
 
 def cell_statuses(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, CellStatus]:
-    """The state of each cell, by its id. `keys` are those of `keys_of_cells`."""
-    last, found = last_runs(batch.record), dict[str, CellStatus]()
+    """Return the status of each cell, by its id. `keys` are the result of `keys_of_cells`."""
+    last, statuses = last_runs(batch.record), dict[str, CellStatus]()
     for cell in batch.cells:
         run = last.get(cell.id)
         if run is None:
-            found[cell.id] = CellStatus(None, "not run yet")
+            statuses[cell.id] = CellStatus(None, "not run yet")
             continue
         changed = [stage for stage, key in keys[cell.id].items() if run.keys.get(stage) != key]
         absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
         if changed:
-            found[cell.id] = CellStatus(run, f"{changed[0]} changed since")
+            statuses[cell.id] = CellStatus(run, f"{changed[0]} changed since")
         elif run.state != "finished":
-            found[cell.id] = CellStatus(run, f"{run.state}: {run.message}", failed=run.state == "failed")
+            statuses[cell.id] = CellStatus(run, f"{run.state}: {run.message}", failed=run.state == "failed")
         else:
-            found[cell.id] = CellStatus(run, f"{', '.join(absent[:3])} missing" if absent else "")
-    return found
+            statuses[cell.id] = CellStatus(run, f"{', '.join(absent[:3])} missing" if absent else "")
+    return statuses
 
 
 def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> dict[str, dict[str, str]]:
-    """The keys of the target stages and those before them, upstreams first, by the cell's id.
+    """Return the keys of the target stages and their upstream stages, upstreams first, by cell id.
 
     Raises UserError if a clone of the commit `head` has other files than the project.
     """
@@ -80,29 +77,29 @@ def keys_of_cells(cells: Iterable[Cell], targets: Sequence[str], head: str) -> d
     for cell in cells:
         folder = clone.prepare_clone(cell, head, PLANNING, cache=cache)
         with working_in(folder):
-            there = {} if keys else source_hashes(targets)
-            found = stage_keys(targets)
-        if there:
-            require_same(source_hashes(targets), there)
+            in_clone = {} if keys else source_hashes(targets)
+            cell_keys = stage_keys(targets)
+        if in_clone:
+            require_same(source_hashes(targets), in_clone)
         try:
             with working_in(folder):
-                check_before_run(found)
+                check_before_run(cell_keys)
         except UserError as error:
             raise UserError(f"cell {cell.label}, in a clone of the last commit: {error}") from None
-        keys[cell.id] = found
+        keys[cell.id] = cell_keys
     if keys:
         clone.discard(PLANNING.absolute())
     return keys
 
 
-def require_same(here: dict[str, str], there: dict[str, str]) -> None:
-    """Raise UserError if the planning clone does not have what the stages read: new or ignored files, other line ends.
+def require_same(here: dict[str, str], in_clone: dict[str, str]) -> None:
+    """Raise UserError if files that the stages read are not the same in the planning clone.
 
-    Of a stage's code, the files are named.
+    They may be new or ignored, or have other line ends. The message has the changed files of a stage's code.
     """
-    differ = [path for path in here if here[path] != there.get(path)]
+    differ = [path for path in here if here[path] != in_clone.get(path)]
     codes = {path: (code_in(PLANNING / path), code_in(Path(path))) for path in differ if Path(path).parent == FOLDER}
-    # A cell with other packages as its corpus uses other libraries, by the same files.
+    # A record may differ though its files are the same: another corpus needs other libraries.
     changes = {path: file_changes(old, new) for path, (old, new) in codes.items() if old and new}
     if differ := sorted({file for path in differ for file in changes.get(path, [path])}):
         path = differ[0]
@@ -114,7 +111,7 @@ def require_same(here: dict[str, str], there: dict[str, str]) -> None:
 
 
 def stage_keys(targets: Sequence[str]) -> dict[str, str]:
-    """The keys of the target stages and those before them, upstreams first, of the project in this folder."""
+    """Return the keys of the target stages and their upstream stages, upstreams first, in this folder's project."""
     keys: dict[str, str] = {}
 
     def key(stage: Any) -> str:
@@ -124,7 +121,7 @@ def stage_keys(targets: Sequence[str]) -> dict[str, str]:
             values = {str(dep): dep.read_params() for dep in stage.deps if isinstance(dep, ParamsDependency)}
             files = {path: computing_sha256_in(Path(path)) or digest for path, digest in sources.of(stage)}
             text = json.dumps([name, stage.cmd, values, files, before], sort_keys=True, default=str)
-            keys[name] = hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+            keys[name] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return keys[name]
 
     with open_repo() as repo:
@@ -135,13 +132,13 @@ def stage_keys(targets: Sequence[str]) -> dict[str, str]:
 
 
 def computing_sha256_in(path: Path) -> str:
-    """The hash by which shards and checkpoints count too, if a file is the record of a stage's code; else empty."""
+    """Return the hash that shards and checkpoints also use, if a file is the record of a stage's code; else ""."""
     code = code_in(path) if path.parent == FOLDER else None
     return code.computing_sha256 if code else ""
 
 
 def source_hashes(targets: Sequence[str]) -> dict[str, str]:
-    """The hash of each file or folder that the targets and the stages before them read and no stage makes."""
+    """Return the hash of each file or folder that the targets and their upstream stages read and no stage makes."""
     with open_repo() as repo:
         stages = _wanted(repo, targets)
         check_deps(repo, stages)
@@ -151,27 +148,27 @@ def source_hashes(targets: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """Facts of dvc.yaml about the targets of an experiment and the stages before them."""
+    """Facts of dvc.yaml about the targets of an experiment and their upstream stages."""
 
     sections: set[str]
     """The sections of params.yaml that they read."""
     outs: set[Path]
     """The paths that they write."""
     retries: int
-    """How often the most patient stage is tried again."""
+    """The maximum of their retries."""
     retry_delay_seconds: float
-    """The longest delay before that."""
+    """The longest delay before a retry."""
 
 
 def facts_of_targets(targets: Sequence[str], named_in: Path) -> TargetFacts:
-    """Raises UserError on an unknown stage, with the file that names it."""
+    """Read these facts. Raises UserError on a stage that does not exist, with the file `named_in` that contains it."""
     with open_repo() as repo:
         try:
             stages = _wanted(repo, targets)
         except DvcException as error:
             raise UserError(f"{named_in}: targets: {error}") from None
-        own = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
-        keys = [key for dep in own if Path(dep.fs_path).name == str(PARAMS_FILE) for key in dep.params]
+        params = [dep for stage in stages for dep in stage.deps if isinstance(dep, ParamsDependency)]
+        keys = [key for dep in params if Path(dep.fs_path).name == str(PARAMS_FILE) for key in dep.params]
         policies = [read_policy(stage.addressing, getattr(stage, "meta", None)) for stage in stages]
         return TargetFacts(
             {key.partition(".")[0] for key in keys},
@@ -182,13 +179,13 @@ def facts_of_targets(targets: Sequence[str], named_in: Path) -> TargetFacts:
 
 
 def is_computed(stage: Stage) -> bool:
-    """Whether a stage's result is not data that people keep in DVC, nor the record of code."""
+    """Return False for data that people add to DVC, and for the record of a stage's code."""
     return bool(stage.cmd) and not writes_code(stage)
 
 
 def _wanted(repo: Repo, targets: Sequence[str]) -> list[Stage]:
-    found = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
-    return [stage for stage in dict.fromkeys(found) if is_computed(stage)]
+    stages = [stage for target in targets for stage in repo.stage.collect(target, with_deps=True)]
+    return [stage for stage in dict.fromkeys(stages) if is_computed(stage)]
 
 
 class SourceFiles:
@@ -200,7 +197,7 @@ class SourceFiles:
         record_codes(stages)
 
     def of(self, stage: Stage) -> Iterator[tuple[str, str]]:
-        """The files of a stage and its code, with their hashes."""
+        """Yield the files of a stage and the record of its code, with their hashes."""
         for dep in stage.deps:
             path = Path(dep.fs_path)
             if isinstance(dep, ParamsDependency):
@@ -211,7 +208,7 @@ class SourceFiles:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """While within, the clone `folder` is the working directory; for the only thread of a process."""
+    """Make the clone `folder` the working directory. Only for a process with one thread."""
     before = {name: os.environ.get(name) for name in dvc_state_within(folder)}
     os.environ.update(dvc_state_within(folder))
     try:

@@ -1,4 +1,4 @@
-"""Run the cells of a sweep on this machine: a job is `dvc repro` in a clone, with its share of the GPUs or cores."""
+"""Run the cells of a sweep on this machine: a job is `dvc repro` in a clone, with a share of the GPUs or cores."""
 
 import os
 import re
@@ -28,9 +28,9 @@ class OnThisMachine(BatchRun):
     """Runs jobs in clones of the project."""
 
     environment: dict[str, str]
-    """The variables of stages."""
+    """The environment variables of stages."""
     shares: list[dict[str, str]]
-    """The variables that give each concurrent job its share of this machine."""
+    """The environment variables that give each concurrent job its share of this machine."""
 
     async def work(self, job: Job, log: Log) -> StageOutcome:
         """Run a job in the clone of its first cell."""
@@ -41,7 +41,7 @@ class OnThisMachine(BatchRun):
             self.shares.append(share)
 
     def collect(self, cell: Cell) -> tuple[str, Mapping[str, str]]:
-        """Make a DVC experiment of what is in the cell's clone."""
+        """Make a DVC experiment from the cell's clone."""
         texts = clone.read_texts(self.clones[cell.id], self.batch.files)
         return clone.save_experiment(self.clones[cell.id], cell.name, self.batch.targets), texts
 
@@ -54,10 +54,10 @@ def run_cells_here(
     server: Server,
     at_once: int,
 ) -> dict[str, Run]:
-    """Run cells at the commit `head`, and record each as soon as it has ended; their runs, by their ids.
+    """Run cells at the commit `head`, and record each as soon as it ends; return their runs, by cell id.
 
-    `keys` are those of the cells' stages, `environment` is what stages get. `at_once` cells run at a time, each with
-    its share of the GPUs, or else of the cores. The clone of a failed one stays.
+    `keys` are the keys of the cells' stages, `environment` has the variables of stages. `at_once` cells run at a time,
+    each with a share of the GPUs, or of the cores if there is no GPU. The clone of a failed cell stays.
 
     Raises UserError before anything runs, StoppedByUserError after Ctrl-C or a cancellation.
     """
@@ -72,7 +72,7 @@ def run_cells_here(
 
 
 def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, str]]:
-    """The variables that give each concurrent job its share of the machine; empty for a single job."""
+    """Return the environment variables that give each concurrent job its share; empty for a single job."""
     if at_once == 1:
         return [{}]
     if not devices:
@@ -83,17 +83,17 @@ def shares_of(at_once: int, devices: list[str], cores: int) -> list[dict[str, st
 
 
 def cores() -> int:
-    """The cores that jobs may use: those of this process, or fewer where OMP_NUM_THREADS says so."""
+    """Return the number of cores for jobs: all that this process may use, or fewer if OMP_NUM_THREADS is set."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # OpenMP also takes a list, a number for each level of nesting.
-    asked = os.environ.get(THREADS, "").partition(",")[0].strip()
-    return min(usable, int(asked)) if asked.isdecimal() and int(asked) else usable
+    # OpenMP also takes a list: a number for each level of nesting.
+    limit = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return min(usable, int(limit)) if limit.isdecimal() and int(limit) else usable
 
 
 def gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA names them. Without importing torch, which takes seconds.
+    """Return CUDA's names of the GPUs that this process may use, without importing torch, which takes seconds.
 
-    As for CUDA, the list ends at the first name that is no GPU's: `-1`, or nothing, means none.
+    As in CUDA, the list ends at the first invalid name: `-1` or an empty value means no GPU.
     """
     if VISIBLE in os.environ:
         return list(takewhile(_GPU.fullmatch, map(str.strip, os.environ[VISIBLE].split(","))))

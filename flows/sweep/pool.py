@@ -1,10 +1,9 @@
 """`parrotflow sweep NAME --pool`: jobs run on the workers of a Prefect work pool; their results are collected here.
 
-Each job is a run of the flow `sweep-cell`. On a worker it fetches the commit from git's remote into a checkout of its
-own, runs the stages in a clone as a sweep on one machine does, takes results from the DVC remote and pushes its own
-there; a cell's DVC experiment comes back by git's remote.
-Prefect's server knows what was started and how it ended, so the same command continues after a kill: it finds the flow
-runs of a job by their tag.
+Each job is a run of the flow `sweep-cell`. On a worker it fetches the commit from the git remote into the worker's
+checkout, and runs the stages in a clone, as a sweep on one machine does. It gets results from the DVC remote and pushes
+new ones there; a cell's DVC experiment comes back by the git remote. Prefect's server has the states of the flow runs,
+so the same command continues after a kill: it finds the flow runs of a job by their tag.
 """
 
 import asyncio
@@ -62,14 +61,14 @@ POLL_SECONDS = 2.0
 """The interval between two requests for the state of a flow run."""
 
 ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
-"""No retries by Prefect, which would delay Ctrl-C by minutes: the loop here asks again."""
+"""No retries by Prefect, which would delay Ctrl-C by minutes: `OnPool.work` repeats the request."""
 
 
 def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], server: Server) -> dict[str, Run]:
-    """As `run_cells_here`, on the workers of a pool.
+    """Run cells on the workers of a pool; see `run_cells_here`.
 
-    Raises UserError before anything runs if workers could not get the commit or share results, StoppedError after
-    Ctrl-C: the flow runs are then cancelled.
+    Raises UserError before anything runs if workers could not get the commit or share results, StoppedByUserError after
+    Ctrl-C, which cancels the flow runs.
     """
     require_reachable(head)
     with temporary_settings(ASKED_ONCE):
@@ -80,7 +79,7 @@ def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, s
 
 
 def require_reachable(head: str) -> None:
-    """Raise UserError unless workers can get this commit from git's remote, and results from a DVC remote."""
+    """Raise UserError unless workers can get this commit from the git remote, and results from a DVC remote."""
     if not os.environ.get("PREFECT_API_URL"):
         raise UserError("--pool: no Prefect server; export PREFECT_API_URL=http://HOST:4200/api")
     if not default_remote():
@@ -96,12 +95,13 @@ def require_reachable(head: str) -> None:
 
 
 def deployment_of_cells(client: SyncPrefectClient) -> UUID:
-    """The deployment. Raises UserError if the server does not answer or does not have it."""
+    """Return the deployment's id. Raises UserError if the server does not answer or does not have it."""
     try:
         return client.read_deployment_by_name(DEPLOYMENT).id
     except ObjectNotFound:
-        make = "`prefect deploy --name sweep-cell` makes it"
-        raise UserError(f"{client.api_url}: no deployment {DEPLOYMENT}; {make}") from None
+        raise UserError(
+            f"{client.api_url}: no deployment {DEPLOYMENT}; `prefect deploy --name sweep-cell` makes it"
+        ) from None
     except httpx.HTTPError as error:
         raise UserError(f"Prefect's server at {client.api_url} does not answer: {first_line(error)}") from None
 
@@ -115,9 +115,9 @@ class OnPool(BatchRun):
     """True if the server did not answer the last request."""
 
     async def work(self, job: Job, log: Log) -> StageOutcome:
-        """Follow the flow run of a job to its end. While the server does not answer, say so and ask again.
+        """Follow the flow run of a job to its end. While the server does not answer, warn and ask again.
 
-        If the calling task is cancelled, so is the flow run; the worker that runs it ends what it has started.
+        If the calling task is cancelled, cancel the flow run; its worker then ends the processes that it started.
         """
         name, id_ = job.name(self.cells), None
         async with get_client() as client:
@@ -141,7 +141,7 @@ class OnPool(BatchRun):
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Warn once if the server does not answer, as it may come back. Raises UserError if it rejects the request."""
+        """Warn once if the server does not answer: it may come back. Raises UserError if it rejects the request."""
         try:
             yield
             self.silent = False
@@ -153,32 +153,32 @@ class OnPool(BatchRun):
             self.silent = True
 
     async def flow_run_of(self, client: PrefectClient, job: Job) -> UUID:
-        """The flow run that an earlier call has started for this job, if it counts, else a new one after it."""
-        ours = FlowRunFilter(
+        """Return the flow run that an earlier call started for this job, if it still counts, else a new one."""
+        of_job = FlowRunFilter(
             tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment])
         )
-        # Attempts are not counted: once an old one is deleted on the server, a number would be that of another.
-        runs = await client.read_flow_runs(flow_run_filter=ours, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+        # The key of a new run has the old one's id, not a count, which repeats if a run is deleted on the server.
+        runs = await client.read_flow_runs(flow_run_filter=of_job, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
         if runs and self._counts(job, runs[0]):
             return runs[0].id
         return await self._submit(job, runs[0].id if runs else None)
 
     def _counts(self, job: Job, newest: FlowRun) -> bool:
-        """True if the flow run that an earlier call started still counts for this job."""
+        """Return True if the flow run that an earlier call started still counts for this job."""
         match newest.state_type:
             case StateType.COMPLETED:
                 ref = experiment_ref(self.head, self.cells[job.cells[0]].name)
                 return job.shared or bool(git(Path(), "ls-remote", "origin", ref))
             case StateType.FAILED:
                 last = last_runs(self.batch.record)
-                # Whose failure at this commit is recorded is to be tried again.
+                # A cell whose failure at this commit is recorded runs again.
                 return not any(cell in last and last[cell].baseline == self.head for cell in job.cells)
             case state:
                 return state not in (StateType.CRASHED, StateType.CANCELLED, StateType.CANCELLING)
 
     async def _submit(self, job: Job, after: UUID | None) -> UUID:
         cell = self.cells[job.cells[0]]
-        # As a text: a server may give the keys of an object back in another order, and overrides have one.
+        # As a text: a server may return an object's keys in another order, and the order of overrides matters.
         sent = {"commit": self.head, "cell": json.dumps(asdict(replace(cell, id=job.folder)))}
         started = await arun_deployment(
             self.deployment,
@@ -198,14 +198,14 @@ class OnPool(BatchRun):
             texts = texts_at(commit, self.batch.files)
             if absent := sorted({*self.batch.reports} - texts.keys()):
                 raise UserError(f"neither git nor the DVC remote has {', '.join(absent)}")
-        except Exception as error:  # each kind of remote has errors of its own; the same command collects later
-            said = str(error) or type(error).__name__
-            raise UserError(f"the results of {cell.name} cannot be read: {said}") from error
+        except Exception as error:  # each kind of remote has its own errors; the same command collects later
+            message = str(error) or type(error).__name__
+            raise UserError(f"the results of {cell.name} cannot be read: {message}") from error
         return commit, texts
 
 
 def outcome_of_flow_run(name: str, run: FlowRun) -> StageOutcome | None:
-    """How a flow run ended; None while it works."""
+    """Return the outcome of a flow run; None while it runs."""
     state = run.state
     if state is None or not state.is_final():
         return None
@@ -216,7 +216,7 @@ def outcome_of_flow_run(name: str, run: FlowRun) -> StageOutcome | None:
 
 
 def unavailable(name: str, message: str) -> StageOutcome:
-    """A failure that may go away by itself."""
+    """Return the outcome of a failure that may go away by itself."""
     return StageOutcome(name, "failed", message=message, exit_code=EXIT_UNAVAILABLE)
 
 
@@ -225,7 +225,7 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
     """Bring `targets` of a cell up to date at `commit`, and push the results.
 
     With `shared`, other cells need these stages too, and no DVC experiment is made. Ends as failed, which is recorded,
-    if a stage failed for good, and as crashed if a retry may help, now or once the worker is fixed.
+    if a stage failed for good, and as crashed if a retry may help, maybe after a repair of the worker.
     """
     prepare_environment()
     try:
@@ -260,12 +260,12 @@ async def sweep_cell(commit: str, cell: Json[Cell], targets: list[str], shared: 
                 as_task("push", push, RETRY_DELAYS_SECONDS)(made, targets, None if shared else cell.name)
             return end_of_cell(outcome, made)
     except (UserError, DvcException, OSError) as error:
-        # A fault of this machine, not of the cell: once it is fixed, the same command tries the cell again.
+        # A fault of this machine, not of the cell: the same command runs the cell again.
         return Crashed(message=str(error))
 
 
 def end_of_cell(outcome: StageOutcome, made: Path) -> State[Any]:
-    """Return the state of a cell, and remove its clone unless the same command may succeed later and continue there."""
+    """Return the state of a cell, and remove its clone unless the same command may continue there."""
     if outcome.may_pass:
         return Crashed(message=outcome.message)
     discard(made)
@@ -273,7 +273,7 @@ def end_of_cell(outcome: StageOutcome, made: Path) -> State[Any]:
 
 
 def push(made: Path, targets: list[str], name: str | None) -> None:
-    """Bring a clone's results to the DVC remote and its DVC experiment, if it is to be one, to git's remote."""
+    """Push a clone's results to the DVC remote and, if it has a `name`, its DVC experiment to the git remote."""
     folder = made / git(Path(), "rev-parse", "--show-prefix")
     with working_in(folder):
         push_results(targets)

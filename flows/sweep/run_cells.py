@@ -1,6 +1,6 @@
-"""`parrotflow sweep NAME`: which cells of an experiment have no current result; they are run and recorded.
+"""`parrotflow sweep NAME`: run and record the cells of an experiment that have no current result.
 
-The project stays locked, so no other run of it takes the same cores.
+The project stays locked, so no other run of it uses the same cores.
 """
 
 from collections.abc import Mapping
@@ -83,9 +83,9 @@ def sweep(
 
 
 def grid(name: str) -> Batch:
-    """The cells of an experiment. Raises UserError on faults of its file or params.yaml."""
+    """Return the cells of an experiment. Raises UserError on faults of its file or params.yaml."""
     check_params()
-    # Without any run, else hours of work end with a table of a level that the grid does not have.
+    # Finds a table of a level that the grid does not have before hours of work.
     experiment, path = compute(name, []).data.experiment, experiment_path(name)
     cells, params = cells_of(name, experiment), read_params_file()
     check_cells(path, cells, params)
@@ -94,26 +94,27 @@ def grid(name: str) -> Batch:
     batch = Batch(bare_name(name), cells, experiment.targets, reports, curves, facts, params, record)
     for file in map(Path, sorted(batch.files)):
         if not facts.outs & {file, *file.parents}:
-            there = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
-            raise UserError(f"{path}: {file}: neither a target nor a stage upstream writes it; they write {there}")
+            outs = ", ".join(sorted(str(out) for out in facts.outs if out.suffix in (".json", ".tsv", ".csv")))
+            raise UserError(f"{path}: {file}: neither a target nor a stage upstream writes it; they write {outs}")
     return batch
 
 
 def show_statuses(batch: Batch, statuses: Mapping[str, CellStatus], *, retry: bool) -> dict[str, Any]:
-    """Print which cells would run, and why; the same for `--json`."""
-    for cell in batch.cells:
-        print(f"{cell.label}: {statuses[cell.id].reason or 'up to date'}")
-    failed = 0 if retry else sum(one.failed for one in statuses.values())
+    """Print which cells would run, and why; return the same for `--json`."""
+    cells = [{"cell": cell.label, "why": statuses[cell.id].reason} for cell in batch.cells]
+    for cell in cells:
+        print(f"{cell['cell']}: {cell['why'] or 'up to date'}")
+    failed = 0 if retry else sum(status.failed for status in statuses.values())
     waiting = f"; {failed} failed, `--retry` runs them again" if failed else ""
-    wanted = sum(bool(one.reason) for one in statuses.values()) - failed
-    print(f"{wanted} of {len(statuses)} cells would run{waiting}")
-    return {"to_run": wanted, "cells": [{"cell": one.label, "why": statuses[one.id].reason} for one in batch.cells]}
+    to_run = sum(bool(status.reason) for status in statuses.values()) - failed
+    print(f"{to_run} of {len(statuses)} cells would run{waiting}")
+    return {"to_run": to_run, "cells": cells}
 
 
 def run_batch(
     batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], *, pool: bool, at_once: int
 ) -> dict[str, Run]:
-    """Run cells at the commit `head` in one flow run; return their runs by the cells' ids. `keys`: of their stages."""
+    """Run cells at the commit `head` in one flow run; return their runs by cell id. `keys` are of their stages."""
     environment, server = stage_environment(batch.targets), start_server()
     server.reach_directly()
     # These import Prefect, which takes seconds, while the server starts.

@@ -34,16 +34,9 @@ COMMANDS = {
         "reproduce": "flows.reproduce.reproduction:run_reproduction",
         "table": "flows.experiments.results:table",
     },
-    "Experiments": {
-        "sweep": "flows.sweep.run_cells:sweep",
-    },
-    "Data": {
-        "data trace": "stages.train.commands.trace:trace",
-    },
-    "Deployments": {
-        "serve": "flows.commands.serve:serve",
-        "ui": "flows.commands.serve:ui",
-    },
+    "Experiments": {"sweep": "flows.sweep.run_cells:sweep"},
+    "Data": {"data trace": "stages.train.commands.trace:trace"},
+    "Deployments": {"serve": "flows.commands.serve:serve", "ui": "flows.commands.serve:ui"},
 }
 """Heading -> name -> MODULE:FUNCTION of the command, which is imported only when it is called."""
 

@@ -22,13 +22,7 @@ from prefect.states import Completed, Failed
 from pydantic import ValidationError
 
 from flows import checkout
-from flows.checkout import (
-    RETRY_DELAYS_SECONDS,
-    as_task,
-    checkout_folder,
-    require_names,
-    source_address,
-)
+from flows.checkout import RETRY_DELAYS_SECONDS, as_task, checkout_folder, require_names, source_address
 from flows.dvc_repo import default_remote, fetch_run_cache, push_results
 from flows.environment import prepare_environment
 from flows.pipeline import run_stages

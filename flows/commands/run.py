@@ -15,9 +15,7 @@ DEFAULTS = RunOptions()
 
 
 def run(
-    options: Annotated[RunOptions, Parameter(name="*", show_default=False)] = DEFAULTS,
-    *,
-    as_json: AsJson = False,
+    options: Annotated[RunOptions, Parameter(name="*", show_default=False)] = DEFAULTS, *, as_json: AsJson = False
 ) -> dict[str, Any]:
     """Run the stages that are not up to date: all, or the targets and what they depend on."""
     with locked_folder(options):

@@ -13,9 +13,7 @@ from stages.runtime.preflight import check_before_run, check_params
 
 
 def why(
-    *targets: Annotated[str, Parameter(completer=stage_names)],
-    force: bool = False,
-    as_json: AsJson = False,
+    *targets: Annotated[str, Parameter(completer=stage_names)], force: bool = False, as_json: AsJson = False
 ) -> dict[str, Any]:
     """Show which stages would run, and why.
 

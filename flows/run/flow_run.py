@@ -33,11 +33,7 @@ def result_state(result: RunResult) -> State[Any]:
 
 
 def in_flow_run(
-    name: str,
-    work: Callable[[], Awaitable[RunResult]],
-    server: Server,
-    run_name: str,
-    with_tags: Collection[str] = (),
+    name: str, work: Callable[[], Awaitable[RunResult]], server: Server, run_name: str, with_tags: Collection[str] = ()
 ) -> RunResult:
     """Do `work` in a run of the flow `name`, on a running server. Raises UserError if Prefect cannot start the run.
 

@@ -14,15 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.dvc_repo import (
-    check_out,
-    experiment_ref,
-    git,
-    give_identity,
-    open_repo,
-    project_cache,
-    repair_after_kill,
-)
+from flows.dvc_repo import check_out, experiment_ref, git, give_identity, open_repo, project_cache, repair_after_kill
 from flows.environment import dvc_state_within
 from flows.experiments.experiment import EXPERIMENTS
 from flows.project.edit import apply, open_yaml, yaml_text

@@ -33,13 +33,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from pydantic import Json
 
 from flows import checkout
-from flows.checkout import (
-    RETRY_DELAYS_SECONDS,
-    as_task,
-    checkout_folder,
-    require_names,
-    source_address,
-)
+from flows.checkout import RETRY_DELAYS_SECONDS, as_task, checkout_folder, require_names, source_address
 from flows.dvc_repo import default_remote, experiment_ref, fetch_run_cache, git, push_results, texts_at
 from flows.environment import prepare_environment
 from flows.experiments.cells import Cell

@@ -148,14 +148,14 @@ def fetch_result(name: str) -> list[str]:
         if not all(out.exists for out in stage.outs):
             with suppress(DownloadError):
                 repo.fetch([name])
-            if lacking := _fetched(stage, {}):
+            if missing := _fetched(stage, {}):
                 remote = repo.cloud.get_remote_odb()
                 try:  # DVC uses fsspec's `exists`, which is False if the server refuses access
                     remote.fs.info(remote.oid_to_path(stage.outs[0].hash_info.value))
                 except FileNotFoundError as error:
                     if is_access_denied(error.__cause__):
                         raise
-                raise UserError(f"{name}: the DVC remote does not have {', '.join(lacking)}: `dvc push` it there")
+                raise UserError(f"{name}: the DVC remote does not have {', '.join(missing)}: `dvc push` it there")
             stage.checkout()
     return []
 

@@ -135,8 +135,8 @@ def dvc() -> Finding:
     if not Path(".dvc").is_dir():
         return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
     if is_torn():
-        found = "its lock table was truncated by a kill, so `dvc repro` refuses to run"
-        return Finding("fault", "DVC", found, "`parrotflow run` repairs it, or rm .dvc/tmp/rwlock; nothing is lost")
+        problem = "its lock table was truncated by a kill, so `dvc repro` refuses to run"
+        return Finding("fault", "DVC", problem, "`parrotflow run` repairs it, or rm .dvc/tmp/rwlock; nothing is lost")
     remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
     if not remotes:
         remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"
@@ -148,8 +148,8 @@ def cleaned_cache() -> Finding:
     """Read the whole DVC cache and remove damaged entries."""
     if not (damaged := drop_damaged()):
         return Finding("ok", "cache", "every entry matches its hash")
-    found = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"
-    return Finding("note", "cache", found, "`dvc pull` or the next run restores what is needed")
+    removed = f"{len(damaged)} damaged entries removed, such as {damaged[0]}"
+    return Finding("note", "cache", removed, "`dvc pull` or the next run restores what is needed")
 
 
 def disk() -> Finding:
@@ -158,11 +158,11 @@ def disk() -> Finding:
     growing = [name for name in (".dvc/cache", ".parrotflow") if Path(name).exists()]
     sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in growing]
     earlier = sum(map(size_of, earlier_checkpoints())) / 1e9
-    found = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)} ({earlier:.1f} GB are checkpoints of earlier runs)"
+    space = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)} ({earlier:.1f} GB are checkpoints of earlier runs)"
     if free >= FREE_DISK_BYTES:
-        return Finding("ok", "disk", found)
+        return Finding("ok", "disk", space)
     remedy = "`parrotflow doctor --free` deletes earlier runs' checkpoints, `dvc gc --all-commits --all-experiments` "
-    return Finding("fault", "disk", found, f"{remedy}results outside commits and experiments")
+    return Finding("fault", "disk", space, f"{remedy}results outside commits and experiments")
 
 
 def size_of(folder: Path) -> int:
@@ -219,8 +219,8 @@ def variables() -> Finding:
         like = difflib.get_close_matches(unknown[0], VARIABLES, 1)
         remedy = f"set {like[0]} instead" if like else "unset it; the reference (`make docs`) lists all variables"
         return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
-    found = ", ".join(sorted(VARIABLES & os.environ.keys()))
-    return Finding("ok", "variables", found or "no PARROTFLOW_* is set: the defaults apply")
+    names = ", ".join(sorted(VARIABLES & os.environ.keys()))
+    return Finding("ok", "variables", names or "no PARROTFLOW_* is set: the defaults apply")
 
 
 def _output(*command: str) -> str:

@@ -187,9 +187,8 @@ def pulled_outputs(revision: RecordedRevision, checkout: Path, computed: Collect
             if recorded.is_file() and file_md5(recorded) == hash_of(out):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(recorded, target)
-    lacking = [path for path in read if not (checkout / path).exists()]
-    if lacking:
-        pull(checkout, lacking)
+    if missing := [path for path in read if not (checkout / path).exists()]:
+        pull(checkout, missing)
     return all((checkout / path).exists() for path in read)
 
 

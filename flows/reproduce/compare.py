@@ -143,25 +143,25 @@ COMPARISONS: dict[str, Callable[[Path, Path], FileDifference | None]] = {
 
 def compare_stages(revision: RecordedRevision, checkout: Path, restored: list[str]) -> list[ComparedStage]:
     """Compare all stages that led to the revision."""
-    found = recorded_stages(checkout / LOCK_FILE, trusted=False)
-    return [compare_stage(revision, checkout, stage, found.get(stage), stage in restored) for stage in revision.stages]
+    locked = recorded_stages(checkout / LOCK_FILE, trusted=False)
+    return [compare_stage(revision, checkout, stage, locked.get(stage), stage in restored) for stage in revision.stages]
 
 
 def compare_stage(
-    revision: RecordedRevision, checkout: Path, stage: str, found: LockEntry | None, restored: bool
+    revision: RecordedRevision, checkout: Path, stage: str, computed: LockEntry | None, restored: bool
 ) -> ComparedStage:
-    """Compare one stage; `found` is its new entry in dvc.lock."""
+    """Compare one stage; `computed` is its new entry in dvc.lock."""
     recorded = revision.stages[stage]
-    if found is None:
+    if computed is None:
         return ComparedStage(stage, "not run", [], [])
     differing = list(different_files(revision, checkout, stage))
     named = [difference.file for difference in differing]
-    new = {out["path"]: hash_of(out) for out in found.get("outs", [])}
+    new = {out["path"]: hash_of(out) for out in computed.get("outs", [])}
     for out in recorded.get("outs", []):
         old, path = hash_of(out), out["path"]
         if old != new.get(path) and not any(overlaps(path, file) for file in named):
             differing.append(FileDifference("", f"md5 {old}", f"md5 {new.get(path)}", file=path))
-    inputs = list(different_inputs(revision, checkout, recorded, found))
+    inputs = list(different_inputs(revision, checkout, recorded, computed))
     # If inputs differ, DVC computed the stage although its recorded outputs were restored.
     state: Literal["identical", "restored", "different"] = "restored" if restored and not inputs else "identical"
     return ComparedStage(stage, "different" if differing else state, inputs, differing)

@@ -138,8 +138,8 @@ def verdict_of(revision: RecordedRevision, checkout: Path, restored: list[str]) 
 
 def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]:
     """Yield the facts in which the executions of the two trainings differ."""
-    recorded, found = revision.execution, Execution.find(checkout / TRAIN_EXECUTION)
-    if recorded is None or found is None or not recorded.sessions or not found.sessions:
+    recorded, present = revision.execution, Execution.find(checkout / TRAIN_EXECUTION)
+    if recorded is None or present is None or not recorded.sessions or not present.sessions:
         whose = "recorded" if recorded is None or not recorded.sessions else "present"
         yield f"it is not known how the {whose} training was executed"
         return
@@ -149,5 +149,5 @@ def different_facts(revision: RecordedRevision, checkout: Path) -> Iterator[str]
             f"the recorded run itself, from step {session.first_step}: {fact} became {later_value}"
             for fact, _, later_value in differing_facts(first, session)
         )
-    differing = dict.fromkeys(facts for session in found.sessions for facts in differing_facts(first, session))
+    differing = dict.fromkeys(facts for session in present.sessions for facts in differing_facts(first, session))
     yield from (f"{fact}: recorded {then}, here {now}" for fact, then, now in differing)

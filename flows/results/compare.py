@@ -148,25 +148,25 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
         What to compare with; the default is the last run of this workspace.
     """
     sides = open_side(a), open_side(b)
-    found = comparison(*sides)
-    write_page(COMPARE_PAGE, **found, pictures=curve_pictures(panels_of(*sides)))
-    console, names = Console(highlight=False), (found["a"], found["b"])
+    facts = comparison(*sides)
+    write_page(COMPARE_PAGE, **facts, pictures=curve_pictures(panels_of(*sides)))
+    console, names = Console(highlight=False), (facts["a"], facts["b"])
     changed, figures = columns("what differs", *names), columns("size and speed", *names)
-    for row in found["changed"]:
+    for row in facts["changed"]:
         changed.add_row(*(escape(row[key]) for key in ("what", "a", "b")))
-    for row in found["figures"]:
+    for row in facts["figures"]:
         figures.add_row(row["what"], *("" if row[key] is None else in_digits(row[key]) for key in ("a", "b")))
     bits = columns("bits per byte", f"A: {names[0]}", f"B: {names[1]}", "difference", "95 % interval", "documents")
-    for row in found["held_out"]:
+    for row in facts["held_out"]:
         ends = ", ".join(f"{end:+.4f}" for end in row["interval_95"] or ()) or "none: too few documents"
         texts = (f"{row['a']:.4f}", f"{row['b']:.4f}", f"{row['difference']:+.4f}", ends, str(row["documents"]))
         bits.add_row(escape(row["set"]), *texts)
     console.print(changed if changed.rows else "The same parameters, code and data.", "", figures, "", bits, sep="\n")
-    console.print("\n".join(f"{row['set']}: {row['verdict']}" for row in found["held_out"]), markup=False)
-    for sample in found["samples"][:MAX_SAMPLES]:
+    console.print("\n".join(f"{row['set']}: {row['verdict']}" for row in facts["held_out"]), markup=False)
+    for sample in facts["samples"][:MAX_SAMPLES]:
         end = "\n".join(sample["prompt"].splitlines()[-MAX_PROMPT_LINES:])
         console.print(f"\n[bold]{escape(sample['from'])}[/]\n[dim]{escape(end)}[/]")
         for name, body in zip(names, (sample["a"], sample["b"]), strict=True):
             console.print(f"[blue]{escape(name)} │[/]{escape(body)}")
     console.print(f"\nWith curves and all samples: {COMPARE_PAGE}")
-    return found
+    return facts

@@ -57,7 +57,7 @@ class NamedFile(str):
     """A file or folder in a parameter. A run starts only if it exists and DVC detects its changes."""
 
     is_dep = True
-    """Whether dvc.yaml must list it among the deps of the stage."""
+    """True if dvc.yaml must list it among the deps of the stage."""
 
     @property
     def path(self) -> Path:

@@ -66,7 +66,7 @@ def launch(config: LaunchConfig, params: TrainParams) -> int:
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     values = environment(config) | recorded_launch(config) | {supervision.VARIABLE: str(line.folder)}
     try:
-        # In a session of its own, so that a terminal's Ctrl-C reaches only this command.
+        # In a new session, so that a terminal's Ctrl-C reaches only this command.
         process = subprocess.Popen(command(config, WORKER), env=values, start_new_session=True)
         _wait(process, stop, line)
         if (outcome := line.outcome()) is not None:

@@ -1,6 +1,6 @@
 """Batches of texts that a model continues together: how tokens are drawn, and where a text ends.
 
-Each text is a row, at a position of its own, in a cache of fixed shape, and a step computes all rows at once. A row's
+Each text is a row, at its own position, in a cache of fixed shape, and a step computes all rows at once. A row's
 token depends only on its own logits and its own random number.
 """
 

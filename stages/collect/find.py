@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,7 +46,7 @@ def find(patterns: Sequence[str]) -> list[FoundFile]:
     Raises UserError for a pattern that matches nothing to read, UnavailableError for a URL that cannot be listed now.
     """
     found: dict[str, FoundFile] = {}
-    is_ignored = _ignored_by_dvc()
+    is_ignored, real_path = _ignored_by_dvc(), cache(os.path.realpath)
     for pattern in patterns:
         if "://" in pattern:
             files = list(_remote(pattern))
@@ -55,7 +56,9 @@ def find(patterns: Sequence[str]) -> list[FoundFile]:
         if all(file.flaw for file in files):
             raise UserError(_nothing_found(pattern, files))
         for file in files:
-            key = file.url or os.path.realpath(file.name)
+            folder, name = os.path.split(file.name)
+            is_link = file.flaw == LINK or len(files) == 1
+            key = file.url or (real_path(file.name) if is_link else f"{real_path(folder)}/{name}")
             # A link that a pattern names is read although another pattern passes it by.
             if key not in found or (found[key].flaw and not file.flaw):
                 found[key] = file
@@ -103,27 +106,30 @@ def _local(pattern: Path) -> Iterator[FoundFile]:
             yield _file(match)
 
 
-def _folder(folder: Path) -> Iterator[FoundFile]:
+def _folder(folder: Path | str) -> Iterator[FoundFile]:
     """The files below a folder; for a hidden folder or a link to one, the folder itself."""
+    try:
+        entries = list(os.scandir(folder))  # tells of most files what they are without a call of the system for each
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be listed ({error.strerror}); correct its permissions") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            yield FoundFile(entry.path.removeprefix("./"), HIDDEN)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _folder(entry.path)
+        else:
+            yield _file(entry)
 
-    def refuse(error: OSError) -> None:
-        raise UserError(f"{error.filename}: cannot be listed ({error.strerror}); correct its permissions")
 
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        skipped = [name for name in folders if name.startswith(".") or (Path(place) / name).is_symlink()]
-        folders[:] = [name for name in folders if name not in skipped]
-        for name in chain(skipped, names):
-            yield FoundFile(str(Path(place, name)), HIDDEN) if name.startswith(".") else _file(Path(place, name))
-
-
-def _file(path: Path, follow: bool = False) -> FoundFile:
-    if path.is_symlink() and not follow:
-        return FoundFile(str(path), LINK)
-    if not path.is_file():
-        return FoundFile(str(path), NOT_REGULAR)
-    if path.suffix == ".dvc":
-        return FoundFile(str(path), OF_DVC if path.with_suffix("").exists() else NOT_PULLED)
-    return FoundFile(str(path), NOT_HERE if is_lfs_pointer(path) else "")
+def _file(entry: Path | os.DirEntry[str], follow: bool = False) -> FoundFile:
+    name = os.fspath(entry).removeprefix("./")
+    if entry.is_symlink() and not follow:
+        return FoundFile(name, LINK)
+    if not entry.is_file():
+        return FoundFile(name, NOT_REGULAR)
+    if name.endswith(".dvc"):
+        return FoundFile(name, OF_DVC if Path(name).with_suffix("").exists() else NOT_PULLED)
+    return FoundFile(name, NOT_HERE if is_lfs_pointer(Path(name)) else "")
 
 
 def _ignored_by_dvc() -> Callable[[str], bool]:

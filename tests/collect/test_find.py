@@ -98,6 +98,15 @@ def test_a_file_that_several_patterns_name_is_one_document() -> None:
     assert len(collect("./corpus/a.py", "corpus/../corpus/a.py", "corpus/[ab].py", str(Path("corpus").absolute()))) == 2
 
 
+def test_a_file_below_a_link_that_a_pattern_names_is_the_file_that_it_leads_to() -> None:
+    write("real/a.py", "real/b.py")
+    Path("linked").symlink_to("real", target_is_directory=True)
+    Path("c.py").symlink_to("real/b.py")
+
+    assert [file.name for file in find(["linked", "real", "c.py"])] == ["linked/a.py", "linked/b.py"]
+    assert [file.name for file in find(["."]) if not file.flaw] == ["real/a.py", "real/b.py"]
+
+
 @pytest.mark.parametrize("pattern", ["corpus/**.py", "corpus/***/a.py"])
 def test_two_stars_that_are_not_a_whole_part_of_a_path_are_refused(pattern: str) -> None:
     with pytest.raises(UserError, match=r"has to be a whole part of the path, as in `corpus/\*\*/\*\.py`"):

@@ -33,11 +33,6 @@ from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "lustre", "beegfs", "gpfs", "ceph", "9p"}
 
-FREE_DISK_BYTES = 1_000_000_000
-"""A run of the default pipeline writes 80 MB."""
-
-LEVEL_STYLE = {"ok": "green", "note": "yellow", "fault": "red"}
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -66,7 +61,7 @@ def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) 
     with run_lock("`parrotflow doctor`") if cache or free else nullcontext():
         for finding in examine_machine(whole_cache=cache, free=free):
             findings.append(asdict(finding))
-            style = LEVEL_STYLE[finding.level]
+            style = {"ok": "green", "note": "yellow", "fault": "red"}[finding.level]
             console.print(f"[{style}]{finding.level:>5}[/]  {finding.what}: {escape(finding.found)}")
             if finding.remedy:
                 console.print(f"       → {escape(finding.remedy)}")
@@ -159,7 +154,7 @@ def disk() -> Finding:
     sizes = [f"{name} {size_of(Path(name)) / 1e9:.1f} GB" for name in growing]
     earlier = sum(map(size_of, earlier_checkpoints())) / 1e9
     space = f"{free / 1e9:.0f} GB free; here: {', '.join(sizes)} ({earlier:.1f} GB are checkpoints of earlier runs)"
-    if free >= FREE_DISK_BYTES:
+    if free >= 1e9:  # a run of the default pipeline writes 80 MB
         return Finding("ok", "disk", space)
     remedy = "`parrotflow doctor --free` deletes earlier runs' checkpoints, `dvc gc --all-commits --all-experiments` "
     return Finding("fault", "disk", space, f"{remedy}results outside commits and experiments")

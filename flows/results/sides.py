@@ -16,9 +16,6 @@ from stages.runtime.errors import UserError
 from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.section import read_yaml
 
-MIN_LETTERS = 4
-"""The minimum length of an abbreviated revision, as in git."""
-
 
 def open_side(asked: str) -> Recorded:
     """The recorded run of an argument. Raises UserError if it does not exist, or was not evaluated."""
@@ -41,7 +38,7 @@ def _found(asked: str) -> Recorded:
     if (Path(asked) / LOCK_FILE).is_file():
         return Recorded(asked, recorded_stages(Path(asked) / LOCK_FILE), in_folder(Path(asked)))
     folders = [path for path in Path().glob(f"*/*/{REVISIONS}/{asked}*") if (path / PROVENANCE).is_file()]
-    if len(asked) >= MIN_LETTERS and len(folders) == 1:
+    if len(asked) >= 4 and len(folders) == 1:
         return _of_revision(asked, str(folders[0]))
     cells = {run.cell: run for path in EXPERIMENTS.glob(f"*/{RUNS_FILE}") for run in recorded_runs(path)}
     commits = [run.commit for run in cells.values() if asked in (run.cell, run.experiment) and run.commit]

@@ -36,9 +36,6 @@ from stages.formats.training import SourceShare
 from stages.runtime.hub import HUB_COMMIT
 from stages.runtime.section import flatten
 
-PROMPT_CHARACTERS = 60
-"""The maximum length of a prompt taken from a held-out document."""
-
 ARCHITECTURE = {
     "architecture": ("architectures", "model_type"),
     "layers": ("n_layer", "num_hidden_layers", "num_layers"),
@@ -140,7 +137,7 @@ def example_prompt(params: CardParams, inputs: CardInputs) -> str:
     """
     lines = (line.strip() for sample in inputs.samples for line in sample.signature.splitlines())
     line = next((line for line in lines if line and line[0] != "-"), "")
-    return params.prompt or next(iter(wrap(line, PROMPT_CHARACTERS, break_on_hyphens=False)), "")
+    return params.prompt or next(iter(wrap(line, 60, break_on_hyphens=False)), "")
 
 
 def sizes(inputs: CardInputs) -> Iterator[tuple[str, str]]:

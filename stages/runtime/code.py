@@ -26,8 +26,6 @@ clearer message there would discard them."""
 PACKAGES = ("stages", "flows")
 """Our packages; any other module is from a library or Python."""
 
-HASH_DIGITS = 32
-
 _MODULE_NAME = re.compile(r"stages(\.\w+)+")
 
 
@@ -119,7 +117,7 @@ class Module:
     """The facts read from a file of code."""
 
     sha256: str
-    """The first `HASH_DIGITS` hex digits of the hash of the syntax tree without docstrings."""
+    """The first 32 hex digits of the hash of the syntax tree without docstrings."""
     imports: frozenset[str]
     """The dotted names of its imports, and of our modules named in strings."""
     required: frozenset[str]
@@ -134,7 +132,7 @@ def read_module(text: bytes, file: str) -> Module:
         reader.read(ast.parse(text))
     except ImportError as error:
         raise ValueError(str(error)) from None  # a relative import beyond the top-level package
-    tree = hashlib.sha256("".join(reader.parts).encode()).hexdigest()[:HASH_DIGITS]
+    tree = hashlib.sha256("".join(reader.parts).encode()).hexdigest()[:32]
     return Module(tree, frozenset(reader.imports), frozenset(reader.required))
 
 

@@ -91,8 +91,6 @@ LAW = Law(
 MIN_STEPS = 20
 """The learning rate must warm up and decay within the steps."""
 
-MAX_WIDTH = 16_384
-
 
 REFERENCE_WIDTH, REFERENCE_TOKENS, REFERENCE_BATCH_TOKENS = 64, 4.608e6, 2048
 MUON_LEARNING_RATE, ADAMW_LEARNING_RATE = 0.006, 0.016
@@ -107,9 +105,9 @@ WARMUP_SHARE = 0.02
 
 
 def widths() -> Iterator[int]:
-    """Multiples of 32 up to 256, then of 64 up to 1,024, then of 128, up to `MAX_WIDTH`."""
+    """Multiples of 32 up to 256, then of 64 up to 1,024, then of 128, up to 16,384."""
     width = 0
-    while width < MAX_WIDTH:
+    while width < 16_384:
         width += 32 if width < 256 else 64 if width < 1024 else 128
         yield width
 

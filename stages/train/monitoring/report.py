@@ -21,9 +21,6 @@ from stages.train.monitoring.throughput import Throughput
 from stages.train.monitoring.validation import ValidationResult
 from stages.train.params import TrainParams
 
-LOG_SECONDS = 10.0
-"""The time between two progress lines in a log."""
-
 
 class Reporter:
     """Shows and records progress in the main process; does nothing in the others."""
@@ -82,10 +79,10 @@ class ProgressLine:
         self._last = float("-inf")
 
     def show(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
-        """Show the state after `step` steps; in a log at most every `LOG_SECONDS`."""
+        """Show the state after `step` steps; in a log at most every 10 seconds."""
         now = time.monotonic()
         is_last = step == self.last_step
-        if not self.live and now - self._last < LOG_SECONDS and not is_last:
+        if not self.live and now - self._last < 10 and not is_last:
             return
         self._last = now
         minutes, seconds = divmod(round(seconds_left), 60)

@@ -113,8 +113,6 @@ def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
 VECTOR_INSTRUCTIONS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "neon", "asimd", "sve", "sme", "bf16", "fp16", "dot")
 """Prefixes of CPU flags that affect matrix products."""
 
-IMPORTED = ("torch", "transformers", "accelerate", "numpy", "safetensors")
-
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -151,7 +149,8 @@ def describe_session(trainer: Trainer, first_step: int) -> Session:
 
 def imported_versions(compiled: bool) -> dict[str, str]:
     """Library versions with build tags, and the C++ compiler's if the model is compiled."""
-    versions = {name: str(sys.modules[name].__version__) for name in IMPORTED if name in sys.modules}
+    libraries = ("torch", "transformers", "accelerate", "numpy", "safetensors")
+    versions = {name: str(sys.modules[name].__version__) for name in libraries if name in sys.modules}
     versions |= {"python": platform.python_version(), "libc": " ".join(platform.libc_ver())}
     if torch.cuda.is_available():
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from flows.results.pages import curve_pictures, write_page
 from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
-from flows.results.sides import open_side
+from flows.results.sides import open_sides
 from flows.run.outcome import AsJson
 from flows.run.terminal import columns
 from stages.formats.curves import Panel, curves_in
@@ -147,7 +147,7 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
     b
         What to compare with; the default is the last run of this workspace.
     """
-    sides = open_side(a), open_side(b)
+    sides = open_sides(a, b)
     facts = comparison(*sides)
     write_page(COMPARE_PAGE, **facts, pictures=curve_pictures(panels_of(*sides)))
     console, names = Console(highlight=False), (facts["a"], facts["b"])

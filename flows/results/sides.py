@@ -17,17 +17,18 @@ from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.section import read_yaml
 
 
-def open_side(asked: str) -> Recorded:
-    """The recorded run of an argument. Raises UserError if it does not exist, or was not evaluated."""
-    side = _found(asked)
-    evaluated = ancestors(side.stages, [str(EVALUATE_REPORT)])
-    for stage, entry in evaluated.items():
-        for dep in entry.get("deps", []):
-            if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
-                raise UserError(f"{asked}: {dep['path']} has changed since {stage} read it: run `parrotflow run`")
-    if not evaluated:
-        raise UserError(f"{asked}: no evaluation is recorded; `parrotflow log` lists the runs that can be compared")
-    return side
+def open_sides(*asked: str) -> list[Recorded]:
+    """The recorded runs of the arguments. Raises UserError if one does not exist, or was not evaluated."""
+    sides = [*map(_found, asked)]
+    evaluated = [(side, ancestors(side.stages, [str(EVALUATE_REPORT)])) for side in sides]
+    if missing := [side.name for side, stages in evaluated if not stages]:
+        remedy = "run `parrotflow run evaluate`, or name runs that have bits per byte in `parrotflow log`"
+        raise UserError(f"{' and '.join(missing)}: not evaluated: {remedy}")
+    entries = ((side, *item) for side, stages in evaluated for item in stages.items())
+    for side, stage, dep in ((side, stage, dep) for side, stage, entry in entries for dep in entry.get("deps", [])):
+        if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
+            raise UserError(f"{side.name}: {dep['path']} has changed since {stage} read it: run `parrotflow run`")
+    return sides
 
 
 def _found(asked: str) -> Recorded:

@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows.experiments.record import append_run
 from flows.results.compare import COMPARE_PAGE, differing_inputs, held_out_differences, panels_of, same_prompts
+from flows.results.log import RUN_LOG, LoggedRun
 from flows.results.recorded import Recorded
-from flows.results.sides import open_side
+from flows.results.sides import open_sides
 from stages.formats.evaluation.intervals import mean_difference
 from stages.formats.evaluation.report import DOCUMENT_LOSSES
 from stages.runtime.errors import UserError
@@ -96,7 +98,14 @@ def test_curves_of_both_are_in_the_same_picture_and_prompts_that_both_completed_
 
 def test_what_is_neither_a_run_nor_a_revision_is_refused() -> None:
     with pytest.raises(UserError, match=r"nonesuch: no run \(`parrotflow log`\), revision, commit, cell or folder"):
-        open_side("nonesuch")
+        open_sides("nonesuch", "workspace")
+
+
+def test_runs_that_were_not_evaluated_are_named_together_with_what_to_do() -> None:
+    append_run(RUN_LOG, LoggedRun(name="1", began="2026-01-02T03:04:05+00:00", changes=[], commit="", state="stopped"))
+
+    with pytest.raises(UserError, match=r"^run 1 and workspace: not evaluated: run `parrotflow run evaluate`"):
+        open_sides("1", "workspace")
 
 
 def test_two_commits_and_a_run_of_the_log_are_compared_without_computing_and_the_page_needs_no_network(

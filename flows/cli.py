@@ -14,7 +14,7 @@ import cyclopts
 from pydantic import TypeAdapter
 
 from flows.environment import enter_project, prepare_environment
-from stages.runtime.errors import EXIT_INTERRUPTED, UserError
+from stages.runtime.errors import EXIT_INTERRUPTED, UserError, did_you_mean
 from stages.runtime.stage import run_stage
 
 COMMANDS = {
@@ -126,7 +126,9 @@ def called() -> CommandResult:
     try:
         returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # its own message would import every command
-        raise UserError(f"{' '.join(error.unused_tokens or [])}: no such command; see `parrotflow --help`") from None
+        said, known = error.unused_tokens or [""], " ".join(map(" ".join, COMMANDS.values())).split()
+        text = f"{' '.join(said)}: no such command; see `parrotflow --help`{did_you_mean(said[0], known)}"
+        raise UserError(text) from None
     except cyclopts.MissingArgumentError as error:
         from flows.experiments.experiment import experiment_names
 

@@ -8,7 +8,6 @@ A stage is
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
-import difflib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from flows.dvc_repo import in_order_of_repro, is_restorable, open_repo, remedy, 
 from flows.plan.changes import Reason, check_deps, reasons_to_run, record_codes, writes_code
 from flows.plan.settings import Policy, read_policy
 from stages.runtime.atomic import atomic_write
-from stages.runtime.errors import STATE_DIR, UserError
+from stages.runtime.errors import STATE_DIR, UserError, did_you_mean
 from stages.runtime.preflight import DVC_FILE
 
 StageState = Literal["clean", "run", "maybe", "restore"]
@@ -158,8 +157,7 @@ def _collect(repo: Repo, target: str) -> Iterable[PipelineStage]:
     try:
         collected: Iterable[PipelineStage] = repo.stage.collect(target)
     except DvcException as error:
-        near = difflib.get_close_matches(target, [stage.addressing for stage in repo.index.stages], 1)
-        meant = f"; did you mean `{near[0]}`?" if near else ""
+        meant = did_you_mean(target, [stage.addressing for stage in repo.index.stages])
         raise UserError(f"dvc: {error}{remedy(error)}{meant}") from None
     return collected
 

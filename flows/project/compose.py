@@ -5,9 +5,6 @@ only params.yaml, so DVC detects every change; its comments and order are kept.
 
 The word `compute=` calls the dial, a program of the stage `train` that derives values from an amount of compute. Words
 before it affect its choice, words after it override it.
-
-    parrotflow params compute=20 train.seed=1
-    parrotflow params corpus=installed compute=2h
 """
 
 import difflib
@@ -28,7 +25,7 @@ from ruamel.yaml.error import YAMLError
 
 from flows.project.edit import apply, open_yaml, yaml_text
 from stages.runtime.credentials import refuse_credentials
-from stages.runtime.errors import UserError, first_line
+from stages.runtime.errors import UserError, did_you_mean, first_line
 from stages.runtime.preflight import check_params, section_models
 from stages.runtime.section import PARAMS_FILE, flatten, read_params_file, read_yaml, value_at, yaml_fault
 
@@ -53,14 +50,12 @@ def preset_groups(conf: Path = CONF) -> dict[str, list[str]]:
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 
-def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE, conf: Path = CONF) -> str:
+def composed_text(words: Sequence[str], params_file: Path = PARAMS_FILE) -> str:
     """params.yaml's text after applying the words. Raises as `composed_with_dial`."""
-    return composed_with_dial(words, params_file, conf)[0]
+    return composed_with_dial(words, params_file)[0]
 
 
-def composed_with_dial(
-    words: Sequence[str], params_file: Path = PARAMS_FILE, conf: Path = CONF
-) -> tuple[str, list[str]]:
+def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) -> tuple[str, list[str]]:
     """params.yaml's text after applying the words, and the dial's explanations if there is a word `compute=`.
 
     Raises UserError for an unknown group, choice or key, or if a stage or the dial refuses a value.
@@ -70,7 +65,7 @@ def composed_with_dial(
         raise UserError(f"{' '.join(of_dial)}: give compute once")
     asked = [argument for word in of_dial for argument in option(word)]
     read_params_file(params_file)  # raises UserError with a clear message
-    known, lines = preset_groups(conf), list[str]()
+    known, lines = preset_groups(), list[str]()
     for word in words:
         if word not in of_dial:
             check_word(word, known)
@@ -86,21 +81,21 @@ def composed_with_dial(
             apply(values, chosen["values"])
             lines = [str(line) for line in chosen["lines"]]
         elif key in known:
-            apply(values, preset(key, given, conf))
+            apply(values, preset(key, given))
         else:
             refuse_unknown(key, values)
             apply(values, {key: value_of(word)})
     return checked_text(yaml_text(values), params_file), lines
 
 
-def preset(group: str, choice: str, conf: Path = CONF) -> dict[str, Any]:
+def preset(group: str, choice: str) -> dict[str, Any]:
     """Dotted key -> value of a choice; the mappings of `open_mappings` are not flattened.
 
     Raises UserError for an unknown choice or an invalid file.
     """
-    check_word(f"{group}={choice}", preset_groups(conf))
+    check_word(f"{group}={choice}", preset_groups())
     try:
-        with initialize_config_dir(str(conf.absolute()), version_base=None):
+        with initialize_config_dir(str(CONF.absolute()), version_base=None):
             values: Any = OmegaConf.to_container(compose(overrides=[f"+{group}={choice}"]), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"conf/{group}/{choice}.yaml: {first_line(error)}") from None
@@ -127,8 +122,7 @@ def refuse_unknown(key: str, values: Mapping[str, Any]) -> None:
     """Raise UserError if no parameter has this key, unless it is below an open mapping or a null."""
     known = flatten(values)
     if not any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for name in (*known, *open_mappings())):
-        near = difflib.get_close_matches(key, known, n=1)
-        raise UserError(f"{key}: no such parameter{f'; did you mean {near[0]}?' if near else ''}")
+        raise UserError(f"{key}: no such parameter{did_you_mean(key, known)}")
 
 
 def value_of(word: str) -> Any:
@@ -147,9 +141,10 @@ def check_word(word: str, known: dict[str, list[str]]) -> None:
     if not value:
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe_groups(known)}")
     if name in known and value not in known[name]:
-        raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}")
+        meant = did_you_mean(value, known[name])
+        raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}{meant}")
     if name not in known and "." not in name:
-        raise UserError(f"{word}: no such group; {describe_groups(known)}")
+        raise UserError(f"{word}: no such group; {describe_groups(known)}{did_you_mean(name, [*known, COMPUTE_WORD])}")
 
 
 def describe_groups(known: dict[str, list[str]]) -> str:

@@ -3,7 +3,6 @@
 The checks of stages, which run before anything else, report what only one stage needs, such as a sandbox or a compiler.
 """
 
-import difflib
 import os
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ from flows.run.outcome import AsJson
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.code import installed
-from stages.runtime.errors import STATE_DIR, UserError, first_line
+from stages.runtime.errors import STATE_DIR, UserError, did_you_mean, first_line
 from stages.runtime.hub import network_fault
 from stages.runtime.preflight import check_params, section_models
 from stages.runtime.section import PARAMS_FILE
@@ -211,9 +210,8 @@ def variables() -> Finding:
         return Finding("fault", "variables", *fault.split(": ", 1))
     known = {*VARIABLES, *SET_BY_STAGES}
     if unknown := sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known):
-        like = difflib.get_close_matches(unknown[0], VARIABLES, 1)
-        remedy = f"set {like[0]} instead" if like else "unset it; the reference (`make docs`) lists all variables"
-        return Finding("note", "variables", f"{unknown[0]} is not a variable that parrotflow reads", remedy)
+        text = f"{unknown[0]} is not a variable that parrotflow reads{did_you_mean(unknown[0], VARIABLES)}"
+        return Finding("note", "variables", text, "unset it; the reference (`make docs`) lists all variables")
     names = ", ".join(sorted(VARIABLES & os.environ.keys()))
     return Finding("ok", "variables", names or "no PARROTFLOW_* is set: the defaults apply")
 

@@ -1,7 +1,9 @@
 """How a command reports a failure: an exit code and a message."""
 
+import difflib
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 STATE_DIR = Path(".parrotflow")
@@ -47,6 +49,12 @@ class UserError(Exception):
     """A mistake that a user can correct. Its message says what is wrong, where, and what to do."""
 
     exit_code = EXIT_USER_ERROR
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the known one that it resembles, if there is one."""
+    near = difflib.get_close_matches(word, [*known], 1)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 class UnavailableError(UserError):

@@ -63,8 +63,8 @@ def test_a_variable_that_is_set_is_shown_and_a_misspelt_one_with_the_right_one(
     monkeypatch.setenv("PARROTFLOW_WORKER", "2")
 
     finding = doctor.variables()
-    assert (finding.level, finding.found) == ("note", "PARROTFLOW_WORKER is not a variable that parrotflow reads")
-    assert finding.remedy == "set PARROTFLOW_WORKERS instead"
+    said = "PARROTFLOW_WORKER is not a variable that parrotflow reads; did you mean `PARROTFLOW_WORKERS`?"
+    assert (finding.level, finding.found) == ("note", said)
 
 
 def test_only_checkpoints_that_no_current_run_can_use_are_deleted_and_only_on_request(

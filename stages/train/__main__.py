@@ -55,7 +55,7 @@ def main() -> None:
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *describe_order(order, training), *note_idle_devices(config), *forecast.lines]:
+    for line in [*notes, *describe_order(order, training), *note_idle_devices(config)]:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)

@@ -38,7 +38,7 @@ STAGES_AT_ONCE = "PARROTFLOW_STAGES_AT_ONCE"
 async def run_stages(run: "PlannedRun") -> RunResult:
     """Run the stages of a plan as tasks of the calling flow run, log the run, and write its page."""
     began, logged = time.monotonic(), log.record_begin(run.plan, run.options.note)
-    page = RunPage(run.plan, logged, run.forecast)
+    page = RunPage(run.plan, logged, run.forecast, run.terminal)
     nodes, at_once = [*stage_nodes(run, page)], whole_number(STAGES_AT_ONCE) or 2
     chain = Chain(nodes, run.terminal, at_once, outcomes=page.outcomes)
     await chain.run()
@@ -92,11 +92,5 @@ def stage_nodes(run: "PlannedRun", page: RunPage) -> Iterator[Node]:
 
     for stage in run.plan.to_do:
         policy = stage.policy
-        yield Node(
-            stage.name,
-            partial(work, stage),
-            stage.upstream,
-            policy.resources,
-            policy.retries,
-            policy.retry_delay_seconds,
-        )
+        how = (policy.resources, policy.retries, policy.retry_delay_seconds)
+        yield Node(stage.name, partial(work, stage), stage.upstream, *how)

@@ -1,7 +1,7 @@
 """The pages about runs, without external files or network: `report.html` and `compare.html`.
 
-`report.html` describes the last run of this folder. It is written when the run begins, after each stage and, during
-training, after each held-out evaluation.
+`report.html` describes the last run of this folder. It is written when the run begins, with each stage, and regularly
+during training.
 """
 
 import json
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flows.plan.graph import Plan, PlannedStage
     from flows.results.log import LoggedRun
     from flows.run.outcome import StageOutcome
+    from flows.run.terminal import Terminal
 
 REPORT_PAGE = Path("report.html")
 
@@ -45,26 +46,17 @@ def write_page(page: Path, **values: Any) -> None:
 class RunPage:
     """`report.html` of a run."""
 
-    def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str]) -> None:
-        self.plan, self.run, self.forecast = plan, run, forecast
+    def __init__(self, plan: "Plan", run: "LoggedRun", forecast: list[str], terminal: "Terminal") -> None:
+        self.plan, self.run, self.forecast, self.terminal = plan, run, forecast, terminal
         self.outcomes: dict[str, StageOutcome] = {}
-        self.began, self._evaluated = time.time() - 1, 0  # file times lag a little
+        self.began = time.time() - 1  # file times lag a little
         self._writing, self._written, self._took = threading.Lock(), 0.0, 0.0
         self._drawn: tuple[list[Panel], list[str]] = ([], [])
 
     @property
     def is_outdated(self) -> bool:
-        """True if the training has measured the held-out loss since this was last true.
-
-        To save time for training, pages are written in at most 2 % of the time.
-        """
-        live = live_curves(self.began)
-        curve = live / "validation_loss.tsv" if live else None
-        size = curve.stat().st_size if curve and curve.is_file() else 0
-        is_due = time.monotonic() - self._written > 50 * self._took
-        outdated = is_due and size not in (0, self._evaluated)
-        self._evaluated = size if outdated else self._evaluated
-        return outdated
+        """True if the page may be written again: to save time for training, in at most 2 % of the time."""
+        return time.monotonic() - self._written > 50 * self._took
 
     def sparkline(self, stage: "PlannedStage") -> str:
         """The first curve of a running stage as a line of text."""
@@ -75,7 +67,8 @@ class RunPage:
     def write(self) -> None:
         """Write the page, without numbers and pages of stages that are not up to date."""
         with self._writing:
-            begin = time.monotonic()
+            begin = self._written = time.monotonic()
+            at_work = {name: self.terminal.progress.get(name, "running") for name in [*self.terminal.started_at]}
             good = up_to_date(self.plan, self.outcomes)
             names = {stage.name for stage in good}
             reports, pages = {name: REPORTS / f"{name}.json" for name in names}, dict(pages_of(good))
@@ -87,7 +80,9 @@ class RunPage:
                 REPORT_PAGE,
                 run=self.run,
                 metrics=shown_metrics(good),
-                stages=[(*row, self._expected(row[0])) for row in outcome_rows(self.plan, self.outcomes)],
+                stages=[*outcome_rows(self.plan, self.outcomes)],
+                at_work=at_work,
+                expected={stage.name: stage.seconds for stage in self.plan},
                 forecast=self.forecast,
                 reports={name: json.loads(path.read_bytes()) for name, path in reports.items() if path.is_file()},
                 pictures=self._drawn[1],
@@ -104,9 +99,6 @@ class RunPage:
                 if live or stage.name in up_to_date_stages:
                     panel = panel_of(figure, None if stage.name in up_to_date_stages else live)
                     yield from [panel] * bool(panel.curves)
-
-    def _expected(self, name: str) -> float | None:
-        return next((stage.seconds for stage in self.plan if stage.name == name), None)
 
 
 def shaded_samples(page: str) -> tuple[str, list[str]]:

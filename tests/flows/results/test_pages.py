@@ -12,6 +12,7 @@ from flows.plan.settings import Policy
 from flows.results.log import LoggedRun
 from flows.results.pages import REPORT_PAGE, RunPage, shaded_samples
 from flows.run.outcome import StageOutcome
+from flows.run.terminal import Terminal
 
 POLICY = Policy.model_validate(
     {
@@ -29,7 +30,7 @@ RUN = LoggedRun(name="7", began="2026-01-02T03:04:05+00:00", changes=["train.rat
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPage:
     monkeypatch.chdir(tmp_path)
     plan = Plan((PlannedStage("train", "run", (Reason("asked", "train"),), (), POLICY, 40.0),))
-    return RunPage(plan, RUN, ["time: about 40 s"])
+    return RunPage(plan, RUN, ["time: about 40 s"], Terminal([]))
 
 
 def add_point(folder: str, name: str, step: int, value: float) -> None:
@@ -72,15 +73,20 @@ def test_a_running_page_shows_live_curves_and_no_result_of_an_earlier_run(page: 
     assert page.sparkline(page.plan.stages[0]) == "█▁"
 
 
-def test_the_page_is_renewed_once_for_each_held_out_evaluation(page: RunPage) -> None:
-    add_point(".parrotflow/checkpoints/f/curves", "training_loss", 1, 4.0)
-    assert not page.is_outdated
-    for step in (10, 20):
-        add_point(".parrotflow/checkpoints/f/curves", "validation_loss", step, 4.0)
-        assert page.is_outdated
-        assert not page.is_outdated
+def test_the_page_says_how_far_a_stage_at_work_is(page: RunPage) -> None:
+    assert "<td>not started</td>" in written(page)
+    page.terminal.started("train", 1)
+    assert "<td>running</td>" in written(page)
+    page.terminal.progress["train"] = "step 10/40"
+    assert "<td>step 10/40</td>" in written(page)
+    page.terminal.ended(StageOutcome("train", "stopped"))
+    assert "step 10/40" not in written(page)
+
+
+def test_the_page_is_renewed_the_less_often_the_longer_that_takes(page: RunPage) -> None:
+    assert page.is_outdated
+    page.write()
     page._took = 1e9
-    add_point(".parrotflow/checkpoints/f/curves", "validation_loss", 30, 4.0)
     assert not page.is_outdated, "the training goes first"
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 from rich.console import Console
@@ -30,7 +30,8 @@ from stages.runtime.errors import UserError
 RUNS, TABLES, FIGURES, FITS, CLAIMS = "runs.csv", "tables", "figures", "fits.json", "claims.json"
 """Names in the folder of an experiment's results. The others are made from the first and never read."""
 
-Answer = Literal["holds", "does not hold", "cannot be said"]
+Answer = Literal["cannot be said", "does not hold", "undecided", "holds"]
+"""Undecided: it does not hold, but the interval contains the bound. Of several conditions the first of these counts."""
 
 RELATIONS = {"below": operator.lt, "at_most": operator.le, "above": operator.gt, "at_least": operator.ge}
 
@@ -171,10 +172,9 @@ def check_claims(data: Tidy) -> list[CheckedClaim]:
             results = [_checked(data, condition) for condition in claim.holds_if]
         except UserError as error:
             raise UserError(f"claims.{number}.holds_if: {error}") from None
-        answers = [answer for answer, _ in results]
-        answer: Answer = "does not hold" if "does not hold" in answers else "holds"
-        if "cannot be said" in answers:
-            answer, results = "cannot be said", [result for result in results if result[0] == "cannot be said"]
+        answer = min((answer for answer, _ in results), key=get_args(Answer).index)
+        if answer == "cannot be said":
+            results = [result for result in results if result[0] == answer]
         conditions = [condition.model_dump(exclude_unset=True) for condition in claim.holds_if]
         checked.append(CheckedClaim(claim.says, conditions, answer, "; ".join(because for _, because in results)))
     return checked
@@ -185,7 +185,7 @@ def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
     rows = [] if condition.exponent else [_selected(data, levels) for levels in condition.sides]
     try:
         number = _number(data, condition, rows)
-        texts, holds = [_text(number)], []
+        texts, answers = [_text(number)], list[Answer]()
         for name, bounds in condition.bounds.items():
             value = getattr(number, "mean" if name == "value" else name)
             if value is None:
@@ -193,10 +193,13 @@ def _checked(data: Tidy, condition: Condition) -> tuple[Answer, str]:
             for relation, limit in bounds.items():
                 bound = estimate(_values(rows[0], limit)) if isinstance(limit, str) else None
                 texts += [_text(bound)] if bound else []
-                holds.append(RELATIONS[relation](value, bound.mean if bound else limit))
+                at = bound.mean if bound else float(limit)
+                holds = RELATIONS[relation](value, at)
+                is_open = number.low is not None and number.high is not None and number.low <= at <= number.high
+                answers.append("holds" if holds else "undecided" if is_open else "does not hold")
     except MissingError as error:
         return "cannot be said", str(error)
-    return "holds" if all(holds) else "does not hold", "; ".join(texts)
+    return min(answers, key=get_args(Answer).index), "; ".join(texts)
 
 
 def _number(data: Tidy, condition: Condition, rows: list[pd.DataFrame]) -> Estimate:

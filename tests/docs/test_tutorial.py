@@ -35,7 +35,7 @@ def shape(line: str) -> str:
     """A line without what differs between a tiny model and the default one: numbers, ids, answers, bold."""
     line = re.sub(r"\b[0-9a-f]{8,}\b", "ID", line.replace("**", "").replace("\\textbf", ""))
     line = re.sub(r"\\?< (?=0)", "", line)  # a p value that is too small to print
-    line = re.sub(r"^(holds|does not hold|cannot be said):", "ANSWER:", line)
+    line = re.sub(r"^(holds|does not hold|undecided|cannot be said):", "ANSWER:", line)
     line = re.sub(r"(?<![\w.])[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "0", line)
     return " ".join(re.sub(r"[{}]", "", line).split())
 

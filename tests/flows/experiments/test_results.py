@@ -155,6 +155,20 @@ def test_a_claim_of_several_conditions_needs_all_of_them(tmp_path: Path) -> None
     assert answer("holds", "does not hold", "cannot be said") == ("cannot be said", "missing: w1, a, seed 0 (failed)")
 
 
+def test_a_bound_within_the_interval_is_undecided(tmp_path: Path) -> None:
+    data = some_data(tmp_path)
+    levels: dict[str, Any] = {"size": ["w1", "w2"], "recipe": "a"}
+    spread = Condition(difference="loss", levels=levels, high={"below": 0.65})
+    missed = Condition(difference="loss", levels=levels, high={"below": 0.1})
+
+    def answer(*conditions: Condition) -> str:
+        return check_claims(claiming(data, *conditions))[0].answer
+
+    assert answer(spread) == "undecided"
+    assert answer(missed) == "does not hold"
+    assert answer(spread, missed) == "does not hold"
+
+
 def test_one_seed_has_no_interval_to_claim_anything_by(tmp_path: Path) -> None:
     data = some_data(tmp_path)
     data = replace(data, frame=data.frame[data.frame["seed"] == 0])

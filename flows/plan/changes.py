@@ -26,7 +26,7 @@ ReasonKind = Literal[
     "parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"
 ]
 
-FIXED_TEXT = {"command": "its command changed", "never run": "never run", "asked": "--force"}
+FIXED_TEXT = {"command": "its command changed", "never run": "no result yet", "asked": "--force"}
 
 MAX_NAMED_CHANGES = 10
 

@@ -1,9 +1,10 @@
 """What a training will cost: `python -m stages.train.commands.forecast [PARAMS]`.
 
 It prints operations, time, and the state that must fit into memory, computed from a model without weights. The time
-assumes the speed of the last run of this model. Activations are not counted: the first steps of a run show whether they
-fit. `parrotflow params` prints the same for the parameters that it composes. `--check`, which `parrotflow why` and
-`parrotflow run` use, also prints the mixture's shares and fails if training would for its memory, mixture or trackers.
+assumes the speed of the last training of this model, finished or stopped. Activations are not counted: the first steps
+of a run show whether they fit. `parrotflow params` prints the same for the parameters that it composes. `--check`,
+which `parrotflow why` and `parrotflow run` use, also prints the mixture's shares and the step at which training
+continues, and fails if training would for its memory, mixture or trackers.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig
 
+from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.reports import read_json
 from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.tokens import STORE_MANIFEST, TOKENS, TRAIN, Manifest, TokenStore, read_of_corpus
@@ -29,6 +31,8 @@ from stages.runtime.launch import LaunchConfig, launch_config
 from stages.runtime.preflight import recorded_stages
 from stages.runtime.section import PARAMS_FILE, check_section, read_params_file, value_at
 from stages.runtime.stage import run_stage
+from stages.train.checkpoint.identity import fingerprint, identity
+from stages.train.checkpoint.manifest import CHECKPOINT_MANIFEST, read_manifest
 from stages.train.compute.data.order import open_order
 from stages.train.compute.hardware import resolve_precision, should_compile
 from stages.train.compute.model.flops import flops_per_token
@@ -62,7 +66,7 @@ def main() -> None:
         print("\n".join(forecast.lines), flush=True)
     if arguments.check:
         check_trackers(check_section("monitoring", values.get("monitoring"), MonitoringParams))
-        for line in mixture_lines(params):
+        for line in lines_of_tokens(params):
             print(line)
     if forecast and arguments.check:
         should_compile(params, forecast.flops_per_token, torch.device(forecast.launch.device_type))
@@ -153,19 +157,22 @@ def forecast_of(params: TrainParams, values: dict[str, Any], may_lack_source: bo
     return make_forecast(params, vocabulary(values), launch_config())
 
 
-def mixture_lines(params: TrainParams) -> Iterator[str]:
-    """Yield the mixture's shares, as training prints them, or that they are unknown until `tokenize` has run.
+def lines_of_tokens(params: TrainParams) -> Iterator[str]:
+    """Yield the mixture's shares, as training prints them, and the step at which training continues.
 
-    Yields nothing without a mixture. Raises UserError if the tokens lack a source.
+    Neither is known until `tokenize` has run. Raises UserError if the tokens lack a source.
     """
-    if params.mixture is None:
-        return
     to_do = os.environ.get(STAGES_TO_DO, "").split()
     if "tokenize" in to_do or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
-        yield "mixture: not known before the tokens are made"
+        yield from ["mixture: not known before the tokens are made"] * (params.mixture is not None)
         return
     store = TokenStore(TOKENS / TRAIN)
-    yield from describe_order(open_order(store, params), store)
+    if params.mixture:
+        yield from describe_order(open_order(store, params), store)
+    with suppress(UserError, OSError, ValueError):  # what it starts from may not be here yet
+        checkpoints = (CHECKPOINTS / fingerprint(identity(params, store))).glob(f"step-????????/{CHECKPOINT_MANIFEST}")
+        if last := max(checkpoints, default=None):
+            yield f"checkpoint: continues at step {read_manifest(last.parent).step:,} of {params.max_steps:,}"
 
 
 def vocabulary(values: dict[str, Any]) -> Manifest:

@@ -17,7 +17,7 @@ from stages.runtime.errors import UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
 from stages.train.commands import forecast
-from stages.train.commands.forecast import Forecast, duration, main, make_forecast, mixture_lines, scaled
+from stages.train.commands.forecast import Forecast, duration, lines_of_tokens, main, make_forecast, scaled
 from stages.train.commands.forecast import vocabulary as vocabulary_of
 from stages.train.compute.model.build import build_model
 from stages.train.compute.optim.build import build_optimizers
@@ -205,7 +205,7 @@ def test_of_data_that_is_still_to_be_made_nothing_is_known(
     write_params(small, mixture={"weights": {"web": 0.5, "books": 0.5}, "phases": []})
 
     def said() -> list[str]:
-        return [line.split(":")[1] for line in mixture_lines(read_section("train", TrainParams))]
+        return [line.split(":")[1] for line in lines_of_tokens(read_section("train", TrainParams))]
 
     assert said() == [" books", " web"]
     if to_do:

@@ -13,6 +13,8 @@ from accelerate import Accelerator
 from transformers.utils import logging
 
 from stages.formats.model_folder import CHECKPOINTS
+from stages.formats.reports import write_json
+from stages.formats.revision.execution import TRAIN_SPEED
 from stages.formats.tokens import TOKENS, TRAIN, VALIDATION, TokenStore
 from stages.runtime.errors import EXIT_CONTINUE, EXIT_TERMINATED, UserError, first_line
 from stages.runtime.launch import SEGMENT
@@ -30,7 +32,7 @@ from stages.train.launcher import LAUNCHED_PARAMS
 from stages.train.loop import StopSignal, TrainingStoppedError, train
 from stages.train.monitoring.params import MonitoringParams
 from stages.train.monitoring.report import TRACKERS, Reporter, start_trackers
-from stages.train.monitoring.results import describe_session, write_train_results
+from stages.train.monitoring.results import describe_session, speed, write_train_results
 from stages.train.monitoring.throughput import Throughput, peak_flops
 from stages.train.monitoring.validation import Validation
 from stages.train.params import TrainParams
@@ -67,6 +69,8 @@ def main() -> None:
     try:
         progress = train(trainer, stop, validation, checkpoints, reporter, progress, segment)
     except TrainingStoppedError as stopped:
+        if accelerator.is_main_process:
+            write_json(TRAIN_SPEED, speed(trainer, throughput))
         state = "state saved" if stopped.saved else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; run the same command to continue")
         raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None

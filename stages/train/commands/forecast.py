@@ -85,6 +85,7 @@ class Forecast:
     parameters: int
     """As trained, with the vocabulary padded."""
     flops_per_token: int
+    vocabulary_size: int
     corpus_tokens: int
     """0 if the corpus is not tokenized yet."""
     state: Mapping[StatePart, int]
@@ -92,18 +93,13 @@ class Forecast:
     capacity: int
     """Bytes of memory per process: its GPU's, or an equal share of the machine's."""
     tokens_per_second: float | None
-    """The speed of all processes in the last run; None if its model or hardware was different."""
-
-    @property
-    def needed(self) -> int:
-        """Bytes of the state."""
-        return sum(self.state.values())
+    """The speed of all processes in the last training, finished or stopped; None if its model or hardware differs."""
 
     @property
     def memory(self) -> str:
         """The size of each part of the state, their sum, and the capacity."""
         parts = " + ".join(f"{name} {scaled(size, 'B')}" for name, size in self.state.items())
-        return f"{parts} = {scaled(self.needed, 'B')} of {scaled(self.capacity, 'B')}"
+        return f"{parts} = {scaled(sum(self.state.values()), 'B')} of {scaled(self.capacity, 'B')}"
 
     @property
     def lines(self) -> list[str]:
@@ -113,12 +109,12 @@ class Forecast:
         if rate is not None:
             took = duration(self.params.tokens / rate)
             time = f"about {took} at {rate:,.0f} tokens/s, measured for this model on {device}"
-        tokens = f"{self.params.tokens:,} tokens"
+        tokens, size = f"{self.params.tokens:,} tokens", f" if the vocabulary has {self.vocabulary_size:,} tokens"
         if self.corpus_tokens:
-            tokens = read_of_corpus(self.params.tokens, self.corpus_tokens)
+            tokens, size = read_of_corpus(self.params.tokens, self.corpus_tokens), ""
         each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
         return [
-            f"model: {self.parameters:,} parameters, {scaled(self.flops_per_token, 'FLOP')} per token; "
+            f"model: {self.parameters:,} parameters{size}, {scaled(self.flops_per_token, 'FLOP')} per token; "
             f"{tokens} in {self.params.max_steps:,} steps are "
             f"{scaled(self.params.tokens * self.flops_per_token, 'FLOP')}",
             f"time: {time}",
@@ -128,7 +124,7 @@ class Forecast:
     @property
     def misfit(self) -> str:
         """An error message if the state alone does not fit; else empty."""
-        if self.needed <= self.capacity:
+        if sum(self.state.values()) <= self.capacity:
             return ""
         shard = "" if self.launch.sharded else "shard the model over several GPUs (PARROTFLOW_LAUNCH=fsdp2) or "
         return f"train: the run cannot fit: {self.memory} for each process; {shard}choose a smaller model"
@@ -178,13 +174,14 @@ def lines_of_tokens(params: TrainParams) -> Iterator[str]:
 def vocabulary(values: dict[str, Any]) -> Manifest:
     """The manifest of the tokens if they were made from `values`, else an empty one with the vocabulary size asked for.
 
-    A small corpus may give fewer tokens than `tokenizer.vocabulary_size`.
+    A small corpus may give fewer tokens than `tokenizer.vocabulary_size`. Other kinds have as many as last time.
     """
     tokenizer = values.get("tokenizer") or {}
     size = tokenizer.get("vocabulary_size") if tokenizer.get("kind") == "bpe" else None
-    if (TOKENS / TRAIN / STORE_MANIFEST).is_file() and (size is None or is_made_of(values)):
-        return TokenStore(TOKENS / TRAIN).manifest
-    return Manifest("uint32", size or 32_768, 0, "", "", ())
+    made = TokenStore(TOKENS / TRAIN).manifest if (TOKENS / TRAIN / STORE_MANIFEST).is_file() else None
+    if made and is_made_of(values):
+        return made
+    return Manifest("uint32", size or (made.vocab_size if made else 32_768), 0, "", "", ())
 
 
 def is_made_of(values: dict[str, Any]) -> bool:
@@ -215,10 +212,11 @@ def make_forecast(params: TrainParams, vocabulary: Manifest, launch: LaunchConfi
         launch,
         parameters=model.num_parameters(),
         flops_per_token=flops,
+        vocabulary_size=vocabulary.vocab_size,
         corpus_tokens=vocabulary.tokens,
         state={part: size // launch.shards for part, size in state.items()},
         capacity=device_memory(launch.device_type) // sharing,
-        tokens_per_second=measured_speed(flops, launch, params.precision),
+        tokens_per_second=measured_speed(flops, model.num_parameters(), launch, params.precision),
     )
 
 
@@ -242,10 +240,10 @@ def state_bytes(params: TrainParams, config: PreTrainedConfig, device_type: str)
         }
 
 
-def measured_speed(flops_per_token: int, launch: LaunchConfig, precision: Precision) -> float | None:
-    """Tokens per second of the last run; None unless it had the same model, devices and precision."""
-    device = device_name(torch.device(launch.device_type))
-    here = {"device": device, "processes": launch.processes, "precision": precision, "flops_per_token": flops_per_token}
+def measured_speed(flops: int, parameters: int, launch: LaunchConfig, precision: Precision) -> float | None:
+    """Tokens per second of the last training; None unless it had the same model, devices and precision."""
+    here = {"device": device_name(torch.device(launch.device_type)), "processes": launch.processes}
+    here |= {"precision": precision, "flops_per_token": flops, "parameters": parameters}
     with suppress(OSError, UserError, ValueError, AttributeError):  # an estimate is not worth a failure
         last = read_json(TRAIN_SPEED)
         if here.items() <= last.items():

@@ -63,7 +63,7 @@ def write_train_results(
         sha256 = weights_sha256(folder)
         report = TrainingReport(
             weights_sha256=sha256,
-            parameters=trainer.raw_model.model.num_parameters(),
+            parameters=facts["parameters"],
             steps=progress.step,
             tokens=params.tokens,
             epochs=round(params.tokens / trainer.store.manifest.tokens, 4),
@@ -105,6 +105,7 @@ def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
         "precision": trainer.params.precision,
         "compiled": trainer.compiled,
         "flops_per_token": throughput.flops_per_token,
+        "parameters": trainer.raw_model.model.num_parameters(),
         "peak_flops": throughput.peak_flops,
         "model_flops_utilisation": None,
     } | {name: round(value, 4) for name, value in throughput.metrics().items()}

@@ -12,8 +12,9 @@ import pytest
 import torch
 import yaml
 
+from stages.formats.reports import read_json
 from stages.runtime.atomic import LFS_POINTER
-from stages.runtime.errors import UserError
+from stages.runtime.errors import EXIT_CONTINUE, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
 from stages.train.commands import forecast
@@ -25,7 +26,7 @@ from stages.train.monitoring.throughput import device_name
 from stages.train.params import TrainParams
 from tests.small_project import ROOT
 from tests.train.models import MODELS, vocabulary
-from tests.train.small_run import environment, params, write_params, write_project
+from tests.train.small_run import environment, params, run_workers, stopped_at, write_params, write_project
 
 ALONE = LaunchConfig(Path("deploy/launch/cpu.yaml"), processes=1, machines=1, on_cpu=True, sharded=False)
 
@@ -46,7 +47,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_last_run(folder: Path, **changes: object) -> None:
     """The report of a run of the model of `made`."""
     values = {"device": device_name(torch.device("cpu")), "processes": 1, "precision": "fp32", "seconds": 3.0}
-    values |= {"flops_per_token": made().flops_per_token, "tokens_per_second": 12_345.0} | changes
+    values |= {"flops_per_token": made().flops_per_token, "parameters": made().parameters}
+    values |= {"tokens_per_second": 12_345.0} | changes
     (folder / "reports/train_speed.json").write_text(json.dumps(values))
 
 
@@ -54,9 +56,10 @@ def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
     found = made()
 
     model, time, memory = found.lines
-    assert f"{found.parameters:,} parameters" in model
+    assert f"{found.parameters:,} parameters if the vocabulary has 300 tokens, " in model
     assert f"{found.params.tokens:,} tokens in 20 steps" in model
     corpus = replace(found, corpus_tokens=2 * found.params.tokens)
+    assert f"{found.parameters:,} parameters, " in corpus.lines[0]
     assert f"tokens of a corpus of {2 * found.params.tokens:,} (0.50 epochs) in 20 steps" in corpus.lines[0]
     assert found.params.tokens == 20 * 8 * found.params.sequence_length
     assert time.startswith("time: ")
@@ -91,7 +94,8 @@ def test_the_time_is_that_of_the_last_run_of_this_model(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"device": "another"}, {"processes": 2}, {"precision": "bf16"}, {"flops_per_token": 1000}]
+    "other",
+    [{"device": "another"}, {"processes": 2}, {"precision": "bf16"}, {"flops_per_token": 1000}, {"parameters": 1}],
 )
 def test_a_run_of_another_model_or_on_other_hardware_tells_nothing(here: Path, other: dict[str, object]) -> None:
     write_last_run(here, **other)
@@ -128,7 +132,8 @@ def test_parrotflow_params_says_what_the_training_of_what_it_composed_costs(proj
     said = parrotflow_params(project, "optimizer=adamw", "train.max_steps=2000")
 
     assert said.returncode == 0, said.stderr
-    assert "model: 4,336,256 parameters, 1.74 MFLOP per token; 4,096,000 tokens in 2,000 steps" in said.stdout
+    size = "model: 4,336,256 parameters if the vocabulary has 32,768 tokens, 1.74 MFLOP per token"
+    assert f"{size}; 4,096,000 tokens in 2,000 steps" in said.stdout
     assert "memory: weights " in said.stdout
     assert yaml.safe_load((project / "params.yaml").read_text())["train"]["optimizer"]["name"] == "adamw"
 
@@ -223,3 +228,20 @@ def test_the_vocabulary_is_that_of_the_tokens_if_they_were_made_by_these_paramet
     (small / "dvc.lock").write_text(yaml.safe_dump(lock), encoding="utf-8")
     assert vocabulary_of(asked_for).vocab_size == 300
     assert vocabulary_of({"tokenizer": {"kind": "bpe", "vocabulary_size": 2048}}).vocab_size == 2048
+    other = vocabulary_of({"tokenizer": {"kind": "characters"}})
+    assert (other.vocab_size, other.tokens) == (300, 0), "not known before they are made"
+
+
+def test_a_training_that_was_stopped_names_its_step_and_its_speed(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"max_steps": 6, "checkpoint_every_steps": 6}
+    asked(small, monkeypatch, "--check", **changes)
+    assert "checkpoint: " not in capsys.readouterr().out
+
+    run_workers(small, 1, stopped_at(3), EXIT_CONTINUE)
+    asked(small, monkeypatch, "--check", **changes)
+
+    said = capsys.readouterr().out
+    assert "checkpoint: continues at step 3 of 6\n" in said
+    assert read_json(small / "reports/train_speed.json")["tokens_per_second"] > 0

@@ -5,6 +5,7 @@ that records the code will, if dvc.yaml has one.
 """
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ MAX_NAMED_CHANGES = 10
 LONGEST_VALUE = 60
 """The maximum length of a parameter's value in a reason."""
 
+LONG_LIST = re.compile(r"\[[^],[]*(?:,[^],[]*){10,}\]")
+
 MISSING_REASON = "is missing"
 
 
@@ -51,7 +54,7 @@ class Reason:
     def __str__(self) -> str:
         match self.kind:
             case "parameter":
-                return f"{self.what} {_change(self.old, self.new)}"
+                return f"{self.what} {' → '.join(both_shown(self.old, self.new))}"
             case "library":
                 return f"{self.what} {self.old or 'nothing'} → {self.new or 'nothing'}"
             case "code" | "data" | "output":
@@ -105,12 +108,11 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
 def _changed_code(dep: Dependency) -> Iterator[Reason]:
     cached = Path(dep.repo.cache.local.oid_to_path(dep.hash_info.value))
     old, new = code_in(cached), code_in(Path(dep.fs_path))
-    files = file_changes(old, new) if old and new else {}
-    libraries = library_changes(old, new) if old and new else []
-    yield from (Reason("code", file, new=how) for file, how in files.items())
-    yield from (Reason("library", *change) for change in libraries)
-    if not files and not libraries:
-        yield Reason("code", "its code or a library", new="changed")
+    reasons = list[Reason]()
+    if old and new:
+        reasons += (Reason("code", file, new=how) for file, how in file_changes(old, new).items())
+        reasons += (Reason("library", *change) for change in library_changes(old, new))
+    yield from reasons or [Reason("code", "its code or a library", new="changed")]
 
 
 def _changed_outs(stage: Stage) -> Iterator[Reason]:
@@ -141,19 +143,17 @@ def _changed_params(dep: ParamsDependency) -> Iterator[Reason]:
             yield Reason("parameter", key, old, new)
 
 
-def _change(old: Any, new: Any) -> str:
-    """Both values as YAML; long values are cut around the first difference."""
-    texts = [as_yaml(value) for value in (old, new)]
-    start = 0
+def both_shown(old: Any, new: Any) -> tuple[str, str]:
+    """Both values as YAML; long lists become their length, and long values are cut around the first difference."""
+    whole = [as_yaml(value) for value in (old, new)]
+    counted = [LONG_LIST.sub(lambda found: f"{found[0].count(',') + 1} values", text) for text in whole]
+    texts, start = counted if counted[0] != counted[1] else whole, 0
     if max(map(len, texts)) > LONGEST_VALUE:
         same = next((i for i, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), min(map(len, texts)))
         start = max(0, same - LONGEST_VALUE // 3)
-    return " → ".join(_cut(text, start) for text in texts)
-
-
-def _cut(text: str, start: int) -> str:
-    shown = text[start : start + LONGEST_VALUE]
-    return ("..." if start else "") + shown + ("..." if start + LONGEST_VALUE < len(text) else "")
+    end = start + LONGEST_VALUE
+    old, new = (f"{'...' * (start > 0)}{text[start:end]}{'...' * (end < len(text))}" for text in texts)
+    return old, new
 
 
 def check_deps(repo: Repo, stages: Iterable[PipelineStage]) -> None:

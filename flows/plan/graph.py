@@ -12,6 +12,8 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,8 +33,8 @@ StageState = Literal["clean", "run", "maybe", "restore"]
 DURATIONS_FILE = STATE_DIR / "seconds.json"
 """How long each stage's last run on this machine took, for estimates."""
 
-MAX_FILES_NAMED = 3
-"""The number of changed code files shown as reasons."""
+MAX_NAMED, COUNTED = 3, {"code": "code files", "library": "libraries"}
+"""The number of reasons shown of each of these kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,12 @@ class PlannedStage:
 
     @property
     def causes(self) -> list[str]:
-        """The reasons, with at most a few code files; upstream stages are listed only if there are no others."""
-        code = [reason for reason in self.reasons if reason.kind == "code"]
-        named = code if len(code) <= MAX_FILES_NAMED + 1 else code[:MAX_FILES_NAMED]
-        others = [reason for reason in self.reasons if reason.kind != "upstream"]
-        parts = [str(reason) for reason in others if reason.kind != "code" or reason in named]
-        if len(named) < len(code):
-            parts.insert(parts.index(str(named[-1])) + 1, f"and {len(code) - len(named)} more code files")
+        """The reasons, with at most a few files and libraries; upstream stages only if there are no others."""
+        parts = list[str]()
+        for kind, reasons in groupby(self.reasons, attrgetter("kind")):
+            texts = [str(reason) for reason in reasons if kind != "upstream"]
+            kept = MAX_NAMED if kind in COUNTED and len(texts) > MAX_NAMED + 1 else len(texts)
+            parts += texts[:kept] + [f"and {len(texts) - kept} more {COUNTED.get(kind)}"] * (kept < len(texts))
         before = ", ".join(reason.what for reason in self.reasons if reason.kind == "upstream")
         return parts or [f"after {before}"] * bool(before)
 

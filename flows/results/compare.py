@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 
+from flows.plan.changes import both_shown
 from flows.results.pages import curve_pictures, write_page
 from flows.results.recorded import BITS_PER_BYTE, FIGURES, WORKSPACE, Recorded
 from flows.results.sides import open_sides
@@ -29,7 +30,7 @@ from stages.formats.pages import in_digits
 from stages.formats.reports import CURVES_FOLDER
 from stages.formats.revision.provenance import ancestors, hash_of
 from stages.runtime.errors import UserError
-from stages.runtime.section import PARAMS_FILE, as_yaml, differences
+from stages.runtime.section import PARAMS_FILE, differences
 from stages.runtime.stage_code import FOLDER, StageCode
 
 COMPARE_PAGE = Path("compare.html")
@@ -53,7 +54,7 @@ def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]
         for side in entries
     ]
     for key, first, second in differences("", *params):
-        yield key, as_yaml(first), as_yaml(second)
+        yield key, *both_shown(first, second)
     deps = ([dep for entry in side for dep in entry.get("deps", [])] for side in entries)
     old, new = ({dep["path"]: hash_of(dep) or "" for dep in listed} for listed in deps)
     for path in sorted({*old, *new} - {*a.outs, *b.outs}):

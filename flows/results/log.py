@@ -18,13 +18,14 @@ from rich.table import Table
 from flows.dvc_repo import git, has_commit
 from flows.experiments.experiment import EXPERIMENTS
 from flows.experiments.record import RUNS_FILE, append_run, recorded_lines, recorded_runs
+from flows.plan.changes import Reason
 from flows.results.recorded import Recorded, figures_in
 from flows.run.locks import lock_holder
 from flows.run.outcome import AsJson, RunResult
 from flows.run.terminal import columns
 from stages.formats.revision.provenance import RECEIPT
 from stages.runtime.errors import STATE_DIR
-from stages.runtime.section import Section, as_yaml, differences
+from stages.runtime.section import Section, differences
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -101,8 +102,7 @@ def first_causes(plan: "Plan") -> list[str]:
     code = [reason.what for reason in reasons if reason.kind == "code"]
     changed = [reason for reason in reasons if reason.kind != "output"] or reasons
     changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
-    changed.sort(key=lambda reason: REASON_KINDS.index(reason.kind))
-    changes = [*dict.fromkeys(map(str, changed))]
+    changes = [*dict.fromkeys(map(str, sorted(changed, key=lambda reason: REASON_KINDS.index(reason.kind))))]
     # A stopped training has no earlier run with which it could be compared.
     unfinished = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
     return changes or [f"{name} had not finished" for name in unfinished][:1]
@@ -147,7 +147,7 @@ def cells_here() -> Iterator[LoggedRun]:
         before: dict[str, Any] = {}
         for run in recorded_runs(path):
             differing = differences("", before, run.params) if before else ()
-            changed = [f"{key} {as_yaml(old)} → {as_yaml(new)}" for key, old, new in differing]
+            changed = [str(Reason("parameter", key, old, new)) for key, old, new in differing]
             before = run.params
             if run.commit in commits or (not run.commit and has_commit(run.baseline)):
                 yield LoggedRun(

@@ -174,5 +174,11 @@ def test_long_values_are_cut_where_they_differ_and_an_empty_text_is_not_nothing(
     assert "/old" in shown
     assert "/new" in shown
     assert len(shown) < 200
+    many = [{"kind": "packages", "names": [f"package{number}" for number in range(54)]}]
+    folder = Reason("parameter", "collect.sources", many, [{"kind": "files"}])
+    assert str(folder) == 'collect.sources [{"kind": "packages", "names": 54 values}] → [{"kind": "files"}]'
+    assert str(Reason("parameter", "names", [*range(11)], [*range(1, 12)])).endswith(
+        "9, 10] → [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]"
+    )
     assert str(Reason("parameter", "train.note", "", None)) == 'train.note "" → null'
     assert str(Reason("parameter", "train.compile", True, {"mode": None})) == 'train.compile true → {"mode": null}'

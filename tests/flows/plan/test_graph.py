@@ -231,6 +231,14 @@ def test_of_many_changed_code_files_the_first_are_named_and_the_rest_counted(cou
     assert stage.why == f"a0.py modified; a1.py modified; a2.py modified; {named}; out is missing"
 
 
+def test_of_many_libraries_the_first_are_named_and_the_rest_counted() -> None:
+    gone = [Reason("library", f"p{number}", "1.0") for number in range(54)]
+    stage = PlannedStage("s", "run", (Reason("parameter", "a", 1, 2), *gone), ())
+
+    shown = "a 1 → 2; p0 1.0 → nothing; p1 1.0 → nothing; p2 1.0 → nothing; and 51 more libraries"
+    assert stage.why == shown
+
+
 def test_a_misspelt_stage_is_named_with_the_one_that_it_resembles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
 
 from flows.dvc_repo import check_out, git, give_identity, has_commit
 from stages.runtime.credentials import without_credentials
@@ -193,10 +192,5 @@ def as_task(name: str, work: Callable[..., Any], delays_seconds: Sequence[float]
         persist_result=False,
         retries=len(delays_seconds),
         retry_delay_seconds=list(delays_seconds),
-        retry_condition_fn=is_transient,
+        retry_condition_fn=lambda _, run, state: isinstance(state.result(raise_on_failure=False), UnavailableError),
     )
-
-
-def is_transient(work: Any, task_run: Any, state: State[Any]) -> bool:
-    """True if a task failed because a remote did not answer."""
-    return isinstance(state.result(raise_on_failure=False), UnavailableError)

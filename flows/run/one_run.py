@@ -30,9 +30,9 @@ class PlannedRun:
 
 
 @contextmanager
-def locked_folder(options: RunOptions, *, name: str = "`parrotflow run`") -> Iterator[None]:
+def locked_folder(options: RunOptions) -> Iterator[None]:
     """Hold the folder's lock; check the parameters and repair what a kill left. Raises UserError."""
-    with run_lock(name, wait=options.wait):
+    with run_lock("`parrotflow run`", wait=options.wait):
         check_params()
         for line in repair_after_kill():
             print(line, flush=True)

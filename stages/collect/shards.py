@@ -124,7 +124,7 @@ def _write(folder: Path, spool: Path, limit: int, shard: tuple[str, Sequence[_Bu
             )
         ordered = sorted(documents, key=lambda document: document.sort_key)
     key = cache_key(*(fact for d in ordered for fact in (d.id, d.source, d.revision, d.path, d.license)))
-    entry = cached(CACHE_NAME, key, partial(_write_shard, ordered))
+    entry = cached(CACHE_NAME, key, lambda folder: write_shard(folder / SHARD, ordered))
     shutil.copyfile(entry / SHARD, folder / f"b{bits}.parquet")
 
 
@@ -140,7 +140,3 @@ def _write_deeper(
     for finer in _shards(bits, buckets, limit):
         _write(folder, deeper, limit, finer)
     deeper.unlink()
-
-
-def _write_shard(documents: list[Document], folder: Path) -> None:
-    write_shard(folder / SHARD, documents)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -135,7 +135,8 @@ class Side:
 
 def serve_steps(name: str, nanogpt: Path | None) -> None:
     """Take `STEPS` steps for each line that comes and answer with their tokens per second."""
-    section = yaml.safe_load(composed_text(["model=gpt2_mini"], ROOT / "params.yaml", ROOT / "conf"))["train"]
+    with chdir(ROOT):
+        section = yaml.safe_load(composed_text(["model=gpt2_mini"]))["train"]
     section["optimizer"]["name"] = "adamw"
     section["model"]["activation_function"] = "gelu"  # nanoGPT knows no other
     section["precision"] = resolve_precision(section["precision"], "cpu")

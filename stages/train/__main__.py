@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from stages.runtime.errors import EXIT_TERMINATED
+from stages.runtime.errors import EXIT_TERMINATED, STAGES_TO_DO
 
 if __name__ == "__main__":
     # The imports below take seconds. Nothing has begun by then, so SIGTERM may end the process at once.
@@ -55,7 +55,8 @@ def main() -> None:
     forecast = make_forecast(params, training.manifest, config)
     instead = "" if config.on_cpu or device_count() else "; torch finds no GPU: on the CPU"
     many = "es" if config.processes > 1 else ""
-    for line in [*notes, *describe_order(order, training), *note_idle_devices(config)]:
+    shown = [] if STAGES_TO_DO in os.environ else forecast.lines  # `parrotflow run` shows it before the run
+    for line in [*notes, *describe_order(order, training), *note_idle_devices(config), *shown]:
         print(line, flush=True)
     forecast.check_fits()
     print(f"launching {config.processes} process{many} by {config.path}, in {precision}{instead}", flush=True)

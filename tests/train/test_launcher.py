@@ -70,7 +70,14 @@ def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
     values = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "stages.train"]
     done = subprocess.run(command, cwd=project, env=values, capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["launching", "step", "step"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "model:",
+        "time:",
+        "memory:",
+        "launching",
+        "step",
+        "step",
+    ]
     assert done.stderr == ""
 
 

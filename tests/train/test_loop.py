@@ -124,7 +124,7 @@ def test_two_processes_name_documents_of_the_batch_once_and_the_checkpoint_befor
     project = write_project(tmp_path / "project", **EXPLODES, checkpoint_every_steps=2)
     said = run(project, expected_code=EXIT_USER_ERROR, begin=fork, PARROTFLOW_LAUNCH="cpu_2").splitlines()
 
-    assert [line.split()[0] for line in said] == ["launching", "step", "error:"]
+    assert [line.split()[0] for line in said] == ["model:", "time:", "memory:", "launching", "step", "error:"]
     step = int(said[-1].partition("at step ")[2].partition(";")[0])
     assert said[-1].startswith("error: train: ")
     assert said[-1].endswith("Lower train.optimizer.muon_learning_rate or raise train.schedule.warmup_steps")

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from stages.formats.tokens import TokenStore
 from stages.runtime import launch
-from stages.runtime.errors import UserError
+from stages.runtime.errors import STAGES_TO_DO, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.train import __main__ as stage
 from stages.train import launcher
@@ -131,7 +131,7 @@ def test_the_preset_for_one_gpu_says_that_it_runs_on_the_cpu(
     with pytest.raises(AssertionError, match="a worker would start"):
         stage.main()
     assert capfd.readouterr().out.endswith(
-        "launching 1 process by deploy/launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
+        "\nlaunching 1 process by deploy/launch/one_gpu.yaml, in fp32; torch finds no GPU: on the CPU\n"
     )
 
 
@@ -140,7 +140,11 @@ def test_a_run_that_cannot_fit_says_what_it_needs_and_starts_nothing(
 ) -> None:
     monkeypatch.setattr(forecast, "device_memory", lambda _: 1_000)
     assert re.match(r"train: the run cannot fit: weights .* of 1 kB for each process", message())
-    assert capfd.readouterr().out == "", "the forecast is shown by `parrotflow why` and `parrotflow run`"
+    assert "memory: weights " in capfd.readouterr().out
+
+    monkeypatch.setenv(STAGES_TO_DO, "train")
+    assert message()
+    assert capfd.readouterr().out == "", "a flow has shown the forecast before the run"
 
 
 def test_without_a_compiler_compiling_for_the_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,8 @@ def find(patterns: Sequence[str]) -> list[FoundFile]:
             raise UserError(_nothing_found(pattern, files))
         for file in files:
             folder, name = os.path.split(file.name)
-            is_link = file.flaw == LINK or len(files) == 1
-            key = file.url or (real_path(file.name) if is_link else f"{real_path(folder)}/{name}")
+            # A file has the real path of its folder, which is looked up once, unless it is a link itself.
+            key = file.url or (real_path(file.name) if Path(file.name).is_symlink() else f"{real_path(folder)}/{name}")
             # A link that a pattern names is read although another pattern passes it by.
             if key not in found or (found[key].flaw and not file.flaw):
                 found[key] = file

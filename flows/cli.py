@@ -126,9 +126,10 @@ def called() -> CommandResult:
     try:
         returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # its own message would import every command
-        said, known = error.unused_tokens or [""], " ".join(map(" ".join, COMMANDS.values())).split()
-        text = f"{' '.join(said)}: no such command; see `parrotflow --help`{did_you_mean(said[0], known)}"
-        raise UserError(text) from None
+        tokens = error.unused_tokens or [""]
+        known = [word for commands in COMMANDS.values() for words in commands for word in words.split()]
+        meant = did_you_mean(tokens[0], known)
+        raise UserError(f"{' '.join(tokens)}: no such command; see `parrotflow --help`{meant}") from None
     except cyclopts.MissingArgumentError as error:
         from flows.experiments.experiment import experiment_names
 

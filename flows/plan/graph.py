@@ -33,8 +33,10 @@ StageState = Literal["clean", "run", "maybe", "restore"]
 DURATIONS_FILE = STATE_DIR / "seconds.json"
 """How long each stage's last run on this machine took, for estimates."""
 
-MAX_NAMED, COUNTED = 3, {"code": "code files", "library": "libraries"}
-"""The number of reasons shown of each of these kinds."""
+COUNTED = {"code": "code files", "library": "libraries"}
+"""Kinds of reasons of which `MAX_NAMED` are shown and the others counted."""
+
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)

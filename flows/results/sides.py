@@ -11,7 +11,16 @@ from flows.results.log import runs_here
 from flows.results.recorded import WORKSPACE, Recorded, in_folder, in_workspace
 from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.revision.execution import TRAIN_SPEED
-from stages.formats.revision.provenance import PROVENANCE, REVISIONS, SPEED, Stages, ancestors, hash_of, revision_path
+from stages.formats.revision.provenance import (
+    MIN_DIGITS,
+    PROVENANCE,
+    REVISIONS,
+    SPEED,
+    Stages,
+    ancestors,
+    hash_of,
+    revision_path,
+)
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import LOCK_FILE, recorded_stages
 from stages.runtime.section import read_yaml
@@ -24,10 +33,13 @@ def open_sides(*asked: str) -> list[Recorded]:
     if missing := [side.name for side, stages in evaluated if not stages]:
         remedy = "run `parrotflow run evaluate`, or name runs that have bits per byte in `parrotflow log`"
         raise UserError(f"{' and '.join(missing)}: not evaluated: {remedy}")
-    entries = ((side, *item) for side, stages in evaluated for item in stages.items())
-    for side, stage, dep in ((side, stage, dep) for side, stage, entry in entries for dep in entry.get("deps", [])):
-        if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
-            raise UserError(f"{side.name}: {dep['path']} has changed since {stage} read it: run `parrotflow run`")
+    for side, stages in evaluated:
+        for stage, entry in stages.items():
+            for dep in entry.get("deps", []):
+                if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
+                    raise UserError(
+                        f"{side.name}: {dep['path']} has changed since {stage} read it: run `parrotflow run`"
+                    )
     return sides
 
 
@@ -39,7 +51,7 @@ def _found(asked: str) -> Recorded:
     if (Path(asked) / LOCK_FILE).is_file():
         return Recorded(asked, recorded_stages(Path(asked) / LOCK_FILE), in_folder(Path(asked)))
     folders = [path for path in Path().glob(f"*/*/{REVISIONS}/{asked}*") if (path / PROVENANCE).is_file()]
-    if len(asked) >= 4 and len(folders) == 1:
+    if len(asked) >= MIN_DIGITS and len(folders) == 1:
         return _of_revision(asked, str(folders[0]))
     cells = {run.cell: run for path in EXPERIMENTS.glob(f"*/{RUNS_FILE}") for run in recorded_runs(path)}
     commits = [run.commit for run in cells.values() if asked in (run.cell, run.experiment) and run.commit]

@@ -26,8 +26,8 @@ from stages.runtime.preflight import DVC_FILE, lies_in
 from stages.runtime.section import read_params_file
 from stages.runtime.stage import inputs_of
 
-ALWAYS_READ: tuple[Path, ...] = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, CleanReport.path)
-ALWAYS_READ += (TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
+REPORTS_READ = (CleanReport.path, TrainingReport.path, EVALUATE_REPORT, GENERATE_REPORT, HARNESS_REPORT, SCORE_REPORT)
+ALWAYS_READ = (MODEL, SAMPLES, TOKENS / TRAIN, TOKENS / VALIDATION, Yardstick.path, *REPORTS_READ)
 
 HELD_OUT = "held-out"
 """The data set type of the model's own evaluation in the card's front matter."""

@@ -69,7 +69,8 @@ REVISIONS = "revisions"
 MAIN = "main"
 RECEIPT = "receipt.json"
 
-NAME_DIGITS = 16
+NAME_DIGITS, MIN_DIGITS = 16, 4
+"""Of a revision's name, and the minimum of an abbreviated one, as in git."""
 
 
 def revision_name(sha256: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from stages.formats.evaluation.report import Evaluation, Yardstick
-from stages.formats.revision.provenance import EVALUATION, MAIN, PROVENANCE, REVISIONS, revision_path
+from stages.formats.revision.provenance import EVALUATION, MAIN, MIN_DIGITS, PROVENANCE, REVISIONS, revision_path
 from stages.formats.revision.statement import Provenance
 from stages.formats.revision.verify import verify_files, verify_signature
 from stages.publish.folder import link, main_of, only_writer
@@ -23,9 +23,6 @@ from stages.publish.params import PublishParams
 from stages.publish.revision import Gate
 from stages.runtime.errors import UserError
 from stages.runtime.section import read_section
-
-MIN_DIGITS = 4
-"""The minimum length of an abbreviated name, as in git."""
 
 
 def folder_of_revisions(given: Path | None) -> Path:

@@ -160,7 +160,8 @@ def lines_of_tokens(params: TrainParams) -> Iterator[str]:
     """
     to_do = os.environ.get(STAGES_TO_DO, "").split()
     if "tokenize" in to_do or not (TOKENS / TRAIN / STORE_MANIFEST).is_file():
-        yield from ["mixture: not known before the tokens are made"] * (params.mixture is not None)
+        if params.mixture:
+            yield "mixture: not known before the tokens are made"
         return
     store = TokenStore(TOKENS / TRAIN)
     if params.mixture:

@@ -29,8 +29,8 @@ class CurveFigure(FlowSetting):
     y: str = ""
     """The label of the vertical axis, with its unit."""
     series: dict[str, Annotated[str, Field(pattern=r"^[^:]+\.(tsv|csv):[^:]+$")]]
-    """Label -> FILE:COLUMN of a table with a header, whose first column is the horizontal axis. FILE:* stands for all
-    other columns, labeled by their names."""
+    """Label -> FILE:COLUMN of a table with a header. Its first column is the horizontal axis. FILE:* shows all other
+    columns, labeled by their names."""
 
 
 class Show(FlowSetting):

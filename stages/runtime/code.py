@@ -79,7 +79,7 @@ class CodeFiles:
     def _files_of(self, name: str) -> list[str]:
         """The files that importing a dotted name runs: its own, and each package's `__init__.py` unless it is empty.
 
-        A name that ends with a dot stands for all modules of the package, as the rest is known only at run time.
+        A name that ends with a dot means all modules of the package: the rest of the name is known only at run time.
         """
         parts = name.split(".")
         if parts[0] not in PACKAGES:

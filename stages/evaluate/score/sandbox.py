@@ -153,7 +153,7 @@ def refused(reason: str) -> UserError:
 def sandbox_command() -> tuple[str, ...]:
     """bubblewrap with its options. Raises UserError if it is not installed.
 
-    It creates a user namespace in which the candidate is `nobody` without capabilities, even if root started it.
+    The candidate is `nobody` in a user namespace, without capabilities, even if root started it.
     """
     program = shutil.which("bwrap")
     if program is None:

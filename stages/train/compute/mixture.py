@@ -5,7 +5,7 @@
       phases:
         - {after: 0.8, weights: {web: 0.3, code: 0.3, books: 0.4}}    # the last fifth of the steps
 
-A source is the name in a document's field `source`. `*` stands for all sources without a weight of their own.
+A source is the name in a document's field `source`. `*` sets the weight of all sources that are not listed.
 `data/draws.py` chooses the source of each row.
 """
 

@@ -1,4 +1,4 @@
-"""GPT-2 124M on one GPU: tokens per second, model-FLOPs utilisation and memory against nanoGPT, in the same lease.
+"""GPT-2 124M on one GPU: tokens per second, model-FLOPs utilization and memory against nanoGPT, in the same lease.
 
     python -m benchmarks.train_gpu --nanogpt PATH [--micro-batch 32] [--deterministic] [--quick]
 
@@ -48,7 +48,7 @@ GPT2 = PLAIN | {"n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
 TINY = PLAIN | {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 64}
 
 NOMINAL_PEAK = 1e12
-"""FLOP/s that `--try-on-cpu` takes for the CPU's peak, so that the utilisation is computed too."""
+"""FLOP/s that `--try-on-cpu` takes for the CPU's peak, so that the utilization is computed too."""
 
 WARM_UP_STEPS = 5
 
@@ -192,9 +192,9 @@ def timed(step: Step, tokens: int, device: torch.device) -> Callable[[], float]:
 def figures(
     subject: str, speeds: dict[str, list[float]], memory: dict[str, int], share: float | None, device: torch.device
 ) -> list[Measurement]:
-    """Speed, utilisation and memory of the `subject`, compared with nanoGPT where it was given.
+    """Speed, utilization and memory of the `subject`, compared with nanoGPT where it was given.
 
-    `share` is the utilisation in percent that a token per second means; None where the GPU's peak is not known.
+    `share` is the utilization in percent that a token per second means; None where the GPU's peak is not known.
     """
     peer = speeds.get("nanoGPT")
     name = "nanoGPT, compiled, bf16, fused AdamW" if peer else ""

@@ -82,16 +82,16 @@ def uv(*arguments: str, given: str, settings: dict[str, str]) -> subprocess.Comp
     return done
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     """A distribution's name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def with_builds(lock: str, resolved: str) -> str:
     """Write the build that uv has chosen into the lock: to uv, the hashes of `torch==2` are not those of `2+cpu`."""
-    chosen = {normalised(name): version for name, version in PIN.findall(resolved)}
+    chosen = {normalized(name): version for name, version in PIN.findall(resolved)}
     return PIN.sub(
-        lambda pin: f"{pin[1]}=={build}" if "+" in (build := chosen.get(normalised(pin[1]), "")) else pin[0], lock
+        lambda pin: f"{pin[1]}=={build}" if "+" in (build := chosen.get(normalized(pin[1]), "")) else pin[0], lock
     )
 
 
@@ -138,11 +138,11 @@ def install(path: Path, *, have_uv: bool) -> int:
 def wants_gpu_libraries() -> bool:
     """Whether the installed torch is a build that depends on libraries of requirements-gpu.lock."""
     try:
-        needed = {normalised(re.split(r"[^\w.-]", entry)[0]) for entry in requires("torch") or ()}
+        needed = {normalized(re.split(r"[^\w.-]", entry)[0]) for entry in requires("torch") or ()}
     except PackageNotFoundError:
         return False
     locked = PIN.findall(GPU_LOCK.read_text(encoding="utf-8")) if GPU_LOCK.is_file() else []
-    return not needed.isdisjoint(normalised(name) for name, _ in locked)
+    return not needed.isdisjoint(normalized(name) for name, _ in locked)
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from install import GPU_LOCK, PIN, ROOT, RUN_LOCK, UV_LOCK, by_pip, normalised, pip_settings, uv, uv_options
+from install import GPU_LOCK, PIN, ROOT, RUN_LOCK, UV_LOCK, by_pip, normalized, pip_settings, uv, uv_options
 
 DEV_LOCK = ROOT / "requirements-dev.lock"
 
@@ -58,10 +58,10 @@ def files_of(pins: list[str]) -> dict[tuple[str, str], set[str]]:
     answers += requirements(compiled(pins, "--no-deps", *uv_options(SETTINGS)))
     hashes: dict[tuple[str, str], set[str]] = {}
     for name, version, _, found in answers:
-        hashes.setdefault((normalised(name), public(version)), set()).update(found)
+        hashes.setdefault((normalized(name), public(version)), set()).update(found)
     for wheel in [file for folder in SETTINGS.get("find-links", "").split() for file in Path(folder).glob("*.whl")]:
         name, version = wheel.name.split("-")[:2]
-        if (key := (normalised(name), public(version))) in hashes:  # uv hashes no file of a folder
+        if (key := (normalized(name), public(version))) in hashes:  # uv hashes no file of a folder
             with wheel.open("rb") as file:
                 hashes[key].add(f"--hash=sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
     return hashes
@@ -71,7 +71,7 @@ def write(path: Path, locked: list[Requirement]) -> None:
     """Write a lock with the hashes of these versions."""
     hashes, lines = files_of([f"{name}=={version}" for name, version, _, _ in locked]), []
     for name, version, marker, before in locked:
-        found = hashes[normalised(name), public(version)]
+        found = hashes[normalized(name), public(version)]
         known = found | before if found & before else found  # none in common: those of the version before
         lines.append(" ".join([f"{name}=={version}", *([f"; {marker}"] if marker else []), *sorted(known)]))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -82,8 +82,8 @@ def gpu_libraries(run: list[Requirement]) -> list[Requirement]:
     """What the index's build of torch needs beyond requirements.lock, in the versions of before if they still fit."""
     torch = [f"{name}=={version}" for name, version, _, _ in run if name == "torch"]
     compiled(torch, f"--constraints={RUN_LOCK}", f"--output-file={GPU_LOCK}", *index_only())
-    named = {normalised(name) for name, *_ in run}
-    return [one for one in requirements(GPU_LOCK.read_text(encoding="utf-8")) if normalised(one[0]) not in named]
+    named = {normalized(name) for name, *_ in run}
+    return [one for one in requirements(GPU_LOCK.read_text(encoding="utf-8")) if normalized(one[0]) not in named]
 
 
 def main() -> int:

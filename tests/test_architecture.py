@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from stages.runtime.code import RUNTIME, CodeFiles, computing
 from stages.runtime.preflight import section_models
 from stages.runtime.section import read_params_file
-from stages.runtime.stage_code import normalised, pinned, stage_codes
+from stages.runtime.stage_code import normalized, pinned, stage_codes
 
 ROOT = Path(__file__).parents[1]
 DVC_STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
@@ -211,7 +211,7 @@ def libraries_by_group() -> dict[str, set[str]]:
     values = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project, groups = values.get("project", {}), values.get("dependency-groups", {})
     lists = {"run": project.get("dependencies", []), **project.get("optional-dependencies", {}), **groups}
-    return {name: {normalised(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
+    return {name: {normalized(Requirement(entry).name) for entry in entries} for name, entries in lists.items()}
 
 
 def test_every_module_has_a_name_that_says_what_is_in_it() -> None:
@@ -371,8 +371,8 @@ def test_every_library_that_is_imported_is_declared() -> None:
     }
     needed = found - {"flows", "stages", "ray", "trackio"} - set(sys.stdlib_module_names)
 
-    normal = {normalised(name) for name in declared}
-    assert {name for name in needed if not normal & {normalised(of) for of in distributions.get(name, [name])}} == set()
+    normal = {normalized(name) for name in declared}
+    assert {name for name in needed if not normal & {normalized(of) for of in distributions.get(name, [name])}} == set()
 
 
 def strings(path: Path) -> Iterator[str]:

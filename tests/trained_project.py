@@ -21,7 +21,7 @@ CONTEXT_LENGTH = 32
 
 
 def write_trained_project(folder: Path) -> None:
-    """The data stages' real results, and a model that has learnt nothing."""
+    """The data stages' real results, and a model that has learned nothing."""
     write_project(folder)
     write_sections(folder)
     shutil.copytree(ROOT / "deploy/launch", folder / "deploy/launch")

@@ -137,7 +137,7 @@ def environment() -> str:
         "# Environment variables",
         "",
         "How a run is executed: time, memory, and where it happens. None of them changes what is computed, and a "
-        "change reruns nothing. `parrotflow doctor` shows which are set, and names one that is misspelt.",
+        "change reruns nothing. `parrotflow doctor` shows which are set, and names one that is misspelled.",
         "",
         "| variable | default | meaning |",
         "|---|---|---|",

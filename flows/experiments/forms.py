@@ -136,9 +136,9 @@ LINE_STYLES = (
 
 def _looks() -> "Iterator[tuple[str, Any, str]]":
     """Yield color, line and marker for each level. Colors repeat with different lines and markers."""
-    for number, (colour, *_) in enumerate(cycle(LINE_STYLES)):
+    for number, (color, *_) in enumerate(cycle(LINE_STYLES)):
         _, line, marker = LINE_STYLES[(number + number // len(LINE_STYLES)) % len(LINE_STYLES)]
-        yield colour, line, marker
+        yield color, line, marker
 
 
 FIGURE_METADATA: Mapping[str, dict[str, Any]] = {
@@ -214,19 +214,19 @@ def _draw_curves(axes: Any, data: Tidy, figure: "CurvesFigure") -> bool:
     curve = data.experiment.curves[figure.curve]
     drawn = False
     by_level = data.frame.groupby(LEVELS, sort=False)
-    for (level, rows), (colour, line, marker) in zip(by_level, _looks(), strict=False):
+    for (level, rows), (color, line, marker) in zip(by_level, _looks(), strict=False):
         of_cells = (data.curves.get(cell, {}) for cell in rows["cell"])
         runs = [dict(curves[figure.curve]) for curves in of_cells if figure.curve in curves]
         if not runs:
-            axes.plot([], [], color=colour, linestyle=line, label=f"{_label(level)} (none of {len(rows)} seeds)")
+            axes.plot([], [], color=color, linestyle=line, label=f"{_label(level)} (none of {len(rows)} seeds)")
             continue
         steps = sorted(set.intersection(*map(set, runs)))
         values = np.array([[points[step] for step in steps] for points in runs])
         of_all = f" of {len(rows)}" if len(runs) < len(rows) else ""
         seeds = f" ({len(runs)}{of_all} seeds)" if len(runs) > 1 or of_all else " (1 seed)"
-        look = {"color": colour, "linestyle": line, "marker": marker if len(steps) == 1 else ""}  # a line needs two
+        look = {"color": color, "linestyle": line, "marker": marker if len(steps) == 1 else ""}  # a line needs two
         axes.plot(steps, values.mean(axis=0), **look, label=_label(level) + seeds)
-        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+        axes.fill_between(steps, values.min(axis=0), values.max(axis=0), color=color, alpha=0.2, linewidth=0)
         drawn = True
     axes.set(xlabel="step", ylabel=_label(curve.heading))
     return drawn
@@ -237,9 +237,9 @@ def _draw_points(axes: Any, data: Tidy, figure: "PointsFigure", law: PowerLaw | 
     series = data.frame[figure.by].astype(str)
     if figure.joined:
         series = series.mask(series.str.startswith(figure.joined), figure.joined)
-    for (level, rows), (colour, _, marker) in zip(data.frame.groupby(series, sort=False), _looks(), strict=False):
+    for (level, rows), (color, _, marker) in zip(data.frame.groupby(series, sort=False), _looks(), strict=False):
         shown = _shown(rows, figure).sort_values(figure.x)
-        look = {"color": colour, "markerfacecolor": "none", "linestyle": "-" if level == figure.joined else ""}
+        look = {"color": color, "markerfacecolor": "none", "linestyle": "-" if level == figure.joined else ""}
         axes.plot(shown[figure.x], shown[figure.y], marker=marker, **look, label=_counted(level, shown, rows))
     for name, (_, line, _) in zip(figure.lines, cycle(LINE_STYLES[1:]), strict=False):
         for value in data.frame[name].dropna().unique():  # several only if the held-out data differ

@@ -45,7 +45,7 @@ class Machine(BaseModel):
 
     python: str
     versions: dict[str, str]
-    """Library (normalised as in PEP 503) -> version without build tag."""
+    """Library (normalized as in PEP 503) -> version without build tag."""
     flags: list[str]
     """torch's names of the processor's instruction sets."""
     accelerators: list[str]

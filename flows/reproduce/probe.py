@@ -11,7 +11,7 @@ from importlib.metadata import distributions
 
 
 def probe() -> dict[str, object]:
-    """Library versions by normalised name (PEP 503), the processor's instruction sets, and torch's GPUs."""
+    """Library versions by normalized name (PEP 503), the processor's instruction sets, and torch's GPUs."""
     libraries = {
         re.sub(r"[-_.]+", "-", item.metadata["Name"]).lower(): item.version.split("+")[0]
         for item in reversed(list(distributions()))

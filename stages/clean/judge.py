@@ -28,7 +28,7 @@ NO_SPLIT = ""
 """The split of a document that is dropped."""
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """The verdicts on a corpus, and what they were found in."""
 
     masked: MaskedShards
@@ -37,7 +37,7 @@ class Judgement(NamedTuple):
     """How the items of evaluation sets were searched for."""
 
 
-def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgement:
+def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgment:
     """Mask, measure, filter, find duplicates and split. Cached results are not computed again."""
     if params.split.by == "source":  # before the work, which may take hours
         sources = (read_shard(shard, ["source"]).column("source").unique().to_pylist() for shard in shards)
@@ -56,7 +56,7 @@ def judge_documents(shards: Sequence[Path], params: CleanParams) -> Judgement:
         names = ledger["source"] + " " + ledger["path"]
         because = {row: f"{names[other]}, {similarity:.3f}" for row, (other, similarity) in near.items()}
         ledger = drop(ledger, because, NEAR_DUPLICATE)
-    return Judgement(masked, assign_splits(ledger, params.split, params.seed), searched)
+    return Judgment(masked, assign_splits(ledger, params.split, params.seed), searched)
 
 
 def apply_filters(features: pd.DataFrame, filters: Filters, seed: int) -> pd.DataFrame:

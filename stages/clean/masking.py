@@ -1,4 +1,4 @@
-"""Masks what must not be learnt: e-mail addresses, public IP addresses, credentials.
+"""Masks what must not be learned: e-mail addresses, public IP addresses, credentials.
 
 The patterns of credentials are those of detect-secrets; a value is replaced, the text around it stays. Every other step
 of cleaning reads the masked shards, so that duplicates, passages of evaluation sets and the split are judged on the

@@ -2,7 +2,7 @@
 signatures, a shard at a time, kept from run to run.
 
 A word is a run of letters, digits, marks and underscores of any script. Chinese, Japanese, Thai and others are written
-without spaces between words, so there each pair of neighbouring characters is a word, as in Lucene's CJK analyzer: a
+without spaces between words, so there each pair of neighboring characters is a word, as in Lucene's CJK analyzer: a
 run of four characters 1234 has the words 12, 23, 34.
 
 Words are found and hashed for all bytes of several texts at once. To make them Python objects would cost three times as
@@ -44,7 +44,7 @@ Spans = tuple[WordPositions, WordPositions]
 """The start and the end of each word, in bytes."""
 
 NO_WORD, RUN, PAIRED = range(3)
-"""A character's class: outside of words; in a run that is one word; in a run whose neighbouring pairs are words."""
+"""A character's class: outside of words; in a run that is one word; in a run whose neighboring pairs are words."""
 
 WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 TO_WORDS = bytes(byte if byte in WORD_BYTES else ord(" ") for byte in range(256))

@@ -131,7 +131,7 @@ def examine(item: SourceItem, share: float, params: CollectParams) -> Document |
     if item.reason:
         return item.reason
     if not (is_allowed(item.license, params.licenses) if item.license else params.unlicensed):
-        return f"licence not allowed: {item.license or 'unknown'}"
+        return f"license not allowed: {item.license or 'unknown'}"
     text, flaw = check_text(item.content)
     if flaw := flaw or (TOO_LARGE if text_size(text) > params.max_document_bytes else ""):
         return flaw
@@ -150,7 +150,7 @@ def _parsed(expression: str) -> Any:
 
 
 def is_allowed(expression: str, allowed: Collection[str]) -> bool:
-    """Whether an SPDX expression can be met with allowed licences alone.
+    """Whether an SPDX expression can be met with allowed licenses alone.
 
     `A OR B` needs one of them, `A AND B` both; `A WITH exception` passes as A (an exception only adds permissions)
     or if it is allowed by its full name. Anything that is no expression is not allowed.

@@ -1,4 +1,4 @@
-"""The inputs of `collect`: sources, licences, limits."""
+"""The inputs of `collect`: sources, licenses, limits."""
 
 from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
@@ -21,9 +21,9 @@ class CollectParams(Section):
     sources: Annotated[list[AnySource], Field(min_length=1)]
     """Taken in this order, mixed freely."""
     licenses: list[SourceName]
-    """Allowed SPDX licence ids. An expression passes if allowed ones suffice for it (`OR` needs one of its parts)."""
+    """Allowed SPDX license ids. An expression passes if allowed ones suffice for it (`OR` needs one of its parts)."""
     unlicensed: bool
-    """Whether documents whose licence is unknown are taken."""
+    """Whether documents whose license is unknown are taken."""
     max_document_bytes: UpToGigabyte
     """A larger document is skipped. At most 1 GB, as `shard_bytes`."""
     max_bytes: Bytes | None

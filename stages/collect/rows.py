@@ -13,7 +13,7 @@ from stages.runtime.section import Section
 NO_TEXT = "no text in the row"
 
 UNKNOWN_LICENSE = "NOASSERTION"
-"""SPDX's name for a licence that is not known, for one among several."""
+"""SPDX's name for a license that is not known, for one among several."""
 
 MAX_SHOWN_FIELDS = 20
 
@@ -63,7 +63,7 @@ def rows_as_items(
             visible(f"{where}: {texts:,} of {count:,} rows have a text in {' or '.join(text)}; fields: {has or 'none'}")
         )
     for field in sorted(absent) if count else ():
-        # With a misspelt `license` each row has the source's.
+        # With a misspelled `license` each row has the source's.
         source.notes.append(visible(f"params.yaml: collect.sources: fields: no row of {where} has `{field}`"))
 
 
@@ -78,7 +78,7 @@ def _item(source: NamedSource, row: Mapping[str, Any], name: str, text: Sequence
 
 
 def _as_text(fact: str, value: Any) -> str:
-    """A fact of a row as text. Of several licences each applies to the document, so all of them must be allowed."""
+    """A fact of a row as text. Of several licenses each applies to the document, so all of them must be allowed."""
     if value is None or value is NO_VALUE:
         return ""
     if isinstance(value, bytes):

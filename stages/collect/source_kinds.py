@@ -81,14 +81,14 @@ class SourceKind(Section):
 
 
 class NamedSource(SourceKind):
-    """A source with one name, revision and licence for all of its documents."""
+    """A source with one name, revision and license for all of its documents."""
 
     name: SourceName
     """The documents' source: what can be held out together."""
     revision: str
     """The documents' revision: a release, a commit, a date; may be empty."""
     license: str
-    """The SPDX licence of all documents that do not say their own; empty if unknown."""
+    """The SPDX license of all documents that do not say their own; empty if unknown."""
     share: MixtureShare
     """Which part of the source's documents is taken, to mix sources in given proportions: drawn by a hash of their
     content. 1 takes all."""

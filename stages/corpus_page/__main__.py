@@ -76,7 +76,7 @@ def html_report(ledger: pd.DataFrame, manifests: dict[str, Manifest], lengths: d
         charts={
             "Tokens per document": (length_bars(np.concatenate(list(lengths.values()))), "documents"),
             "Sources": (grouped(kept, "source"), "bytes"),
-            "Licences": (grouped(kept, "license"), "bytes"),
+            "Licenses": (grouped(kept, "license"), "bytes"),
             "Languages": (grouped(kept, "language"), "bytes"),
         },
         collected=Bar("", len(ledger), int(ledger["bytes"].sum())),

@@ -1,4 +1,4 @@
-"""How much text comes from which source and under which licence, for cards and for the record of a revision."""
+"""How much text comes from which source and under which license, for cards and for the record of a revision."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -94,7 +94,7 @@ def sum_of(amounts: Iterable[Amount | Source]) -> Amount:
 
 
 def by_license(split: SplitSize) -> list[tuple[str, ...]]:
-    """Rows of licence, documents and bytes."""
+    """Rows of license, documents and bytes."""
     licenses = [(name, amount) for source in split.sources for name, amount in source.licenses.items()]
     names = dict.fromkeys(name for name, _ in licenses)
     of = [(name or NO_LICENSE, sum_of(amount for other, amount in licenses if other == name), "") for name in names]
@@ -102,7 +102,7 @@ def by_license(split: SplitSize) -> list[tuple[str, ...]]:
 
 
 def by_source(split: SplitSize) -> list[tuple[str, ...]]:
-    """Rows of source with its revision, documents, bytes and licences."""
+    """Rows of source with its revision, documents, bytes and licenses."""
     return _largest(
         (f"{one.name} {one.revision}".strip(), one, ", ".join(sorted(name or NO_LICENSE for name in one.licenses)))
         for one in split.sources

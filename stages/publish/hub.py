@@ -226,7 +226,7 @@ def data_card(params: PublishParams, repository: str) -> str:
         f"---\n{metadata.to_yaml()}\n---\n\n# Documents of {escape(params.name)}\n\n"
         "Collected, filtered, deduplicated and split. Each row is a document: `id` (sha256 of the text), `source`, "
         "`revision` and `path` (where it comes from), `license` (SPDX; empty if unknown), `text`. "
-        "The documents keep the licences of their sources.\n\n"
+        "The documents keep the licenses of their sources.\n\n"
         f'```python\nfrom datasets import load_dataset\n\ndocuments = load_dataset("{repository}")\n```\n\n{sections}'
     )
 
@@ -236,8 +236,8 @@ def split_tables(title: str, split: SplitSize) -> str:
     total = f"{split.total.documents:,} documents, {split.total.bytes:,} bytes of text, {split.tokens:,} tokens"
     return (
         f"## {title}\n\n{total}.\n\n"
-        f"{markdown_table(('licence', 'documents', 'bytes'), by_license(split))}\n"
-        f"{markdown_table(('source', 'documents', 'bytes', 'licence'), by_source(split))}"
+        f"{markdown_table(('license', 'documents', 'bytes'), by_license(split))}\n"
+        f"{markdown_table(('source', 'documents', 'bytes', 'license'), by_source(split))}"
     )
 
 

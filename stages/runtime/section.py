@@ -146,7 +146,7 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
     except TypeError as error:  # a date, which JSON does not have
         raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; quote it") from None
     except ValidationError as error:
-        # A misspelt key is both unknown and missing: report the former first.
+        # A misspelled key is both unknown and missing: report the former first.
         errors = sorted(error.errors(), key=lambda line: line["type"] == "missing")
         lines = ({**line, "loc": _keys(line["loc"], values)} for line in errors)
         raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None

@@ -157,10 +157,10 @@ def computing_sha256(module: str, root: Path = ROOT) -> str:
 
 
 def _code_of(module: str, sources: CodeFiles, pins: Mapping[str, tuple[str, str]], params: Any) -> StageCode:
-    corpus = {normalised(name) for name in _packages(params, module.rpartition(".")[2])}
+    corpus = {normalized(name) for name in _packages(params, module.rpartition(".")[2])}
 
     def code(files: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-        required = {normalised(name) for file in computing(files) for name in sources.module(file).required}
+        required = {normalized(name) for file in computing(files) for name in sources.module(file).required}
         imported = {_library_of(name, pins, required) for name in sources.libraries(files)} - WITHOUT_EFFECT
         used = sorted(imported | required | corpus)
         hashes = {file: sources.module(file).sha256 for file in files}
@@ -172,14 +172,14 @@ def _code_of(module: str, sources: CodeFiles, pins: Mapping[str, tuple[str, str]
 
 
 def _library_of(module: str, pins: Mapping[str, tuple[str, str]], required: Collection[str]) -> str:
-    """The normalised name of the pinned library of a module; the module's name if it is in the standard library.
+    """The normalized name of the pinned library of a module; the module's name if it is in the standard library.
 
     Raises UserError if no pinned library contains the module.
     """
-    library = normalised(OTHER_NAMES.get(module, module))
+    library = normalized(OTHER_NAMES.get(module, module))
     if module in sys.stdlib_module_names or library in pins or library in required:
         return library
-    names = sorted(map(normalised, packages_distributions().get(module, ())))
+    names = sorted(map(normalized, packages_distributions().get(module, ())))
     if not (libraries := [name for name in names if name in pins]):
         raise UserError(
             f"the stages import `{module}`, but {REQUIREMENTS_LOCK} pins no library that has it (installed: "
@@ -206,7 +206,7 @@ def _packages(params: Any, section: str) -> set[str]:
 
 
 def pinned(lock: Path = REQUIREMENTS_LOCK, *, here: bool = False, hashes: bool = False) -> dict[str, tuple[str, str]]:
-    """The pins of requirements.lock: normalised name (PEP 503) -> name as spelled there, version.
+    """The pins of requirements.lock: normalized name (PEP 503) -> name as spelled there, version.
 
     `here`: skip pins whose markers (PEP 508) exclude this platform. `hashes`: append the hashes of the files to each
     version. Raises UserError if a line pins nothing.
@@ -216,14 +216,14 @@ def pinned(lock: Path = REQUIREMENTS_LOCK, *, here: bool = False, hashes: bool =
         if match := _PIN.match(line):
             name, number, marker, listed = match.groups()
             if not (here and marker) or Marker(marker).evaluate():
-                pins[normalised(name)] = (name, number + listed if hashes else number)
+                pins[normalized(name)] = (name, number + listed if hashes else number)
         elif line.strip() and not line.strip().startswith(("#", "-")):  # a comment, an option
             raise UserError(f"{lock}: `{line}`: write NAME==VERSION, or an upgrade would go unnoticed")
     return pins
 
 
-def normalised(name: str) -> str:
-    """A distribution's name, normalised as in PEP 503."""
+def normalized(name: str) -> str:
+    """A distribution's name, normalized as in PEP 503."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
@@ -235,9 +235,9 @@ def require_locked(*libraries: str, lock_file: Path = REQUIREMENTS_LOCK) -> None
     """
     pins = pinned(lock_file)
     for library in libraries:
-        if normalised(library) not in pins:
+        if normalized(library) not in pins:
             raise UserError(f"{library}: not in {lock_file}, so an upgrade would go unnoticed: pin it there")
-        _, wanted = pins[normalised(library)]
+        _, wanted = pins[normalized(library)]
         if (present := installed(library) or "not installed") != wanted:
             raise UserError(
                 f"{library}: {lock_file} says {wanted}, found {present}; run `make setup`, or, if you upgraded it on "

@@ -231,7 +231,7 @@ def test_the_card_says_what_was_measured_removed_and_stated(inputs: CardInputs) 
         "## Intended use and limitations\n\nFor tests.\n\n- Slow.\n- It was evaluated on documents of 1 source",
         "## Contact\n\n<https://example.org>\n",
         "author = {Ada Lovelace and Alan Turing},",
-        "Made by Ada Lovelace, Alan Turing. The licence of the weights: apache-2.0.\n",
+        "Made by Ada Lovelace, Alan Turing. The license of the weights: apache-2.0.\n",
         "(parses; cut off):",
         "(does not parse; the model wrote nothing):",
         "| code 2 | 3 | 700 |",
@@ -265,7 +265,7 @@ def test_the_card_does_not_speak_of_what_is_not_there(project: Path) -> None:
         "with the same number of processes and threads",
         "On GPUs sums have no fixed order",
         "parrotflow reproduce PATH/revisions/REVISION",
-        "The licence of the weights: none stated.",
+        "The license of the weights: none stated.",
     ):
         assert said in text
     assert ModelCard(text).data.license is None
@@ -353,7 +353,7 @@ def test_the_architecture_is_that_of_the_configuration(inputs: CardInputs) -> No
         assert row in text
 
 
-def test_the_licence_of_each_source_is_stated(inputs: CardInputs) -> None:
+def test_the_license_of_each_source_is_stated(inputs: CardInputs) -> None:
     split = inputs.train
     split.sources[0].licenses[""] = Amount()
 

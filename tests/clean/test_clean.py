@@ -177,7 +177,7 @@ def test_held_out_parts_of_files_that_are_trained_on_are_counted(capsys: pytest.
     assert f"note: {len(held_out)} of {report['validation']['documents']} held-out" in capsys.readouterr().out
 
 
-def test_a_misspelt_source_to_hold_out_is_refused_before_anything_is_measured(measured: list[str]) -> None:
+def test_a_misspelled_source_to_hold_out_is_refused_before_anything_is_measured(measured: list[str]) -> None:
     with pytest.raises(
         UserError, match=r"clean\.split\.validation_sources: no source `mien` in the corpus; it has mine"
     ):

@@ -146,7 +146,7 @@ def licensed(texts: list[str]) -> list[Document]:
     return as_documents([notice + text for text in texts])
 
 
-def test_unrelated_texts_of_other_scripts_with_one_licence_line_are_not_near_duplicates() -> None:
+def test_unrelated_texts_of_other_scripts_with_one_license_line_are_not_near_duplicates() -> None:
     draw = random.Random(2)
     chinese = ["".join(chr(draw.randrange(0x4E00, 0x9FA5)) for _ in range(200)) for _ in range(15)]
     letters = [chr(code) for code in range(0x430, 0x450)]

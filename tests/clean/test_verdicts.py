@@ -71,7 +71,7 @@ def test_each_filter_drops_what_its_threshold_says_and_is_off_by_null(
         (CODE, False),
     ],
 )
-def test_configuration_and_test_files_are_recognised_as_codeparrot_does(text: str, dropped: bool) -> None:
+def test_configuration_and_test_files_are_recognized_as_codeparrot_does(text: str, dropped: bool) -> None:
     changes = {"filters__config_or_test": {"probability": 1.0, "occurrences_per_line": 0.05}}
 
     assert (verdict(text, **changes) == "config_or_test") is dropped

@@ -76,15 +76,15 @@ def test_a_corpus_without_a_document_is_refused() -> None:
         collect()
 
 
-def test_only_allowed_licences_pass() -> None:
-    lines = [{"content": f"x = {number}", "licence": licence} for number, licence in enumerate(["MIT", "GPL-3.0", ""])]
+def test_only_allowed_licenses_pass() -> None:
+    lines = [{"content": f"x = {number}", "license": license} for number, license in enumerate(["MIT", "GPL-3.0", ""])]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    source = rows("rows.jsonl", license="licence") | {"license": ""}
+    source = rows("rows.jsonl", license="license") | {"license": ""}
 
-    assert reported(source)["left_out"] == {"licence not allowed: GPL-3.0": 1}
+    assert reported(source)["left_out"] == {"license not allowed: GPL-3.0": 1}
     assert reported(source, collect__unlicensed=False)["left_out"] == {
-        "licence not allowed: GPL-3.0": 1,
-        "licence not allowed: unknown": 1,
+        "license not allowed: GPL-3.0": 1,
+        "license not allowed: unknown": 1,
     }
 
 

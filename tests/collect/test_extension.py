@@ -79,7 +79,7 @@ def test_the_quality_classifier_drops_what_is_unlike_the_good_documents(project:
     good = [path.read_text() for path in sorted(Path("corpus").iterdir())]
     bad = [f"buy cheap {number} now" for number in range(20)]
     rows = [{"text": text, "good": text in good} for text in [*good, *bad]]
-    Path("labelled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("labeled.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Path("corpus/spam.txt").write_text("buy cheap things now")
     write_project(Path(), clean__filters=SECTIONS["clean"]["filters"] | {"quality_minimum": 0.5})
 

@@ -217,7 +217,7 @@ def test_broken_rows_end_the_run_with_file_and_line(corpus: Path, name: str, con
 
 
 @pytest.mark.parametrize("end", [".jsonl", ".parquet"])
-def test_text_path_source_and_licence_may_be_nested_and_a_password_in_a_path_is_taken_out(
+def test_text_path_source_and_license_may_be_nested_and_a_password_in_a_path_is_taken_out(
     corpus: Path, end: str
 ) -> None:
     repository = {"name": "a/b", "license": "MIT"}
@@ -248,11 +248,11 @@ def test_names_lead_through_mappings_alone(values: dict[str, Any], name: str, ex
 
 @pytest.mark.parametrize("end", [".csv", ".parquet"])
 def test_a_table_without_a_column_that_fields_names_is_refused(corpus: Path, end: str) -> None:
-    """Otherwise the licence of the source, MIT, would be taken for that of every row."""
+    """Otherwise the license of the source, MIT, would be taken for that of every row."""
     write_rows(corpus / f"rows{end}", [{"text": "x = 1", "license": "GPL-3.0-only"}])
 
-    with pytest.raises(UserError, match=rf"^corpus/rows{end}: no column `licence`; it has text, license"):
-        collected({"license": "licence"})
+    with pytest.raises(UserError, match=rf"^corpus/rows{end}: no column `licens`; it has text, license"):
+        collected({"license": "licens"})
 
 
 def test_a_field_that_no_row_of_json_has_is_named_unless_a_limit_ends_the_source(corpus: Path, capsys: Said) -> None:
@@ -261,12 +261,12 @@ def test_a_field_that_no_row_of_json_has_is_named_unless_a_limit_ends_the_source
     collected({"license": "license"})
     collected({"license": "license"}, max_bytes=5)
     assert "no row" not in capsys.readouterr().out
-    collected({"license": "licence"})
-    said = "WARNING: params.yaml: collect.sources: fields: no row of corpus/rows.jsonl has `licence`"
+    collected({"license": "licens"})
+    said = "WARNING: params.yaml: collect.sources: fields: no row of corpus/rows.jsonl has `licens`"
     assert said in capsys.readouterr().out
 
 
-def test_of_several_licences_every_one_must_be_allowed(corpus: Path) -> None:
+def test_of_several_licenses_every_one_must_be_allowed(corpus: Path) -> None:
     licenses: dict[str, list[str | None]] = {
         "both": ["MIT", "Apache-2.0"],
         "twice": ["MIT", "MIT"],
@@ -287,7 +287,7 @@ def test_of_several_licences_every_one_must_be_allowed(corpus: Path) -> None:
 
 @settings(max_examples=300)
 @given(words=st.lists(st.sampled_from(["MIT", "AND", "OR", "WITH", "(", ")", " ", ":", "+", "é", "\0"])))
-def test_whatever_a_row_calls_its_licence_is_judged(words: list[str]) -> None:
+def test_whatever_a_row_calls_its_license_is_judged(words: list[str]) -> None:
     assert is_allowed("".join(words), frozenset(["MIT"])) in (True, False)
 
 

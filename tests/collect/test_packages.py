@@ -102,7 +102,7 @@ def test_a_wheel_for_one_platform_or_one_python_is_refused(site: Path, tag: str)
         ("License: do as you like\n", ""),
     ],
 )
-def test_the_licence_is_the_packages_own_expression_or_from_its_classifiers(
+def test_the_license_is_the_packages_own_expression_or_from_its_classifiers(
     site: Path, metadata: str, expected: str
 ) -> None:
     install(site, metadata=metadata)
@@ -124,11 +124,11 @@ def test_the_licence_is_the_packages_own_expression_or_from_its_classifiers(
         ("", False),
     ],
 )
-def test_an_expression_passes_if_allowed_licences_can_meet_it(expression: str, allowed: bool) -> None:
+def test_an_expression_passes_if_allowed_licenses_can_meet_it(expression: str, allowed: bool) -> None:
     assert is_allowed(expression, {"MIT", "Apache-2.0"}) is allowed
 
 
-def test_the_preset_installed_names_every_pure_package_of_the_lock_under_a_permissive_licence() -> None:
+def test_the_preset_installed_names_every_pure_package_of_the_lock_under_a_permissive_license() -> None:
     """Those of some platforms alone are left out: the corpus is the same bytes on all."""
     allowed = yaml.safe_load((ROOT / "params.yaml").read_text())["collect"]["licenses"]
     everywhere = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if ";" not in line]

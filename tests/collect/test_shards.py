@@ -50,7 +50,7 @@ def test_the_bytes_depend_on_the_set_of_documents_not_on_their_order(
     assert folder_bytes(place / "a") == folder_bytes(place / "b")
 
 
-def test_copies_that_differ_in_their_revision_or_licence_alone_have_one_order_too(tmp_path: Path) -> None:
+def test_copies_that_differ_in_their_revision_or_license_alone_have_one_order_too(tmp_path: Path) -> None:
     item = document("the same text")
     copies = [replace(item, revision=revision, license=license) for revision in "12" for license in ("MIT", "ISC")]
     for name, order in (("a", copies), ("b", copies[::-1])):

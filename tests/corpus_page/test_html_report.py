@@ -53,7 +53,7 @@ def ledger(count: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_the_page_shows_sizes_sources_licences_lengths_and_drops() -> None:
+def test_the_page_shows_sizes_sources_licenses_lengths_and_drops() -> None:
     shard = ShardEntry("b", documents=80, tokens=320, bytes=800, sha256={})
     manifest = Manifest("uint16", 300, 0, "hash", "test 1", (shard,))
     text = html_report(ledger(100), {"train": manifest}, {"train": np.array([4] * 60 + [100] * 20)})

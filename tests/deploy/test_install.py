@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from stages.runtime.stage_code import normalised, pinned
+from stages.runtime.stage_code import normalized, pinned
 from tests.small_project import ROOT
 
 INSTALL = runpy.run_path(str(ROOT / "deploy/install.py"))
@@ -157,9 +157,9 @@ def test_all_that_a_locked_library_requires_is_locked_for_every_python(
     here = {"python_version": python.rpartition(".")[0], "python_full_version": python, "extra": ""}
     here |= {"sys_platform": platform, "platform_system": platform.title(), "platform_machine": machine}
     required = {
-        normalised(required.name)
+        normalized(required.name)
         for distribution in distributions()
-        if normalised(distribution.metadata["Name"]) in locked
+        if normalized(distribution.metadata["Name"]) in locked
         for required in map(Requirement, distribution.requires or [])
         if required.marker is None or required.marker.evaluate(here)
     }

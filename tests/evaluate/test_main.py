@@ -35,7 +35,7 @@ def test_the_whole_held_out_split_is_scored(project: Path) -> None:
     assert {name: report[name] for name in ("documents", "tokens", "bytes")} == {
         name: tokenized[name] for name in ("documents", "tokens", "bytes")
     }
-    assert report["loss"] == pytest.approx(5.7, abs=0.1)  # ln 300: it has learnt nothing
+    assert report["loss"] == pytest.approx(5.7, abs=0.1)  # ln 300: it has learned nothing
     assert report["bits_per_byte"] == pytest.approx(report["loss"] * report["tokens"] / report["bytes"] / 0.693147)
     assert report["bits_per_byte_per_source"] == {"mine": report["bits_per_byte"]}
 

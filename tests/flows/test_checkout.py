@@ -163,13 +163,13 @@ def test_git_converts_no_line_ends_of_other_files_although_its_user_asks_for_it(
 ) -> None:
     work, asked = source.parent / "work", source.parent / "gitconfig"
     shutil.copy(ROOT / ".gitattributes", work)
-    (work / "labelled.jsonl").write_bytes(b'{"text": "one"}\n')
+    (work / "labeled.jsonl").write_bytes(b'{"text": "one"}\n')
     commit(work)
     git(work, "push", "-q", "origin", "main")
     asked.write_text("[core]\nautocrlf = true\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(asked))
 
-    assert (checkout(source) / "labelled.jsonl").read_bytes() == b'{"text": "one"}\n'
+    assert (checkout(source) / "labeled.jsonl").read_bytes() == b'{"text": "one"}\n'
 
 
 def test_a_run_that_changed_nothing_pushes_nothing(source: Path) -> None:

@@ -31,7 +31,7 @@ def test_the_data_set_loads_with_its_splits(project: Path, hub: Hub) -> None:
         for name in ("train", "validation")
     }
     text = repository.read(repository.tree("main")["README.md"][0]).decode()
-    assert "| licence | documents | bytes |" in text
+    assert "| license | documents | bytes |" in text
     assert "| mine 1 |" in text
 
 

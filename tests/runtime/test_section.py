@@ -101,7 +101,7 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
-def test_a_misspelt_key_is_named_before_the_one_that_is_missing(tmp_path: Path) -> None:
+def test_a_misspelled_key_is_named_before_the_one_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         read_section("toy", Toy, write(tmp_path, GOOD.replace("steps: 3", "stps: 3")))
 

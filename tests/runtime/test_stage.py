@@ -297,7 +297,7 @@ def test_what_the_system_refuses_is_named_with_what_to_do(
         )
 
 
-def test_a_failed_write_is_recognised_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_write_is_recognized_although_the_system_names_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> None:
         Path("/dev/full").write_bytes(b"x")
 

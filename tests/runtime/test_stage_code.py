@@ -16,7 +16,7 @@ from stages.runtime.stage_code import (
     code_of,
     code_path,
     computing_sha256,
-    normalised,
+    normalized,
     pinned,
     require_locked,
     stage_codes,
@@ -149,7 +149,7 @@ def test_every_library_that_a_stage_imports_is_known_by_its_name_in_the_lock() -
     sources, installed = CodeFiles(ROOT), packages_distributions()
     files = {file for module in stage_modules(ROOT) for file in sources.closure_of(module)}
     for name in sources.libraries(files) & installed.keys():
-        assert normalised(OTHER_NAMES.get(name, name)) in map(normalised, installed[name]), name
+        assert normalized(OTHER_NAMES.get(name, name)) in map(normalized, installed[name]), name
 
 
 def test_the_stages_of_dvc_yaml_depend_on_their_code() -> None:

@@ -16,7 +16,7 @@ from stages.collect.source_kinds import Bytes, Names, SourceItem, SourceKind, So
 from stages.runtime.errors import UserError
 
 COPIES_OF_OTHERS = {"_vendor", "_vendored", "vendor", "vendored", "site-packages"}
-"""Folders with other packages' source: those have their own name and licence."""
+"""Folders with other packages' source: those have their own name and license."""
 
 ANY_PYTHON = {"py2-none-any", "py3-none-any"}
 """Tags of wheels that are installed on every platform and Python 3. A tag such as `py311-none-any` means that the
@@ -32,7 +32,7 @@ CLASSIFIERS = {
     "Python Software Foundation License": "PSF-2.0",
     "The Unlicense (Unlicense)": "Unlicense",
 }
-"""Trove classifiers -> SPDX, for packages without an expression. `BSD License` does not say which BSD licence."""
+"""Trove classifiers -> SPDX, for packages without an expression. `BSD License` does not say which BSD license."""
 
 
 class Packages(SourceKind):
@@ -88,7 +88,7 @@ def pure_package(name: str) -> Distribution:
 
 
 def package_license(package: Distribution) -> str:
-    """A package's licence as an SPDX expression: its own (PEP 639), else from its classifiers, else empty."""
+    """A package's license as an SPDX expression: its own (PEP 639), else from its classifiers, else empty."""
     metadata = package.metadata
     if "License-Expression" in metadata:
         return str(metadata["License-Expression"])

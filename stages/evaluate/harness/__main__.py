@@ -30,14 +30,14 @@ def main() -> None:
     if params.exported_steps and not steps:
         raise UserError(f"harness.exported_steps: {MODEL} has none; set train.export_steps and train again")
     # lm-eval and torch take seconds to import.
-    from stages.evaluate.harness.report import metrics_of, note_cut_requests, sample_rows, summarise
+    from stages.evaluate.harness.report import metrics_of, note_cut_requests, sample_rows, summarize
     from stages.evaluate.harness.scoring import score
     from stages.evaluate.model import note_untrained_positions
 
     scored = score(MODEL, params)
     note_untrained_positions(scored.lm.max_length, "lm-eval reads them all, so train longer sequences")
     write_harness_samples(sample_rows(scored))
-    report = summarise(scored, {step: metrics_of(score(path, params)) for step, path in steps.items()}, params)
+    report = summarize(scored, {step: metrics_of(score(path, params)) for step, path in steps.items()}, params)
     note_cut_requests(report)
     report.write()
 

@@ -18,7 +18,7 @@ from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetr
 from stages.formats.reports import releases, significant
 
 
-def summarise(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params: HarnessParams) -> HarnessReport:
+def summarize(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params: HarnessParams) -> HarnessReport:
     """The report of all tasks, and the metrics of the exported steps."""
     return HarnessReport(
         harness=metrics_of(scored, 0),

@@ -28,7 +28,7 @@ Control")."""
 
 REPAYS_FROM_FLOPS = 2e16
 """Total work of a run from which compilation pays off on a GPU: on an H200 GPT-2 124M compiles in 26 s, and 1e17 FLOP
-then take 233 instead of 369 s. On a CPU it saves a few per cent of a long run, so it is off by default."""
+then take 233 instead of 369 s. On a CPU it saves a few percent of a long run, so it is off by default."""
 
 
 def resolve_precision(asked: Precision, device_type: str, asked_by: str = "params.yaml: train.precision") -> Precision:

@@ -32,7 +32,7 @@ class Schedule(Section):
         return self.final_share + (1 - self.final_share) * self._shape(step, max_steps)
 
     def _shape(self, step: int, max_steps: int) -> float:
-        """From 1 at the end of the warm-up towards 0 at the end of the run."""
+        """From 1 at the end of the warm-up toward 0 at the end of the run."""
         progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
         match self.name:
             case "constant":

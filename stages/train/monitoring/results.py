@@ -107,7 +107,7 @@ def speed(trainer: Trainer, throughput: Throughput) -> dict[str, Any]:
         "flops_per_token": throughput.flops_per_token,
         "parameters": trainer.raw_model.model.num_parameters(),
         "peak_flops": throughput.peak_flops,
-        "model_flops_utilisation": None,
+        "model_flops_utilization": None,
     } | {name: round(value, 4) for name, value in throughput.metrics().items()}
 
 

@@ -98,11 +98,11 @@ class Throughput:
             "data_seconds": self.data_seconds,
             **{f"{what}_seconds": seconds for what, seconds in self.excluded_seconds.items()},
             "memory_bytes": float(peak_memory_bytes()),
-        } | ({} if self.utilisation is None else {"model_flops_utilisation": self.utilisation})
+        } | ({} if self.utilization is None else {"model_flops_utilization": self.utilization})
 
     @property
-    def utilisation(self) -> float | None:
-        """Model-FLOPs utilisation (Chowdhery et al. 2022, "PaLM", appendix B); None if the peak is unknown."""
+    def utilization(self) -> float | None:
+        """Model-FLOPs utilization (Chowdhery et al. 2022, "PaLM", appendix B); None if the peak is unknown."""
         return self.peak_flops and self.tokens_per_second * self.flops_per_token / self.peak_flops
 
 

@@ -202,7 +202,7 @@ def test_the_white_space_that_the_prompt_ended_with_ends_no_text(text: str, cut:
 def test_a_terminal_gets_the_same_text_piece_by_piece(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    with torch.inference_mode():  # towards ASCII: bytes that are no character are held back
+    with torch.inference_mode():  # toward ASCII: bytes that are no character are held back
         model.get_input_embeddings().weight[1:95] *= 2
     pieces = list(stream(model, tokenizer, "def f(", FREELY, seed=3))
     (whole,) = generate(model, tokenizer, [GenerationRequest("def f(", 3, stop_at(()), FREELY)], width=1)

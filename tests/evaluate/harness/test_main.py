@@ -246,7 +246,7 @@ def test_standard_errors_are_lm_evals_and_groups_filters_and_examples_are_told_a
     ]
 
 
-def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelt_one_does_not(project: Path) -> None:
+def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelled_one_does_not(project: Path) -> None:
     write_task("mine")
     write_sections(project, harness__tasks=["mine"])
     check_before_run()
@@ -266,7 +266,7 @@ def test_a_task_of_the_project_passes_the_check_before_a_run_and_a_misspelt_one_
         ({"doc_to_txt": "x"}, "TypeError: "),
         ({"doc_to_text": "{{ 1 / (question[0] | int - 5) }}"}, "ZeroDivisionError: "),
     ],
-    ids=["runs code", "metric from the Hub", "misspelt key", "template"],
+    ids=["runs code", "metric from the Hub", "misspelled key", "template"],
 )
 def test_a_task_that_lm_eval_cannot_load_or_score_is_named_with_the_reason(
     project: Path, keys: dict[str, object], message: str

@@ -73,7 +73,7 @@ def test_a_model_with_another_tokenizer_is_compared_in_bits_per_byte_of_the_same
     assert list(theirs.tokens) == list(theirs.bytes + 1)
     compared = report["compared"]["bytes"]
     assert compared["bits_per_byte"] == pytest.approx(theirs.nats.sum() / theirs.bytes.sum() / math.log(2), rel=1e-5)
-    assert compared["bits_per_byte"] == pytest.approx(8.0, abs=0.2)  # log2 257: it has learnt nothing
+    assert compared["bits_per_byte"] == pytest.approx(8.0, abs=0.2)  # log2 257: it has learned nothing
     assert compared["difference"] == pytest.approx(report["bits_per_byte"] - compared["bits_per_byte"], abs=1e-4)
     receipt = report["receipt"]["models"]
     assert receipt["bytes"] == {

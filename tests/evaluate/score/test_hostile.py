@@ -170,7 +170,7 @@ return allowed
 SIGNALS = {
     "the process of these tests": f"os.kill({os.getpid()}, 0)",
     "everybody": "os.kill(-1, 9)",
-    "a neighbour": "os.kill(3, 9)",
+    "a neighbor": "os.kill(3, 9)",
 }
 
 

@@ -1,4 +1,4 @@
-"""Figures are the same bytes for the same runs, have their fonts with them, and are told apart without colour."""
+"""Figures are the same bytes for the same runs, have their fonts with them, and are told apart without color."""
 
 import re
 import zlib
@@ -123,13 +123,13 @@ def test_a_run_that_a_logarithmic_axis_has_no_place_for_is_not_counted_as_shown(
     assert write_figure(tmp_path, some_data(tmp_path, lacking=range(24)), "curves", {}) == []
 
 
-def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colours_by_line_and_marker() -> None:
-    greys = [
+def test_levels_are_told_apart_by_line_marker_and_grey_and_more_than_colors_by_line_and_marker() -> None:
+    grays = [
         0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in (to_rgb(look[0]) for look in LINE_STYLES)
     ]
     many = list(islice(_looks(), 7 * len(LINE_STYLES)))
 
     assert len({look[1] for look in LINE_STYLES}) == len({look[2] for look in LINE_STYLES}) == len(LINE_STYLES)
-    assert len({round(grey, 2) for grey in greys}) == len(LINE_STYLES)
+    assert len({round(gray, 2) for gray in grays}) == len(LINE_STYLES)
     assert tuple(many[: len(LINE_STYLES)]) == LINE_STYLES
-    assert len({(colour, line) for colour, line, _ in many}) == len({(colour, m) for colour, _, m in many}) == len(many)
+    assert len({(color, line) for color, line, _ in many}) == len({(color, m) for color, _, m in many}) == len(many)

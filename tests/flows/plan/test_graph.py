@@ -239,7 +239,7 @@ def test_of_many_libraries_the_first_are_named_and_the_rest_counted() -> None:
     assert stage.why == shown
 
 
-def test_a_misspelt_stage_is_named_with_the_one_that_it_resembles(
+def test_a_misspelled_stage_is_named_with_the_one_that_it_resembles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(make_toy(tmp_path / "toy", "stages:\n  train: {cmd: echo 1 > one.txt, outs: [one.txt]}\n"))

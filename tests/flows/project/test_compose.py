@@ -57,7 +57,7 @@ def test_a_corpus_brings_all_that_is_said_of_it_and_the_default_takes_all_of_it_
 
 
 @pytest.mark.parametrize(("corpus", "language"), [("folder", "mixed"), ("text", "text")])
-def test_of_ones_own_files_no_licence_is_stated_and_no_python(tmp_path: Path, corpus: str, language: str) -> None:
+def test_of_ones_own_files_no_license_is_stated_and_no_python(tmp_path: Path, corpus: str, language: str) -> None:
     found = composed(tmp_path, f"corpus={corpus}")
     card = found["card"]
 

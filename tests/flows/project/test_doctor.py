@@ -54,7 +54,7 @@ def test_another_version_than_the_locks_is_named(tmp_path: Path, monkeypatch: py
     assert "no-such-library missing instead of 1.0" in found
 
 
-def test_a_variable_that_is_set_is_shown_and_a_misspelt_one_with_the_right_one(
+def test_a_variable_that_is_set_is_shown_and_a_misspelled_one_with_the_right_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PARROTFLOW_WORKERS", "2")

@@ -60,7 +60,7 @@ def test_the_record_names_what_can_change_a_bit_and_belongs_to_the_weights(finis
 
 def test_what_a_device_can_do_is_reported_only_if_it_is_known(finished: Path) -> None:
     speed, report = (read_json(finished / f"reports/{name}.json") for name in ("train_speed", "train"))
-    assert speed["model_flops_utilisation"] is None
+    assert speed["model_flops_utilization"] is None
     assert speed["peak_flops"] is None
     assert report["tokens"] == 6 * 8 * params()["sequence_length"]
     assert report["model_flops"] == speed["flops_per_token"] * report["tokens"] > 0

@@ -52,6 +52,7 @@ $(READY): requirements.lock requirements-gpu.lock pyproject.toml | $(VENV)/bin/p
 	@# What else is in the environment of a developer may fit only after the second lock.
 	@{ $(PIP) -q --no-deps --no-build-isolation -e . && { test -e $(READY_DEV) || $(CHECK); }; } \
 		>>$(VENV)/install.log 2>&1 || $(FAILED)
+	@echo "compiling what was installed (once, a minute) ..."
 	@$(COMPILE) || true
 	@touch $(READY)
 

@@ -364,7 +364,6 @@ def test_a_package_has_at_most_thirteen_modules(package: str) -> None:
 def test_every_library_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {re.match(r"[\w.-]+", entry)[0] for entry in project["dependencies"]}  # type: ignore[index]
-    declared |= {"resiliparse", "fastwarc"}  # optional: the message of a missing one names its extra
     distributions = packages_distributions()
     found = {
         name.split(".")[0] for package in ("flows", "stages") for path in modules(package) for name in imports(path)

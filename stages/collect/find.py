@@ -184,11 +184,11 @@ def _web_options() -> dict[str, Any]:
 
 
 @contextmanager
-def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
+def opened(file: FoundFile) -> Iterator[BinaryIO]:
     """The content of a file, decompressed if its name says so. Raises UserError for a file of this machine that cannot
     be read or is damaged, UnavailableError for a server that breaks off."""
     if not file.url:
-        with opened_file(Path(file.name), decompress=decompress) as content:
+        with opened_file(Path(file.name)) as content:
             yield content
         return
     import fsspec  # slow
@@ -196,7 +196,7 @@ def opened(file: FoundFile, decompress: bool = True) -> Iterator[BinaryIO]:
     web = file.url.startswith(("http://", "https://"))
     try:
         system, path = fsspec.core.url_to_fs(file.url, **(_web_options() if web else {}))
-        with system.open(path, "rb") as stream, decompressed(file.name if decompress else "", stream) as content:
+        with system.open(path, "rb") as stream, decompressed(file.name, stream) as content:
             yield content
     except UserError:
         raise

@@ -88,12 +88,12 @@ def decompressed(name: str, stream: BinaryIO) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def opened_file(path: Path, remedy: str = "correct or remove it", decompress: bool = True) -> Iterator[BinaryIO]:
+def opened_file(path: Path, remedy: str = "correct or remove it") -> Iterator[BinaryIO]:
     """The content of a file of this machine, decompressed if its name says so. Raises UserError, which ends with
     `remedy`, if it cannot be read or is damaged."""
     require_here(path)
     try:
-        with path.open("rb") as stream, decompressed(path.name if decompress else "", stream) as content:
+        with path.open("rb") as stream, decompressed(path.name, stream) as content:
             yield content
     except DAMAGED as error:
         raise UserError(f"{path}: cannot be read ({message_on_one_line(error)}); {remedy}") from None

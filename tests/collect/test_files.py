@@ -322,7 +322,7 @@ def test_what_is_no_text_is_left_out_and_counted_and_line_ends_stay(corpus: Path
     assert "left out 4: archive (unpack it)" in said
     assert "WARNING: left out 1: half of a surrogate pair" in said
     assert "WARNING: left out 1: text with a few NUL bytes" in said
-    assert "WARNING: corpus/page.html: taken with its tags; `kind: html` takes the visible text" in said
+    assert "WARNING: corpus/page.html: kept with its tags; extract its text first (trafilatura)" in said
 
 
 def test_a_name_that_is_not_utf_8_is_written_out(corpus: Path) -> None:

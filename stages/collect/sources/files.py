@@ -29,19 +29,14 @@ Glob = Annotated[SourceName, AfterValidator(lambda glob: glob if "://" in glob e
 """A path or URL with wildcards."""
 
 
-class FileSource(NamedSource):
-    """A kind of source that reads files."""
+class Files(NamedSource):
+    """Files, read by extension: a text file is one document; so is each row of JSON lines, JSON, CSV, TSV, Parquet."""
 
+    kind: Literal["files"]
     globs: Annotated[list[Glob], Field(min_length=1)]
     """Paths with `*`, `?`, `[...]` and `**`, relative to the project's root; a folder's name takes all below it. Or
     URLs with the same wildcards, e.g. `s3://bucket/code/*.jsonl`; over HTTP `?` begins the query, and a URL without
     wildcards is one document. A URL that holds a credential is refused."""
-
-
-class Files(FileSource):
-    """Files, read by extension: a text file is one document; so is each row of JSON lines, JSON, CSV, TSV, Parquet."""
-
-    kind: Literal["files"]
     text: Names
     """The fields (columns) that hold the text of a row: the first of these that is not blank. `meta.text` is nested."""
     fields: Fields
@@ -64,7 +59,7 @@ class Files(FileSource):
                     yield from rows_as_items(self, rows, file.name, self.text, self.fields)
             else:
                 if end in WEB_PAGE:
-                    self.notes.append(visible(f"{file.name}: taken with its tags; `kind: html` takes the visible text"))
+                    self.notes.append(visible(f"{file.name}: kept with its tags; extract its text first (trafilatura)"))
                 yield from self._text(file, limit)
 
     def _text(self, file: FoundFile, limit: int) -> Iterator[SourceItem]:

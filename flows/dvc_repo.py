@@ -266,7 +266,7 @@ def is_empty(file: Path) -> bool:
     return file.is_file() and not file.stat().st_size
 
 
-def is_torn(table: Path = DVC_TMP / RWLOCK_FILE) -> bool:
+def is_torn(table: Path) -> bool:
     """True if DVC's lock table is not valid JSON."""
     try:
         json.loads(table.read_bytes())

@@ -1,12 +1,11 @@
-"""`parrotflow doctor`: checks whether this machine is ready, and suggests a remedy for each fault.
+"""`parrotflow doctor`: checks of this machine that no run makes, with a remedy for each fault.
 
-The checks of stages, which run before anything else, report what only one stage needs, such as a sandbox or a compiler.
+`parrotflow why` reports faults of params.yaml, and what only one stage needs, such as a sandbox or a compiler.
 """
 
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -17,16 +16,15 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
-from flows.dvc_repo import drop_damaged, is_torn
+from flows.dvc_repo import drop_damaged
 from flows.environment import PREFIX, SET_BY_STAGES, VARIABLES
 from flows.run.locks import run_lock
 from flows.run.outcome import AsJson
 from stages.formats.model_folder import CHECKPOINTS
 from stages.formats.revision.execution import TRAIN_EXECUTION, Execution
 from stages.runtime.code import installed
-from stages.runtime.errors import STATE_DIR, UserError, did_you_mean, first_line
+from stages.runtime.errors import STATE_DIR, did_you_mean
 from stages.runtime.hub import network_fault
-from stages.runtime.preflight import check_params, section_models
 from stages.runtime.section import PARAMS_FILE
 from stages.runtime.stage_code import REQUIREMENTS_LOCK, pinned
 
@@ -68,18 +66,15 @@ def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) 
 
 
 def examine_machine(*, whole_cache: bool = False, free: bool = False) -> Iterator[Finding]:
-    """Check everything that a run depends on, and clean up as the options ask."""
+    """Check this machine, and clean up as the options ask."""
     yield packages()
-    yield parameters()
     yield git_finding()
-    yield dvc()
     if whole_cache:
         yield cleaned_cache()
     if free:
         yield freed()
     yield disk()
     yield database()
-    yield accelerator()
     yield variables()
 
 
@@ -97,17 +92,6 @@ def packages() -> Finding:
     return Finding("fault", "packages", shown, "rm .venv/ready && make setup")
 
 
-def parameters() -> Finding:
-    """Check that params.yaml is complete and within bounds."""
-    if not section_models():
-        return Finding("ok", "parameters", "no stages with known parameters")
-    try:
-        check_params()
-    except UserError as error:
-        return Finding("fault", "parameters", first_line(error), "correct params.yaml")
-    return Finding("ok", "parameters", "params.yaml is complete and within bounds")
-
-
 def git_finding() -> Finding:
     """Check for a repository with a committer, because experiments and provenance need commits."""
     if not shutil.which("git"):
@@ -118,24 +102,9 @@ def git_finding() -> Finding:
         message, *rest = (inside.stderr.strip() or "no repository here").splitlines()
         remedy = " ".join(map(str.strip, rest)) or "clone the project, or run `git init` and commit"
         return Finding("note", "git", message, remedy)
-    if not _output("git", "config", "user.email"):
+    if subprocess.run(["git", "config", "user.email"], capture_output=True, check=False).returncode:
         return Finding("note", "git", "no user.email", "git config user.email YOU@EXAMPLE.ORG, to commit results")
-    changed = len(_output("git", "status", "--short").splitlines())
-    return Finding("ok", "git", f"{_output('git', 'rev-parse', '--short', 'HEAD')}, {changed} files changed")
-
-
-def dvc() -> Finding:
-    """Check for a DVC repository; a remote is optional."""
-    if not Path(".dvc").is_dir():
-        return Finding("fault", "DVC", "no .dvc folder here", "run this in the project's root, or `dvc init`")
-    if is_torn():
-        problem = "its lock table was truncated by a kill, so `dvc repro` refuses to run"
-        return Finding("fault", "DVC", problem, "`parrotflow run` repairs it, or rm .dvc/tmp/rwlock; nothing is lost")
-    remotes = _output(sys.executable, "-m", "dvc", "remote", "list").splitlines()
-    if not remotes:
-        remedy = "`dvc remote add -d NAME URL` shares results with others and other machines"
-        return Finding("note", "DVC", "no remote: results stay on this machine", remedy)
-    return Finding("ok", "DVC", f"remotes: {', '.join(line.split()[0] for line in remotes)}")
+    return Finding("ok", "git", "a repository with a committer")
 
 
 def cleaned_cache() -> Finding:
@@ -196,14 +165,6 @@ def database() -> Finding:
     return Finding("fault", "Prefect's database", f"{STATE_DIR} is on {kind}, where SQLite loses locks", remedy)
 
 
-def accelerator() -> Finding:
-    """List the GPUs."""
-    import torch
-
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return Finding("ok", "accelerator", ", ".join(names) or "no GPU")
-
-
 def variables() -> Finding:
     """Check for misspelled PARROTFLOW_* variables, which would be ignored, and variables that break HTTP clients."""
     if fault := network_fault():
@@ -214,7 +175,3 @@ def variables() -> Finding:
         return Finding("note", "variables", text, "unset it; the reference (`make docs`) lists all variables")
     names = ", ".join(sorted(VARIABLES & os.environ.keys()))
     return Finding("ok", "variables", names or "no PARROTFLOW_* is set: the defaults apply")
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

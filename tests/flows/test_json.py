@@ -102,4 +102,4 @@ def test_a_doctor_lists_its_findings(tmp_path: Path) -> None:
     findings = answer(toy(tmp_path / "toy", MEASURED), "doctor")["findings"]
 
     assert {"level", "what", "found", "remedy"} == findings[0].keys()
-    assert {"git", "DVC", "disk"} <= {one["what"] for one in findings}
+    assert {"packages", "git", "disk"} <= {one["what"] for one in findings}

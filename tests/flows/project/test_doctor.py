@@ -31,7 +31,7 @@ def test_every_fault_and_note_says_what_to_do(tmp_path: Path, monkeypatch: pytes
 
     findings = list(doctor.examine_machine())
 
-    assert {finding.what for finding in findings if finding.level == "fault"} >= {"git", "DVC", "variables"}
+    assert {finding.what for finding in findings if finding.level == "fault"} >= {"git", "variables"}
     assert all(finding.remedy for finding in findings if finding.level != "ok")
 
 

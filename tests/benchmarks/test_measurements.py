@@ -72,18 +72,6 @@ def test_five_runs_are_too_few_for_an_interval_of_the_median() -> None:
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
 
 
-def test_a_figure_that_varies_by_more_than_a_fifth_is_called_unsure(tmp_path: Path) -> None:
-    steady, varying = (
-        compare(name, series, None, unit="s", higher_is_better=False)
-        for name, series in (("steady", [1.0, 1.1]), ("varying", [1.0, 1.5]))
-    )
-
-    record("speed", [steady, varying], tmp_path, quick=False)
-
-    lines = markdown(recorded("speed", tmp_path))
-    assert [line.split("|")[1].strip() for line in lines if "unsure" in line] == ["varying"]
-
-
 def test_a_table_has_a_row_for_each_figure_and_peer() -> None:
     first = compare("time of a step", [1234.5, 1300.0], [2000.0], peer_name="p", unit="s", higher_is_better=True)
     second = replace(first, figure="memory | GB", ours=0.5, unit="GB", peer=None, ratio=None, commit="01234567")

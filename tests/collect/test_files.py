@@ -85,14 +85,13 @@ def test_a_json_file_may_hold_lines_an_array_or_one_object(corpus: Path, content
         ("many.txt", b"[" + b'"a", ' * 300_000 + b'"b"]'),
     ],
 )
-@pytest.mark.parametrize("part_bytes", [None, 1000])
 def test_json_under_the_name_of_a_text_is_refused_with_the_name_to_give_it(
-    corpus: Path, name: str, content: bytes, part_bytes: int | None
+    corpus: Path, name: str, content: bytes
 ) -> None:
     (corpus / name).write_bytes(content)
 
     with pytest.raises(UserError, match=rf"^corpus/{name}: is JSON, not text: rename it to \.jsonl or \.json, "):
-        texts(part_bytes=part_bytes)
+        texts()
 
 
 def test_other_text_in_brackets_is_text(corpus: Path) -> None:

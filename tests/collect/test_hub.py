@@ -63,7 +63,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
     [
         (503, "0", 69, "the Hub does not answer: try again"),
         (403, "0", 2, "access denied"),
-        (404, "0", 2, "correct its name"),
         (503, "1", 2, "name its files as a source of kind `files`"),
     ],
 )

@@ -165,15 +165,6 @@ def test_two_nodes_train_one_model_and_the_pipeline_is_complete(undisturbed: Pat
     assert repro(undisturbed) == []
 
 
-def test_where_everything_is_up_to_date_the_job_ends_on_both_nodes(undisturbed: Path) -> None:
-    before = (undisturbed / "model/model.safetensors").stat().st_mtime_ns
-
-    job = submit(undisturbed)
-    wait_until(lambda: state(job) == "COMPLETED")
-
-    assert (undisturbed / "model/model.safetensors").stat().st_mtime_ns == before
-
-
 def test_a_pre_empted_job_saves_is_requeued_and_ends_with_the_weights_of_an_undisturbed_one(
     prepared: Path, undisturbed: Path
 ) -> None:

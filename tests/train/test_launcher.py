@@ -81,20 +81,6 @@ def test_a_run_starts_without_a_warning(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-STEPS = """
-import resource, torch
-def step():
-    (torch.ones(10 * 2**20) + 1).sum()
-for _ in range(20):
-    step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
 def test_after_a_second_death_without_a_new_checkpoint_the_cause_is_not_taken_for_one_that_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +118,20 @@ def test_workers_train_by_the_parameters_of_the_command_although_params_yaml_was
     assert read_json(project / "reports/train.json")["steps"] == 2
 
 
+STEPS = """
+import resource, torch
+def step():
+    (torch.ones(10 * 2**20) + 1).sum()
+for _ in range(20):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's settings")
 def test_workers_keep_the_memory_that_a_step_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in pages that the kernel has to hand out anew while tensors of 40 MiB come and go."""
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,39 @@ import pytest
 from flows.reproduce.reproduction import run_reproduction
 from flows.reproduce.revision import read_revision, require_as_published
 from flows.reproduce.verdict import verdict_of
-from stages.formats.revision.provenance import (
-    CARD,
-    CURVES_PICTURE,
-    EVALUATION,
-    EXECUTION,
-    PROVENANCE,
-)
+from stages.formats.revision.provenance import CARD, CURVES_PICTURE, EXECUTION, PROVENANCE
 from stages.formats.revision.verify import verify_files
 from stages.runtime.errors import UserError
-from tests.flows.reproduce.forger import Forger, copy_of
+from tests.flows.reproduce.published import seal
+
+
+@dataclass
+class Forger:
+    """Works on one's own copy of a revision."""
+
+    folder: Path
+
+    def json(self, path: str, edit: Callable[[Any], object]) -> None:
+        """Edit a JSON file."""
+        values = json.loads((self.folder / path).read_bytes())
+        edit(values)
+        self.add(path, json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+    def text(self, path: str, old: str, new: str) -> None:
+        """Replace a text everywhere in a file."""
+        text = (self.folder / path).read_text(encoding="utf-8")
+        assert old in text, f"{old} is not in {path}"
+        self.add(path, text.replace(old, new))
+
+    def add(self, path: str, text: str) -> None:
+        """Write a file."""
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).unlink(missing_ok=True)
+        (self.folder / path).write_text(text, encoding="utf-8")
+
+    def seal(self) -> None:
+        """Write the index over the files as they are: the hashes and the name."""
+        seal(self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +62,11 @@ def project(up_to_date: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def forger(project: Path, tmp_path: Path) -> Forger:
-    return copy_of(project / "published/tiny/main", tmp_path / "main")
+    """A forger's copy of a revision, whose files can be written."""
+    shutil.copytree(project / "published/tiny/main", tmp_path / "main")
+    for path in (tmp_path / "main").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return Forger(tmp_path / "main")
 
 
 def swap_tokens(tokenizer: Any) -> None:
@@ -49,15 +77,6 @@ def swap_tokens(tokenizer: Any) -> None:
 
 def tokenizer(forger: Forger) -> None:
     forger.json("tokenizer.json", swap_tokens)
-
-
-def evaluation(forger: Forger) -> None:
-    forger.json(EVALUATION, lambda report: report.update(bits_per_byte=0.5))
-
-
-def measured(forger: Forger) -> str:
-    """Bits per byte, as the card has it."""
-    return str(json.loads((forger.folder / EVALUATION).read_bytes())["bits_per_byte"])
 
 
 def test_what_no_revision_can_hold_is_refused_before_anything_runs(
@@ -83,18 +102,12 @@ def test_a_revision_of_another_format_is_not_called_damaged(tmp_path: Path) -> N
     assert "fetch it again" not in str(refused.value)
 
 
-def evaluation_and_card(forger: Forger) -> None:
-    forger.text(CARD, measured(forger), "0.5")
-    evaluation(forger)
-
-
 def picture(forger: Forger) -> None:
     content = (forger.folder / CURVES_PICTURE).read_bytes()
     (forger.folder / CURVES_PICTURE).write_bytes(content[:-20] + bytes([content[-20] ^ 1]) + content[-19:])
 
 
 AFTER: dict[str, tuple[Callable[[Forger], None], str]] = {
-    "an evaluation, and the card": (evaluation_and_card, "reports/evaluate.json"),
     "the card": (lambda f: f.text(CARD, "A model for tests.", "The best model."), f"data/card/{CARD}"),
     "the picture": (picture, f"data/card/{CURVES_PICTURE}"),
     "a tokenizer": (tokenizer, "model/tokenizer.json"),

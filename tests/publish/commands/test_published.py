@@ -44,6 +44,11 @@ def test_list_names_every_revision_the_best_first_and_the_one_that_main_leads_to
     ppmd = f"{Yardstick.read().bits_per_byte['ppmd']:g}"
     assert ["*", three[2], "1", ppmd] in [row[:4] for row in rows]
     assert [row[0] for row in rows if set(three) & {*row}] == ["*", three[1], three[0]]
+    facts = list_revisions(folder=PUBLISHED)  # for other programs
+    assert [one["revision"] for one in facts["revisions"]] == [three[2], three[1], three[0]]
+    assert [one["is_main"] for one in facts["revisions"]] == [True, False, False]
+    assert [one["bits_per_byte"] for one in facts["revisions"]] == [1, 2, 3]
+    assert facts["record"] == PUBLISHED.as_posix()
 
 
 def test_a_copy_with_other_file_dates_is_listed_in_the_same_way(three: list[str], printed: Printed) -> None:
@@ -128,12 +133,3 @@ def test_without_a_folder_of_revisions_one_line_says_why(project: Path, printed:
         UserError, match=r"publish.repository is me/tiny, so its revisions are at https://huggingface.co/me/tiny"
     ):
         printed(list_revisions)
-
-
-def test_the_list_is_also_facts_for_other_programs(three: list[str], printed: Printed) -> None:
-    facts = list_revisions(folder=PUBLISHED)
-
-    assert [one["revision"] for one in facts["revisions"]] == [three[2], three[1], three[0]]
-    assert [one["is_main"] for one in facts["revisions"]] == [True, False, False]
-    assert [one["bits_per_byte"] for one in facts["revisions"]] == [1, 2, 3]
-    assert facts["record"] == PUBLISHED.as_posix()

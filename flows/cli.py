@@ -123,6 +123,8 @@ def called() -> CommandResult:
     """Call the command and return its result."""
     enter_project()
     prepare_environment()
+    if sys.stderr.isatty() and sys.argv[1:2] in (["run"], ["why"], ["sweep"]) and "--help" not in sys.argv:
+        print("checking what has changed ...", file=sys.stderr)  # to import DVC and Prefect takes seconds
     try:
         returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # its own message would import every command

@@ -1,10 +1,10 @@
 """The plan: which stages of dvc.yaml would run, and why. No result is changed.
 
 A stage is
-    clean     nothing that it depends on has changed
-    run       something has changed
-    maybe     a stage before it runs; if that writes the same bytes as before, this one is skipped (early cut-off)
-    restore   its result for exactly these inputs is in DVC's cache
+    up to date    nothing that it depends on has changed
+    run           something has changed
+    maybe         a stage before it runs; if that writes the same bytes as before, this one is skipped (early cut-off)
+    restore       its result for exactly these inputs is in DVC's cache
 The plan is a prediction; DVC decides when the stage's turn comes.
 """
 
@@ -28,12 +28,12 @@ from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import STATE_DIR, UserError, did_you_mean
 from stages.runtime.preflight import DVC_FILE
 
-StageState = Literal["clean", "run", "maybe", "restore"]
+StageState = Literal["up to date", "run", "maybe", "restore"]
 
 DURATIONS_FILE = STATE_DIR / "seconds.json"
 """How long each stage's last run on this machine took, for estimates."""
 
-COUNTED = {"code": "code files", "library": "libraries"}
+COUNTED = {"code": "code files", "library": "libraries", "parameter": "parameters"}
 """Kinds of reasons of which `MAX_NAMED` are shown and the others counted."""
 
 MAX_NAMED = 3
@@ -80,8 +80,8 @@ class Plan:
 
     @property
     def to_do(self) -> list[PlannedStage]:
-        """The stages that are not clean."""
-        return [stage for stage in self.stages if stage.state != "clean"]
+        """The stages that are not up to date."""
+        return [stage for stage in self.stages if stage.state != "up to date"]
 
     @property
     def is_first(self) -> bool:
@@ -176,14 +176,14 @@ def _plan(repo: Repo, stages: list[PipelineStage], force: bool) -> Iterator[Plan
         if force:
             reasons.append(Reason("asked", stage.addressing))
         running = [name for name in upstream if name in changing]
-        state: StageState = "maybe" if running else "clean"
+        state: StageState = "maybe" if running else "up to date"
         if reasons:
             state = "restore" if not (running or force) and _is_cached(stage, reasons) else "run"
         if Reason("never run", stage.addressing) not in reasons:
             reasons += [Reason("upstream", name) for name in running]
         # Stages may change their outputs, except if these are only restored, or are the already written code.
         is_unchanged = state == "restore" and all(reason.kind == "output" for reason in reasons)
-        if not (state == "clean" or is_unchanged or writes_code(stage)):
+        if not (state == "up to date" or is_unchanged or writes_code(stage)):
             changing.add(stage.addressing)
         yield PlannedStage(
             stage.addressing,

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -68,7 +68,7 @@ def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) ->
     known, lines = preset_groups(), list[str]()
     for word in words:
         if word not in of_dial:
-            check_word(word, known)
+            check_word(word, known, flatten(read_params_file(params_file)))
     text = params_file.read_text(encoding="utf-8")
     try:
         values = open_yaml(text)
@@ -135,14 +135,18 @@ def value_of(word: str) -> Any:
     return given if isinstance(value, str) and given[0] not in "'\"|>!" else value
 
 
-def check_word(word: str, known: dict[str, list[str]]) -> None:
-    """Raise UserError if a word is neither GROUP=CHOICE nor key=value."""
+def check_word(word: str, known: dict[str, list[str]], keys: Iterable[str] = ()) -> None:
+    """Raise UserError if a word is neither GROUP=CHOICE nor key=value. `keys` are the parameters it may abbreviate."""
     name, _, value = word.partition("=")
     if not value:
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe_groups(known)}")
     if name in known and value not in known[name]:
         meant = did_you_mean(value, known[name])
         raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}{meant}")
+    if whole := [key for key in keys if "." not in name and key.endswith(f".{name}")]:
+        raise UserError(
+            f"{word}: name the parameter with its section: {' or '.join(f'{key}={value}' for key in whole)}"
+        )
     if name not in known and "." not in name:
         raise UserError(f"{word}: no such group; {describe_groups(known)}{did_you_mean(name, [*known, COMPUTE_WORD])}")
 

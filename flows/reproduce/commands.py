@@ -88,7 +88,7 @@ def only_reproduction_in(work: Path) -> Iterator[None]:
 def require_consent(revision: "RecordedRevision", checkout: Path, signature: str, *, yes: bool) -> None:
     """Print whose code is about to run, and ask for confirmation in the terminal. Raises UserError without it."""
     git = revision.provenance.git
-    whose = f"{as_recorded(git.origin or 'of no known origin')}, {describe_commit(git)}; {signature}"
+    whose = f"{as_recorded(git.origin or 'origin unknown')}, {describe_commit(git)}; {signature}"
     print(f"\nThis runs the revision's code on this machine: {whose}.", flush=True)
     if yes:
         return

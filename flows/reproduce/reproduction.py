@@ -58,7 +58,7 @@ def run_reproduction(
     This runs the revision's code on this machine. It first shows where the code comes from, and asks.
 
     Ends with `bit-identical` or `equal within intervals` (exit code 0), or `not reproduced` (1) with the first
-    difference and the recorded facts that differ here. Exit code 2: it could not start, e.g. the revision is
+    difference, and how this machine differs from the record. Exit code 2: it could not start, e.g. the revision is
     damaged. With --segment: 0 if the steps lead to the recorded state, 3 if not. The same command continues after
     Ctrl-C or a kill.
 

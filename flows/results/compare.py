@@ -144,7 +144,7 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
     Parameters
     ----------
     a
-        The number of a run in `parrotflow log`, a published revision, a commit, a cell, or a folder.
+        The number of a run in `parrotflow log`, a published revision, a commit, a run of a sweep, or a folder.
     b
         What to compare with; the default is the last run of this workspace.
     """

@@ -5,7 +5,7 @@ second has the entries of dvc.lock, with which `parrotflow compare` finds the ru
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from flows.run.outcome import AsJson, RunResult
 from flows.run.terminal import columns
 from stages.formats.revision.provenance import RECEIPT
 from stages.runtime.errors import STATE_DIR
-from stages.runtime.section import Section, differences
+from stages.runtime.section import Section, differences, read_params_file
 
 if TYPE_CHECKING:
     from flows.plan.graph import Plan
@@ -71,6 +71,8 @@ class LoggedRun(Section):
     """The revision that it published."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """As in `figures_in`."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """The values of params.yaml when it began."""
     stages: dict[str, Any] = Field(default_factory=dict)
     """The entries of dvc.lock of the stages that were up to date at the end."""
 
@@ -95,7 +97,10 @@ def short_key(change: str) -> str:
 
 
 def first_causes(plan: "Plan") -> list[str]:
-    """Why the stages of a plan run, without consequences of other reasons."""
+    """Why the stages of a plan run, without consequences of other reasons.
+
+    A stage that was stopped has no result to compare with: then the last run's parameters are.
+    """
     if plan.is_first:
         return ["first run here"]
     reasons = [reason for stage in plan for reason in stage.reasons if reason.kind in REASON_KINDS]
@@ -103,18 +108,29 @@ def first_causes(plan: "Plan") -> list[str]:
     changed = [reason for reason in reasons if reason.kind != "output"] or reasons
     changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
     changes = [*dict.fromkeys(map(str, sorted(changed, key=lambda reason: REASON_KINDS.index(reason.kind))))]
-    # A stopped training has no earlier run with which it could be compared.
-    unfinished = (reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run")
+    unfinished = [reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run"]
+    if unfinished and (runs := runs_here()) and runs[-1].params:
+        changes = [*dict.fromkeys([*changes, *_changed(runs[-1].params, read_params_file())])]
     return changes or [f"{name} had not finished" for name in unfinished][:1]
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [str(Reason("parameter", key, old, new)) for key, old, new in differences("", before, now)]
 
 
 def record_begin(plan: "Plan", note: str) -> LoggedRun:
     """Record that a run of a plan begins."""
-    number = 1 + len({run.name for run in recorded_lines(RUN_LOG, LoggedRun)})
     head = git(Path(), "rev-parse", f"--short={COMMIT_DIGITS}", "HEAD", check=False)
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    changes, process = first_causes(plan), os.getpid()
-    run = LoggedRun(name=str(number), began=began, changes=changes, commit=head, note=note, process=process)
+    run = LoggedRun(
+        name=str(len(runs_here()) + 1),
+        began=began,
+        changes=first_causes(plan),
+        commit=head,
+        note=note,
+        process=os.getpid(),
+        params=read_params_file(),
+    )
     append_run(RUN_LOG, run)
     return run
 
@@ -146,8 +162,7 @@ def cells_here() -> Iterator[LoggedRun]:
     for path in sorted(EXPERIMENTS.glob(f"*/{RUNS_FILE}")):
         before: dict[str, Any] = {}
         for run in recorded_runs(path):
-            differing = differences("", before, run.params) if before else ()
-            changed = [str(Reason("parameter", key, old, new)) for key, old, new in differing]
+            changed = _changed(before, run.params) if before else []
             before = run.params
             if run.commit in commits or (not run.commit and has_commit(run.baseline)):
                 yield LoggedRun(
@@ -163,19 +178,24 @@ def cells_here() -> Iterator[LoggedRun]:
 
 
 def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
-    """List the runs of this folder, the newest first, with what changed and the results."""
+    """List the runs of this folder, the newest first, with changes and results."""
     runs = sorted([*runs_here(), *cells_here()], key=lambda run: run.began, reverse=True)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPED_WIDTH
-    console.print(log_table(runs, wide=console.width >= WIDE) if runs else "No runs here yet; run `parrotflow run`")
-    return {"runs": [run.model_dump(mode="json", exclude={"stages"}) for run in runs]}
+    wide = console.width >= WIDE
+    console.print(log_table(runs, wide=wide) if runs else "No runs here yet; run `parrotflow run`")
+    if runs and not wide:
+        console.print(
+            f"\n{WIDE} columns also show tokens, steps and what was published; --json shows all.", style="dim"
+        )
+    return {"runs": [run.model_dump(mode="json", exclude={"params", "stages"}) for run in runs]}
 
 
 def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
     """A row for each run."""
     table = columns(
-        "run", "when", "what changed", "bits per byte", "took", *["tokens (epochs)", "steps", "made"] * wide
+        "run", "when", "what changed", "bits per byte", "took", *["tokens (epochs)", "steps", "published"] * wide
     )
     for column in table.columns:
         column.no_wrap = column.header != "what changed"
@@ -191,6 +211,6 @@ def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
             escape(title_of(run.changes, run.note, "\n")),
             escape(f"{bits:.3f}{interval}" if bits else ""),
             took if run.state == "finished" else f"{run.state} {took}".strip(),
-            *[f"{tokens:,} ({epochs:.2f})" if tokens else "", str(steps or ""), run.revision or run.commit] * wide,
+            *[f"{tokens:,} ({epochs:.2f})" if tokens else "", str(steps or ""), run.revision] * wide,
         )
     return table

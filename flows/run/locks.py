@@ -40,7 +40,8 @@ def run_lock(
             file.seek(0)
             holder = file.read() or "another run"
             if not wait:
-                raise UserError(f"{holder} is using this folder; wait for it (--wait), or stop it")
+                remedy = "wait for it (--wait), or stop it: Ctrl-C in its terminal, or `kill` its process"
+                raise UserError(f"{holder} is using this folder; {remedy}")
             say(f"{holder} is using this folder; waiting for it to finish ...")
             while not _locked(file.fileno()):
                 time.sleep(0.5)

@@ -22,7 +22,9 @@ yet ends by the signal itself."""
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed program, and of a shell whose program was killed."""
 
-AsJson = Annotated[bool, Parameter(name="--json", help="End with one line of JSON, for other programs.")]
+AsJson = Annotated[
+    bool, Parameter(name="--json", help="End with one line of JSON, for other programs.", show_default=False)
+]
 """The option of commands that return facts; `flows.cli.run_command_line` prints them."""
 
 

@@ -83,14 +83,14 @@ def outcome_rows(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iterat
         if outcome := outcomes.get(stage.name):
             yield stage.name, outcome.result, f"{outcome.seconds:.1f}"
         else:
-            yield stage.name, "cached" if stage.state == "clean" else "not started", ""
+            yield stage.name, stage.state if stage.state == "up to date" else "not started", ""
 
 
 def up_to_date(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> list["PlannedStage"]:
-    """Return the stages whose results on disk match their inputs: clean ones, and those that this run updated."""
+    """Return the stages whose results on disk match their inputs, before the run or since."""
     stale: set[str] = set()
     for stage in plan:
-        good = outcomes[stage.name].good if stage.name in outcomes else stage.state == "clean"
+        good = outcomes[stage.name].good if stage.name in outcomes else stage.state == "up to date"
         if not good or stale & set(stage.upstream):
             stale.add(stage.name)
     return [stage for stage in plan if stage.name not in stale]

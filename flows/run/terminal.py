@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flows.plan.graph import Plan
     from flows.run.outcome import StageOutcome
 
-STATE_STYLE = {"clean": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
+STATE_STYLE = {"up to date": "dim", "run": "yellow", "maybe": "cyan", "restore": "green"}
 RESULT_STYLE = dict.fromkeys(GOOD, "green") | {
     "unchanged": "dim",
     "refused": "yellow",
@@ -70,7 +70,7 @@ def plan_table(plan: "Plan") -> Table | str:
         return f"first run here: all stages run ({escape(', '.join(stage.name for stage in plan))})"
     table = columns("stage", "state", "why", "last took")
     for stage in plan:
-        expected = "" if stage.seconds is None or stage.state == "clean" else f"{stage.seconds:.0f} s"
+        expected = "" if stage.seconds is None or stage.state == "up to date" else f"{stage.seconds:.0f} s"
         table.add_row(
             escape(stage.name),
             f"[{STATE_STYLE[stage.state]}]{stage.state}[/]",
@@ -173,7 +173,7 @@ class Terminal:
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
             elif began is not None:
-                of = "" if row.seconds is None else f" of about {row.seconds:.0f}"
+                of = "" if row.seconds is None else f" (last time {row.seconds:.0f})"
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""

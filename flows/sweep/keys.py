@@ -105,8 +105,8 @@ def require_same(here: dict[str, str], in_clone: dict[str, str]) -> None:
         path = differ[0]
         raise UserError(
             f"{', '.join(differ[:5])}: not the same in a clone of the last commit, in which cells run. "
-            f"Commit new files (`git add {path}`; -f if git ignores them; large ones by `dvc add`). If git converts "
-            f"line ends, write `{path.partition('/')[0]}/** -text` to .gitattributes, `git add --renormalize .`, commit"
+            f"Commit the files: `git add -f {path}` (large ones: `dvc add`). If git converts line ends, write "
+            f"`{path.partition('/')[0]}/** -text` to .gitattributes, `git add --renormalize .`, commit"
         )
 
 

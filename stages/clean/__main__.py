@@ -5,7 +5,7 @@ from collections import Counter
 import pandas as pd
 
 from stages.clean.decontamination import SEARCHED
-from stages.clean.judge import check_splits, judge_documents, kept_rows, key_of
+from stages.clean.judge import check_splits, judge_documents, key_of
 from stages.clean.ledger import with_beginnings, write_ledger, write_splits
 from stages.clean.params import CleanParams, Decontamination
 from stages.formats.cleaning import CleanReport, SearchedItems, SplitCount
@@ -38,7 +38,8 @@ def main() -> None:
         write_splits(judged.masked.paths, ledger, {TRAIN: train, VALIDATION: validation})
     clean_report(ledger, judged.masked.counts, judged.searched).write()
     drop_unused()
-    print(f"kept {len(kept_rows(ledger)):,} of {len(ledger):,} documents", *notes(ledger), sep="\n", flush=True)
+    verdicts = ", ".join(f"{verdict} {count:,}" for verdict, count in ledger["verdict"].value_counts().items())
+    print(f"documents: {verdicts}", *notes(ledger), sep="\n", flush=True)
 
 
 def notes(ledger: pd.DataFrame) -> list[str]:

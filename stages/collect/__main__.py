@@ -97,7 +97,7 @@ def gather(params: CollectParams, taken: Taken) -> Iterator[Document]:
             for document in documents_taken(part, params, taken):
                 size = document.size
                 if params.max_bytes is not None and taken.total_bytes + size > params.max_bytes:
-                    taken.leave_out(document, "over collect.max_bytes, with all after it")
+                    taken.leave_out(document, "after collect.max_bytes was reached")
                     return
                 taken.documents[document.source] += 1
                 taken.bytes[document.source] += size
@@ -121,7 +121,7 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
             continue
         total += found.size
         if part.max_bytes is not None and total > part.max_bytes:
-            taken.leave_out(item, "over the source's max_bytes, with all after it")
+            taken.leave_out(item, "after the source's max_bytes (packages: max_bytes_each) was reached")
             return
         yield found
 

@@ -5,6 +5,7 @@ Values are only in `params.yaml`: models have types, units and bounds, but no de
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -146,10 +147,20 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
     except TypeError as error:  # a date, which JSON does not have
         raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; quote it") from None
     except ValidationError as error:
-        # A misspelled key is both unknown and missing: report the former first.
-        errors = sorted(error.errors(), key=lambda line: line["type"] == "missing")
-        lines = ({**line, "loc": _keys(line["loc"], values)} for line in errors)
-        raise UserError("\n".join(_describe(name, line, path) for line in lines)) from None
+        lines: list[dict[str, Any]] = [{**line, "loc": tuple(_keys(line["loc"], values))} for line in error.errors()]
+        # A misspelled key is both unknown and missing: it is reported once.
+        missing = {line["loc"] for line in lines if line["type"] == "missing"}
+        for line in lines:
+            *place, key = line["loc"] or ("",)
+            siblings = [str(loc[-1]) for loc in missing if [*loc[:-1]] == place]
+            if line["type"] == "extra_forbidden" and (near := get_close_matches(str(key), siblings, 1)):
+                line["meant"] = near[0]
+                missing.discard((*place, near[0]))
+        raise UserError(
+            "\n".join(
+                _describe(name, line, path) for line in lines if line["type"] != "missing" or line["loc"] in missing
+            )
+        ) from None
 
 
 def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
@@ -177,7 +188,8 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "string_type" if isinstance(line["input"], bool | int | float):
             return f"{place} = {json.dumps(line['input'])}: expected text, but YAML reads another type: quote it"
         case "extra_forbidden":
-            return f"{place}: unknown {what} (value {line['input']!r}); correct its name or remove it"
+            meant = f"did you mean `{line['meant']}`?" if "meant" in line else "correct its name or remove it"
+            return f"{place}: unknown {what} (value {line['input']!r}); {meant}"
         case "missing":
             return f"{place}: missing{remedy}"
         case _:

@@ -101,11 +101,12 @@ def test_every_fault_is_reported_at_once(tmp_path: Path) -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
-def test_a_misspelled_key_is_named_before_the_one_that_is_missing(tmp_path: Path) -> None:
+def test_a_misspelled_key_is_named_once_with_the_one_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         read_section("toy", Toy, write(tmp_path, GOOD.replace("steps: 3", "stps: 3")))
 
-    assert [line.split(": ")[2].split(" ")[0] for line in str(refused.value).splitlines()] == ["unknown", "missing;"]
+    assert str(refused.value).endswith("toy.stps: unknown parameter (value 3); did you mean `steps`?")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

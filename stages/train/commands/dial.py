@@ -139,7 +139,7 @@ class Dial:
         lines = [
             f"dial: {tflop} TFLOP: width {recipe.model.width}, {model['num_hidden_layers']} layers; "
             f"{recipe.steps:,} steps of {recipe.rows} rows of {recipe.sequence_length} tokens",
-            f"law: about {bits:.3g} bits per byte of other Python code by the fit of experiments/dial.yaml, "
+            f"law: about {bits:.3g} bits per byte on the packages of experiments/dial.yaml (your corpus's differ), "
             f"measured from {low:g} to {high:g} TFLOP: {tflop} is {where}"
             if self.is_python
             else "law: the size follows a fit to Python packages (experiments/dial.yaml); it predicts no loss for your "

@@ -127,10 +127,10 @@ def test_a_change_reruns_what_it_affects_and_nothing_else(row: Row, up_to_date: 
     ran = repro(folder, **row.variables)
 
     assert ran == row.ran
-    states = {stage["name"]: stage["state"] for stage in plan if stage["state"] != "clean"}
+    states = {stage["name"]: stage["state"] for stage in plan if stage["state"] != "up to date"}
     assert sorted(states) == sorted({*row.ran, *row.may})
     assert all(states[name] == "maybe" for name in row.may)
-    assert all(stage["why"] for stage in plan if stage["state"] != "clean")
+    assert all(stage["why"] for stage in plan if stage["state"] != "up to date")
 
 
 def test_the_docs_show_this_table() -> None:

@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def states() -> dict[str, str]:
-    return {stage.name: stage.state for stage in make_plan() if stage.state != "clean"}
+    return {stage.name: stage.state for stage in make_plan() if stage.state != "up to date"}
 
 
 def reasons(name: str) -> tuple[Reason, ...]:

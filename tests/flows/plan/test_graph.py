@@ -47,7 +47,7 @@ def test_a_pipeline_that_never_ran_runs_whole(tmp_path: Path, monkeypatch: pytes
     assert make_plan().is_first
 
     repro(Path(), "first")
-    assert states() == {"first": "clean", "left": "run", "right": "run", "join": "run"}
+    assert states() == {"first": "up to date", "left": "run", "right": "run", "join": "run"}
     assert not make_plan().is_first
     Path("dvc.lock").unlink()
     assert not make_plan().is_first, "DVC's cache has the result of the first stage"
@@ -73,7 +73,7 @@ def test_a_change_runs_what_reads_it_and_is_named_and_what_follows_may_run(
     before = (toy / "dvc.lock").read_bytes()
     replace(toy / file, *change)
 
-    assert {name: state for name, state in states().items() if state != "clean"} == stages
+    assert {name: state for name, state in states().items() if state != "up to date"} == stages
     assert plan()[next(iter(stages))].why == why
     assert plan()["join"].why.startswith("after ")
     assert (toy / "dvc.lock").read_bytes() == before
@@ -106,7 +106,7 @@ def test_a_result_computed_before_for_the_same_inputs_is_restored(toy: Path) -> 
 
 
 def test_targets_bring_what_they_need_and_force_runs_it_although_it_is_clean(toy: Path) -> None:
-    assert states("left") == {"first": "clean", "left": "clean"}
+    assert states("left") == {"first": "up to date", "left": "up to date"}
     assert states("left", force=True) == {"first": "run", "left": "run"}
 
 
@@ -219,7 +219,7 @@ def test_an_import_whose_source_cannot_be_reached_is_planned(tmp_path: Path, mon
     source.rename(tmp_path / "gone")
     monkeypatch.chdir(folder)
 
-    assert states() == {"join.txt.dvc": "clean", "use": "clean"}
+    assert states() == {"join.txt.dvc": "up to date", "use": "up to date"}
     assert "up to date" in repro(folder)
 
 

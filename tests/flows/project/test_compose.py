@@ -165,6 +165,7 @@ def test_each_list_of_params_yaml_can_be_emptied_by_dvc_and_by_us(tmp_path: Path
         ("modle=gpt2", "modle=gpt2: no such group; "),
         ("modle=gpt2", "; did you mean `model`?"),
         ("recipe=longr", "width_128; did you mean `longer`?"),
+        ("max_steps=3", "max_steps=3: name the parameter with its section: train.max_steps=3"),
         ("gpt2", "gpt2: expected GROUP=CHOICE or key=value; "),
         ("train.max_stesp=3", "train.max_stesp: no such parameter; did you mean `train.max_steps`?"),
         ("train.max_steps=-3", "train.max_steps = -3: Input should be greater than or equal to 1"),

@@ -56,10 +56,17 @@ def test_each_run_is_on_record_with_what_had_changed_and_how_it_ended_also_a_kil
     assert (first["seconds"] > 0, newest["seconds"]) == (True, None)
 
 
-def test_a_training_that_was_stopped_is_named_when_it_continues() -> None:
+def test_a_training_that_was_stopped_is_named_when_it_continues_or_what_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     never, after = Reason("never run", "train"), Reason("upstream", "train")
     stages = PlannedStage("train", "run", (never,), ()), PlannedStage("card", "run", (after,), ("train",))
     assert first_causes(Plan(stages)) == ["train had not finished"]
+
+    Path("params.yaml").write_text("train: {steps: 3}\n")
+    append_run(RUN_LOG, LoggedRun(name="1", began="", changes=[], commit="", params={"train": {"steps": 9}}))
+    assert first_causes(Plan(stages)) == ["train.steps 9 → 3"]
 
 
 def test_what_only_follows_is_no_change_and_a_missing_output_is_one_if_there_is_no_other() -> None:

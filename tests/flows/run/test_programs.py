@@ -96,7 +96,7 @@ BEFORE = PlannedStage("tokenize", "run", (), (), Policy())
         (planned("echo an hour"), ["train:", "  an hour"], ["train:", "  an hour"]),
         (planned("echo an hour", "maybe", ("tokenize",)), ["train:", "  an hour"], ["train:", "  an hour"]),
         (planned("echo an hour", "restore", ("tokenize",)), [], []),
-        (planned("echo an hour", "clean", ("tokenize",)), [], []),
+        (planned("echo an hour", "up to date", ("tokenize",)), [], []),
         (planned("echo never", when=None), [], []),
         (planned("echo made", upstream=("tokenize",), makes_changes=True), [], ["train:", "  made"]),
         (

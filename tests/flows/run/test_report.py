@@ -46,7 +46,7 @@ def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(
     metrics = {"bad": "bad.json:loss", "loss": "good.json:loss", "name": "good.json:name", "bits": "measured.json:bits"}
     policy = Policy.model_validate({"show": {"metrics": metrics}})
 
-    found = shown_metrics([PlannedStage("train", "clean", (), (), policy)])
+    found = shown_metrics([PlannedStage("train", "up to date", (), (), policy)])
     assert found == {"bits": (2.5, [2.0, 3.0]), "loss": (1.5, None)}
     assert [*found] == ["bits", "loss"]
     assert filled_in("{good.json:loss} {bad.json:loss}") == ""

@@ -55,7 +55,7 @@ POLL_SECONDS = 2.0
 """The interval between two requests for the state of a flow run."""
 
 ASKED_ONCE = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: 10.0}
-"""No retries by Prefect, which would delay Ctrl-C by minutes: `OnPool.work` repeats the request."""
+"""For `OnPool.work`, which repeats its requests itself: retries by Prefect would delay Ctrl-C by minutes."""
 
 
 def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, str]], server: Server) -> dict[str, Run]:
@@ -65,11 +65,10 @@ def run_cells_on_pool(batch: Batch, head: str, keys: Mapping[str, Mapping[str, s
     Ctrl-C, which cancels the flow runs.
     """
     require_reachable(head)
-    with temporary_settings(ASKED_ONCE):
-        with get_client(sync_client=True) as client:
-            deployment = deployment_of_cells(client)
-        on_pool = OnPool(batch, head, keys, {}, deployment)
-        return on_pool.run(server, len(on_pool.jobs))
+    with get_client(sync_client=True) as client:
+        deployment = deployment_of_cells(client)
+    on_pool = OnPool(batch, head, keys, {}, deployment)
+    return on_pool.run(server, len(on_pool.jobs))
 
 
 def require_reachable(head: str) -> None:
@@ -114,24 +113,25 @@ class OnPool(BatchRun):
         If the calling task is cancelled, cancel the flow run; its worker then ends the processes that it started.
         """
         name, id_ = job.name(self.cells), None
-        async with get_client() as client:
-            try:
-                while True:
-                    try:
-                        with self.asking():
-                            id_ = id_ or await self.flow_run_of(client, job)
-                            if outcome := outcome_of_flow_run(name, await client.read_flow_run(id_)):
-                                return outcome
-                    except ObjectNotFound:
-                        return unavailable(name, "its flow run was deleted on the server")
-                    except UserError as error:
-                        return unavailable(name, str(error))
-                    await asyncio.sleep(POLL_SECONDS)
-            except asyncio.CancelledError:
-                if id_ is not None:
-                    with suppress(httpx.HTTPError):
-                        await client.set_flow_run_state(id_, Cancelling(message="the sweep was stopped"))
-                return StageOutcome(name, "stopped")
+        with temporary_settings(ASKED_ONCE):
+            async with get_client() as client:
+                try:
+                    while True:
+                        try:
+                            with self.asking():
+                                id_ = id_ or await self.flow_run_of(client, job)
+                                if outcome := outcome_of_flow_run(name, await client.read_flow_run(id_)):
+                                    return outcome
+                        except ObjectNotFound:
+                            return unavailable(name, "its flow run was deleted on the server")
+                        except UserError as error:
+                            return unavailable(name, str(error))
+                        await asyncio.sleep(POLL_SECONDS)
+                except asyncio.CancelledError:
+                    if id_ is not None:
+                        with suppress(httpx.HTTPError):
+                            await client.set_flow_run_state(id_, Cancelling(message="the sweep was stopped"))
+                    return StageOutcome(name, "stopped")
 
     @contextmanager
     def asking(self) -> Iterator[None]:

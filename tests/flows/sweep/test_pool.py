@@ -23,6 +23,7 @@ from flows.dvc_repo import experiment_ref
 from flows.experiments.cells import Cell
 from flows.experiments.record import recorded_runs as runs_of
 from flows.run.outcome import StageOutcome
+from flows.run.server import Server
 from flows.sweep import clone, pool
 from flows.sweep.jobs import Batch, Job
 from flows.sweep.keys import TargetFacts
@@ -32,6 +33,7 @@ from flows.sweep.pool import (
     end_of_cell,
     outcome_of_flow_run,
     require_reachable,
+    run_cells_on_pool,
     sweep_cell,
     unavailable,
 )
@@ -230,6 +232,34 @@ def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_dele
 
     asyncio.run(attempts())
     assert states(known, "pruned") == {"CRASHED": 1, "SCHEDULED": 1}
+
+
+def test_a_server_that_is_busy_when_the_sweep_begins_is_asked_again(
+    known: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 503 while its SQLite is locked."""
+    monkeypatch.chdir(project)
+    deploy(known, "busy")
+    refused: list[str] = []
+    send = httpx.AsyncClient.send
+
+    async def busy_at_first(self: httpx.AsyncClient, request: httpx.Request, *args: Any, **kwargs: Any) -> Any:
+        if request.url.path.endswith("/flow_runs/") and not refused:
+            refused.append(request.method)
+            return httpx.Response(503, headers={"Retry-After": "0"}, request=request)
+        return await send(self, request, *args, **kwargs)
+
+    async def work(self: OnPool, job: Job, log: Any) -> StageOutcome:
+        return StageOutcome(job.name(self.cells), "failed", message="no luck")
+
+    monkeypatch.setattr(httpx.AsyncClient, "send", busy_at_first)
+    monkeypatch.setattr(OnPool, "work", work)
+    one = on_pool()
+
+    runs = run_cells_on_pool(one.batch, one.head, one.keys, Server(known.address))
+
+    assert refused == ["POST"]
+    assert [run.message for run in runs.values()] == ["no luck"]
 
 
 def test_a_server_that_is_away_is_said_once_and_waited_for_and_one_that_refuses_ends_the_sweep(

@@ -120,7 +120,7 @@ class OnPool(BatchRun):
                         try:
                             with self.asking():
                                 id_ = id_ or await self.flow_run_of(client, job)
-                                if outcome := outcome_of_flow_run(name, await client.read_flow_run(id_)):
+                                if id_ and (outcome := outcome_of_flow_run(name, await client.read_flow_run(id_))):
                                     return outcome
                         except ObjectNotFound:
                             return unavailable(name, "its flow run was deleted on the server")
@@ -146,13 +146,19 @@ class OnPool(BatchRun):
                 self.terminal.say(f"Prefect's server does not answer ({first_line(error)}); waiting for it ...")
             self.silent = True
 
-    async def flow_run_of(self, client: PrefectClient, job: Job) -> UUID:
-        """Return the flow run that an earlier call started for this job, if it still counts, else a new one."""
+    async def flow_run_of(self, client: PrefectClient, job: Job) -> UUID | None:
+        """Return the flow run that an earlier call started for this job, if it still counts, else a new one.
+
+        None while a worker ends a cancelled flow run: another worker would compute the same cell meanwhile. If the
+        worker is dead, Prefect's server ends the flow run after five minutes.
+        """
         of_job = FlowRunFilter(
             tags=FlowRunFilterTags(all_=[job.key]), deployment_id=FlowRunFilterDeploymentId(any_=[self.deployment])
         )
         # The key of a new run has the old one's id, not a count, which repeats if a run is deleted on the server.
         runs = await client.read_flow_runs(flow_run_filter=of_job, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)
+        if runs and runs[0].state_type is StateType.CANCELLING:
+            return None
         if runs and self._counts(job, runs[0]):
             return runs[0].id
         return await self._submit(job, runs[0].id if runs else None)
@@ -168,7 +174,7 @@ class OnPool(BatchRun):
                 # A cell whose failure at this commit is recorded runs again.
                 return not any(cell in last and last[cell].baseline == self.head for cell in job.cells)
             case state:
-                return state not in (StateType.CRASHED, StateType.CANCELLED, StateType.CANCELLING)
+                return state not in (StateType.CRASHED, StateType.CANCELLED)
 
     async def _submit(self, job: Job, after: UUID | None) -> UUID:
         cell = self.cells[job.cells[0]]

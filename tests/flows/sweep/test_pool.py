@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -228,10 +229,32 @@ def test_a_crashed_attempt_is_followed_by_another_although_an_older_one_was_dele
 
             third = await starter.flow_run_of(client, JOB)
 
+            assert third
             assert outcome_of_flow_run("one", await client.read_flow_run(third)) is None
 
     asyncio.run(attempts())
     assert states(known, "pruned") == {"CRASHED": 1, "SCHEDULED": 1}
+
+
+def test_a_cell_is_not_started_again_while_a_worker_ends_its_cancelled_flow_run(
+    known: Operated, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    deploy(known, "cancelled")
+    with get_client(sync_client=True) as client:
+        starter, job = on_pool(deployment_of_cells(client)), replace(JOB, key="cancelled")
+
+    async def attempts() -> None:
+        async with get_client() as client:
+            first = await starter.flow_run_of(client, job)
+            ends(known, {"id": str(first)}, "RUNNING")  # Prefect cancels one that does not run at once
+            ends(known, {"id": str(first)}, "CANCELLING")
+            assert await starter.flow_run_of(client, job) is None
+            ends(known, {"id": str(first)}, "CANCELLED")
+            assert await starter.flow_run_of(client, job) not in (None, first)
+
+    asyncio.run(attempts())
+    assert states(known, "cancelled") == {"CANCELLED": 1, "SCHEDULED": 1}
 
 
 def test_a_server_that_is_busy_when_the_sweep_begins_is_asked_again(

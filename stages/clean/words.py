@@ -162,10 +162,11 @@ def cached_words(shards: Sequence[Path]) -> list[Path]:
     return map_cached("words", shards, known_sha256, _compute)
 
 
-@lru_cache(40)  # each takes three file descriptors, and shells limit those of a process to 1,024 (macOS: 256)
+@lru_cache(60)  # each takes two file descriptors, and shells limit those of a process to 1,024 (macOS: 256)
 def read_words(folder: Path) -> ShardWords:
     """The words of a shard."""
-    return ShardWords(*(np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ShardWords._fields))
+    words, passages = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("words", "passages"))
+    return ShardWords(words, np.load(folder / "offsets.npy"), passages)
 
 
 def distinct_words(folder: Path) -> WordPositions:

@@ -119,10 +119,11 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
                     taken.not_utf8_example = item.path
                     taken.not_utf8_remedy = to_utf8(item.content)
             continue
-        total += found.size
-        if part.max_bytes is not None and total > part.max_bytes:
-            taken.leave_out(item, "after the source's max_bytes (packages: max_bytes_each) was reached")
-            return
+        if part.max_bytes is not None:
+            total += found.size
+            if total > part.max_bytes:
+                taken.leave_out(item, "after the source's max_bytes (packages: max_bytes_each) was reached")
+                return
         yield found
 
 

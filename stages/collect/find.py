@@ -57,8 +57,10 @@ def find(patterns: Sequence[str]) -> list[FoundFile]:
             raise UserError(_nothing_found(pattern, files))
         for file in files:
             folder, name = os.path.split(file.name)
-            # A file has the real path of its folder, which is looked up once, unless it is a link itself.
-            key = file.url or (real_path(file.name) if Path(file.name).is_symlink() else f"{real_path(folder)}/{name}")
+            # A file has the real path of its folder, which is looked up once, unless it is a link: these have a flaw,
+            # or a pattern names them.
+            is_link = file.flaw or len(files) == 1
+            key = file.url or (real_path(file.name) if is_link else f"{real_path(folder)}/{name}")
             # A link that a pattern names is read although another pattern passes it by.
             if key not in found or (found[key].flaw and not file.flaw):
                 found[key] = file
@@ -129,7 +131,7 @@ def _file(entry: Path | os.DirEntry[str], follow: bool = False) -> FoundFile:
         return FoundFile(name, NOT_REGULAR)
     if name.endswith(".dvc"):
         return FoundFile(name, OF_DVC if Path(name).with_suffix("").exists() else NOT_PULLED)
-    return FoundFile(name, NOT_HERE if is_lfs_pointer(Path(name)) else "")
+    return FoundFile(name, NOT_HERE if is_lfs_pointer(entry) else "")
 
 
 def _ignored_by_dvc() -> Callable[[str], bool]:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stages.formats.opening import without_query
@@ -151,6 +150,8 @@ def documents_of(table: pa.Table) -> Iterator[Document]:
 
 def order_of(table: pa.Table) -> pa.UInt64Array:
     """The numbers of the rows in the order of a shard."""
+    import pyarrow.compute as pc  # slow, and most stages do not sort
+
     return pc.sort_indices(table.select(ORDER), sort_keys=[(name, "ascending") for name in ORDER])
 
 

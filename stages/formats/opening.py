@@ -65,7 +65,8 @@ def without_query(path: str) -> str:
 
 def compression(name: str) -> str:
     """The ending of the file's compression, in lower case; empty if it has none."""
-    return next((end for end in OPENERS if without_query(name).lower().endswith(end)), "")
+    name = without_query(name).lower()
+    return next((end for end in OPENERS if name.endswith(end)), "")
 
 
 def ending(name: str) -> str:
@@ -114,6 +115,8 @@ _BEGINS = re.compile(r'\{\s*"[^"\n]*"\s*:\s*(?:["{\[\d-]|true|false|null)|\[\s*[
 def looks_like_rows(content: bytes) -> bool:
     """True if a text is JSON in whole, begins as an array of objects, or begins with a JSON value and another one after
     it. Only the first `HEAD_BYTES` are looked at: a first value that is longer counts if it begins as JSON."""
+    if b" " < content[:1] < b"\x80" and content[:1] not in b"{[":  # most texts, which need not be decoded for it
+        return False
     head = content[:HEAD_BYTES].decode("utf-8", "ignore").removeprefix("\ufeff").strip()
     if not head.startswith(("{", "[")):
         return False
@@ -136,7 +139,7 @@ def check_text(content: bytes | str) -> tuple[str, str]:
         return "", SURROGATE
     except UnicodeDecodeError:
         return "", NOT_UTF8
-    return (text, "") if text.strip() else ("", EMPTY)
+    return ("", EMPTY) if not text or text.isspace() else (text, "")
 
 
 def is_binary(content: bytes) -> bool:

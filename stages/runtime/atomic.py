@@ -99,12 +99,12 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def is_lfs_pointer(path: Path) -> bool:
+def is_lfs_pointer(path: Path | os.DirEntry[str]) -> bool:
     """True if a file is a pointer of Git LFS; False if it cannot be read, which its reader reports."""
     try:
         if path.stat().st_size >= 1024:  # pointers are smaller, by Git LFS's specification
             return False
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             return file.read(len(LFS_POINTER)) == LFS_POINTER
     except OSError:
         return False

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from stages.collect.find import FoundFile, before_wildcards, find, opened
 from stages.collect.rows import Fields, rows_as_items
 from stages.collect.source_kinds import TOO_LARGE, NamedSource, Names, SourceItem, SourceName
-from stages.formats.opening import ARCHIVES, ROWS, ending, is_binary, text_reader
+from stages.formats.opening import ARCHIVES, HEAD_BYTES, ROWS, ending, is_binary, text_reader
 from stages.formats.rows import numbered_rows
 from stages.runtime.errors import visible
 from stages.runtime.section import NamedFile
@@ -66,7 +66,9 @@ class Files(NamedSource):
         with opened(file) as stream:
             reader = text_reader(file.name, stream)
             if self.part_bytes is None:
-                content = reader.read(limit + 1)
+                content = reader.read(HEAD_BYTES)  # not `limit`, for which memory is taken from the system each time
+                if len(content) == HEAD_BYTES:
+                    content += reader.read(max(limit + 1 - HEAD_BYTES, 0))
                 too_large = len(content) > limit
                 yield self.left_out(file.name, TOO_LARGE) if too_large else self.item(file.name, content)
                 return

@@ -112,26 +112,29 @@ class OnPool(BatchRun):
 
         If the calling task is cancelled, cancel the flow run; its worker then ends the processes that it started.
         """
-        name, id_ = job.name(self.cells), None
         with temporary_settings(ASKED_ONCE):
             async with get_client() as client:
+                return await self._follow(client, job)
+
+    async def _follow(self, client: PrefectClient, job: Job) -> StageOutcome:
+        name, id_ = job.name(self.cells), None
+        try:
+            while True:
                 try:
-                    while True:
-                        try:
-                            with self.asking():
-                                id_ = id_ or await self.flow_run_of(client, job)
-                                if id_ and (outcome := outcome_of_flow_run(name, await client.read_flow_run(id_))):
-                                    return outcome
-                        except ObjectNotFound:
-                            return unavailable(name, "its flow run was deleted on the server")
-                        except UserError as error:
-                            return unavailable(name, str(error))
-                        await asyncio.sleep(POLL_SECONDS)
-                except asyncio.CancelledError:
-                    if id_ is not None:
-                        with suppress(httpx.HTTPError):
-                            await client.set_flow_run_state(id_, Cancelling(message="the sweep was stopped"))
-                    return StageOutcome(name, "stopped")
+                    with self.asking():
+                        id_ = id_ or await self.flow_run_of(client, job)
+                        if id_ and (outcome := outcome_of_flow_run(name, await client.read_flow_run(id_))):
+                            return outcome
+                except ObjectNotFound:
+                    return unavailable(name, "its flow run was deleted on the server")
+                except UserError as error:
+                    return unavailable(name, str(error))
+                await asyncio.sleep(POLL_SECONDS)
+        except asyncio.CancelledError:
+            if id_ is not None:
+                with suppress(httpx.HTTPError):
+                    await client.set_flow_run_state(id_, Cancelling(message="the sweep was stopped"))
+            return StageOutcome(name, "stopped")
 
     @contextmanager
     def asking(self) -> Iterator[None]:

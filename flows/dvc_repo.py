@@ -199,7 +199,7 @@ def check_out(folder: Path, commit: str, project: Path | None = None) -> None:
     paths = git(folder, "config", "--file", ".gitmodules", "--get-regexp", r"\.path$").splitlines() if project else []
     for key, path in (line.split(" ", 1) for line in paths):
         git(folder, "config", f"{key.removesuffix('path')}url", f"{project}/{path}")
-    local = ["-c", "protocol.file.allow=always"] * bool(project)
+    local = ["-c", "protocol.file.allow=always"] if project else []
     git(folder, *local, "submodule", "--quiet", "update", "--init", "--recursive", "--force", error=UnavailableError)
 
 

@@ -64,13 +64,13 @@ def run_name_and_tags(run: "PlannedRun") -> tuple[str, list[str]]:
     """A run's name in Prefect, which says what changed, as in `parrotflow log`, and its targets and note as tags."""
     note = run.options.note
     name = f"{datetime.now():%Y-%m-%d %H:%M} {log.title_of(log.first_causes(run.plan), note)}"
-    return name[:200], [*run.options.targets, *[note] * bool(note)]
+    return name[:200], [*run.options.targets, *([note] if note else [])]
 
 
 def stage_nodes(run: "PlannedRun", page: RunPage) -> Iterator[Node]:
     """Yield a node for each stage that is not up to date; it runs `dvc repro --single-item STAGE`."""
     redact, environment = redactor(), run.environment
-    options = [SINGLE, *["--force"] * run.options.force]
+    options = [SINGLE, "--force"] if run.options.force else [SINGLE]
     pull = run.options.pull and not run.options.force
 
     async def work(stage: PlannedStage, log: Log) -> StageOutcome:

@@ -58,10 +58,13 @@ class PlannedStage:
         parts = list[str]()
         for kind, reasons in groupby(self.reasons, attrgetter("kind")):
             texts = [str(reason) for reason in reasons if kind != "upstream"]
-            kept = MAX_NAMED if kind in COUNTED and len(texts) > MAX_NAMED + 1 else len(texts)
-            parts += texts[:kept] + [f"and {len(texts) - kept} more {COUNTED.get(kind)}"] * (kept < len(texts))
-        before = ", ".join(reason.what for reason in self.reasons if reason.kind == "upstream")
-        return parts or [f"after {before}"] * bool(before)
+            if kind in COUNTED and len(texts) > MAX_NAMED + 1:
+                texts = [*texts[:MAX_NAMED], f"and {len(texts) - MAX_NAMED} more {COUNTED[kind]}"]
+            parts += texts
+        upstream = [reason.what for reason in self.reasons if reason.kind == "upstream"]
+        if upstream and not parts:
+            parts = [f"after {', '.join(upstream)}"]
+        return parts
 
     @property
     def why(self) -> str:

@@ -84,9 +84,12 @@ class LoggedRun(Section):
 
 def title_of(changes: Sequence[str], note: str, between: str = "; ") -> str:
     """The first changes and the note."""
-    rest = len(changes) - MAX_CHANGES
-    more, quoted = [f"{rest} more"] * (rest > 0), [f'"{note}"'] * bool(note)
-    return between.join([*map(short_key, changes[:MAX_CHANGES]), *more, *quoted])
+    parts = [*map(short_key, changes[:MAX_CHANGES])]
+    if len(changes) > MAX_CHANGES:
+        parts.append(f"{len(changes) - MAX_CHANGES} more")
+    if note:
+        parts.append(f'"{note}"')
+    return between.join(parts)
 
 
 def short_key(change: str) -> str:
@@ -194,9 +197,8 @@ def show_log(*, as_json: AsJson = False) -> dict[str, Any]:
 
 def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
     """A row for each run."""
-    table = columns(
-        "run", "when", "what changed", "bits per byte", "took", *["tokens (epochs)", "steps", "published"] * wide
-    )
+    headings = ("run", "when", "what changed", "bits per byte", "took", "tokens (epochs)", "steps", "published")
+    table = columns(*headings if wide else headings[:-3])
     for column in table.columns:
         column.no_wrap = column.header != "what changed"
     for run in runs:
@@ -205,12 +207,15 @@ def log_table(runs: Iterable[LoggedRun], *, wide: bool) -> Table:
         bits, ends, steps, tokens, epochs = (run.figures.get(name) for name in names)
         interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
         took = "" if run.seconds is None else f"{run.seconds:,.0f} s"
-        table.add_row(
+        cells = [
             escape(run.name if run.name.isdecimal() else run.name[-8:]),
             f"{when:%d %b %H:%M}",
             escape(title_of(run.changes, run.note, "\n")),
             escape(f"{bits:.3f}{interval}" if bits else ""),
             took if run.state == "finished" else f"{run.state} {took}".strip(),
-            *[f"{tokens:,} ({epochs:.2f})" if tokens else "", str(steps or ""), run.revision] * wide,
-        )
+            f"{tokens:,} ({epochs:.2f})" if tokens else "",
+            str(steps or ""),
+            run.revision,
+        ]
+        table.add_row(*cells[: len(table.columns)])
     return table

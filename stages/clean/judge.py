@@ -157,7 +157,7 @@ def check_splits(ledger: pd.DataFrame, split: Split) -> None:
         if not (kept["split"] == name).any():
             raise UserError(
                 f"clean: the {name} split is empty: {len(kept)} of {len(ledger)} documents were kept"
-                f"{', most of the others were dropped ' * bool(most)}{most}; the kept ones have "
+                f"{f', most of the others were dropped {most}' if most else ''}; the kept ones have "
                 f"{kept['source'].nunique()} sources, and are split by {split.by}. Add documents, loosen {key}, name a "
                 "source in clean.split.validation_sources, or set clean.split: {by: document, validation_share: 0.05} "
                 "in params.yaml (data/clean/ledger has the verdict on each document)"

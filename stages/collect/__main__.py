@@ -197,8 +197,11 @@ def remarks(taken: Taken, notes: Sequence[str]) -> list[str]:
     for note in notes:
         alike.setdefault(note.partition(": ")[0].rpartition("/")[2], []).append(note)
     for first, *more in list(alike.values())[:MAX_SHOWN_NOTES]:
-        lines.append(f"WARNING: {first}{f' (and {len(more):,} more of this name)' * bool(more)}")
-    return lines + [f"and {len(alike) - MAX_SHOWN_NOTES:,} more such files"] * (len(alike) > MAX_SHOWN_NOTES)
+        others = f" (and {len(more):,} more of this name)" if more else ""
+        lines.append(f"WARNING: {first}{others}")
+    if len(alike) > MAX_SHOWN_NOTES:
+        lines.append(f"and {len(alike) - MAX_SHOWN_NOTES:,} more such files")
+    return lines
 
 
 def reasons(taken: Taken) -> str:

@@ -165,7 +165,8 @@ def html_page(report: Generation, statistics: Sequence[TextStatistics]) -> str:
     headers = [row for row in statistics if row.text.kind == "header"]
     problems = [row for row in statistics if row.text.kind == "problem"]
     languages = {row.text.language for row in headers}
-    prompts = ["headers"] * (languages != {"text"}) + ["paragraphs"] * ("text" in languages)
+    kinds = {"headers": languages != {"text"}, "paragraphs": "text" in languages}
+    prompts = [name for name, is_shown in kinds.items() if is_shown]
     return filled_template(
         Path(__file__).with_name("samples.html.jinja"),
         {"percent": "{:.0%}".format, "nats": "{:.3f}".format},

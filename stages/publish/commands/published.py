@@ -41,10 +41,8 @@ def folder_of_revisions(given: Path | None) -> Path:
         given = Path(params.folder) / params.name
     if not (given / REVISIONS).is_dir():
         others = ", ".join(sorted(str(path.parent) for path in given.parent.glob(f"*/{REVISIONS}")))
-        raise UserError(
-            f"{given}: nothing has been published here yet; run `parrotflow run publish`"
-            f"{f', or see {others} (--folder)' * bool(others)}"
-        )
+        see = f", or see {others} (--folder)" if others else ""
+        raise UserError(f"{given}: nothing has been published here yet; run `parrotflow run publish`{see}")
     return given
 
 

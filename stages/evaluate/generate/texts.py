@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from stages.evaluate.generate.generator import Generated, GenerationRequest, generate, prompt_tokens
@@ -17,6 +16,7 @@ from stages.evaluate.model import open_config, open_model, open_tokenizer, posit
 from stages.formats.evaluation.generation import Completion, Sample
 from stages.formats.evaluation.problems import Problem, read_problems, require_unique
 from stages.formats.model_folder import MODEL
+from stages.runtime.workers import counted
 
 Problems: TypeAlias = list[tuple[ProblemSet, list[Problem]]]
 """Each set with its problems."""
@@ -106,7 +106,7 @@ def written_texts(requests: Sequence[GenerationRequest], width: int, shaded: Con
         return []
     texts = generate(open_model(MODEL), open_tokenizer(MODEL), requests, width)
     kept = (text if text.request in shaded else replace(text, pieces=[], log_probabilities=[]) for text in texts)
-    return sorted(track(kept, total=len(requests), description="sampling"), key=lambda text: text.request)
+    return sorted(counted(kept, "sampling", "texts", len(requests)), key=lambda text: text.request)
 
 
 def header_sample(header: Header, request: GenerationRequest, written: Generated, params: GenerateParams) -> Sample:

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.progress import track
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
@@ -34,6 +33,7 @@ from stages.formats.model_folder import MODEL, TOKENIZER_FILES
 from stages.formats.reports import significant
 from stages.runtime.errors import UserError, whole_number
 from stages.runtime.hub import model_folder
+from stages.runtime.workers import counted
 
 FILES = ["config.json", "*.safetensors", "*.safetensors.index.json", *TOKENIZER_FILES, "vocab.*", "merges.txt"]
 FILES += ["special_tokens_map.json", "added_tokens.json", "tokenizer.model"]
@@ -216,7 +216,7 @@ def score_batches(model: PreTrainedModel, plan: ScoringPlan, description: str = 
     scorer = Scorer(model)
     documents = np.zeros(len(plan.tokens.lengths), dtype=np.float64)
     positions = np.zeros(plan.sizes.context_length, dtype=np.float64)
-    for batch in track(plan.batches, description=description):
+    for batch in counted(plan.batches, description, "batches", len(plan.batches)):
         nats = scorer.token_losses(plan.tokens, batch)
         np.add.at(documents, [window.document for window in batch], nats.sum(dim=1).cpu().numpy())
         context = min(window.context for window in batch)

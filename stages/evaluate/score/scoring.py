@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
-from rich.progress import track
 
 from stages.evaluate.score.params import Limits, ScoreParams
 from stages.evaluate.score.sandbox import LEVEL, end_all, require_isolation, run_sandboxed
@@ -21,7 +20,7 @@ from stages.formats.evaluation.report import MIN_DOCUMENTS, score_interval
 from stages.formats.evaluation.scores import Outcome, PassAtK, SampleVerdict, ScoreReport, SetScore
 from stages.formats.reports import RunMetrics, significant
 from stages.runtime.errors import UserError
-from stages.runtime.workers import worker_count
+from stages.runtime.workers import counted, worker_count
 
 
 def program(problem: Problem, completion: str) -> str:
@@ -57,7 +56,7 @@ def judged(
     with ThreadPoolExecutor(worker_count(), "judges") as threads:
         judging = {threads.submit(run_sandboxed, program, limits): program for program in dict.fromkeys(programs)}
         try:
-            for done in track(as_completed(judging), description="scoring", total=len(judging)):
+            for done in counted(as_completed(judging), "scoring", "programs", len(judging)):
                 outcomes[judging[done]] = done.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -121,10 +121,13 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iter
 
 
 def panel_of(figure: "CurveFigure", live: Path | None = None) -> Panel:
-    """Read a figure's curves, from files of the same names in the folder `live` if it is given."""
+    """Read a figure's curves, from files of the same names in the folder `live` if it is given.
+
+    The panel has none until one of them has two points.
+    """
     curves: dict[str, Points] = {}
     for label, location in figure.series.items():
         file, _, column = location.partition(":")
         columns = read_curves(live / Path(file).name if live else Path(file))
         curves |= columns if column == EVERY_COLUMN else {label: columns[column]} if column in columns else {}
-    return Panel(figure.title, figure.y, curves)
+    return Panel(figure.title, figure.y, curves if any(len(points) > 1 for points in curves.values()) else {})

@@ -62,10 +62,12 @@ INK: dict[Any, Any] = dict.fromkeys(_INKED, "#808080")
 
 
 def sparkline(points: Points) -> str:
-    """The shape of a curve in one line of text."""
+    """The shape of a curve in one line of text; empty below three points."""
     values = [value for _, value in points if math.isfinite(value)]
+    if len(values) < 3:
+        return ""
     step = max(1, -(-len(values) // SPARKS_WIDTH))
-    low, high = min(values, default=0.0), max(values, default=0.0)
+    low, high = min(values), max(values)
     return "".join(SPARKS[int((value - low) / (high - low or 1) * (len(SPARKS) - 1))] for value in values[::step])
 
 
@@ -98,6 +100,7 @@ def draw_curves(panels: Sequence[Panel], *, as_svg: bool = False) -> bytes:
                 marker = "" if len(points) > MAX_MARKED else "o"
                 axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=4)
             axes.set(title=panel.title, xlabel="step", ylabel=panel.unit)
+            axes.locator_params("x", integer=True, nbins=5)
             if len(panel.curves) > 1:
                 axes.legend(frameon=False)
             axes.spines[["top", "right"]].set_visible(False)

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 from stages.formats.curves import Panel, curves_in, draw_curves, read_curves
@@ -13,6 +14,16 @@ def test_each_column_but_the_first_is_a_curve_and_cells_that_are_no_numbers_are_
 
 def test_a_table_that_is_not_there_has_no_curves(tmp_path: Path) -> None:
     assert read_curves(tmp_path / "none.tsv") == {}
+
+
+def test_steps_are_few_whole_numbers() -> None:
+    held_out = Panel(
+        "held out by source", "bits per byte", {"a": [(100, 1.9), (120, 1.8)], "b": [(100, 1.8), (120, 1.7)]}
+    )
+
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", draw_curves([held_out], as_svg=True).decode())
+
+    assert texts[: texts.index("step")] == ["100", "105", "110", "115", "120"]
 
 
 def test_the_same_curves_give_the_same_picture() -> None:

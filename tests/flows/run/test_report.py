@@ -29,11 +29,18 @@ def test_a_page_says_what_ran_and_shows_its_curves(tmp_path: Path, monkeypatch: 
     assert "Curves" not in outcome_page(plan, {"train": StageOutcome("train", "failed")})
 
 
+def test_a_single_point_is_not_drawn(tmp_path: Path) -> None:
+    (tmp_path / "loss.tsv").write_text("step\tloss\n10\t3.0\n")
+    figure = CurveFigure.model_validate({"title": "loss", "series": {"": f"{tmp_path}/loss.tsv:loss"}})
+
+    assert panel_of(figure).curves == {}
+
+
 def test_a_star_stands_for_every_curve_of_a_table(tmp_path: Path) -> None:
-    (tmp_path / "by_source.tsv").write_text("step\tdocs\tcode\n0\t3.0\t2.0\n")
+    (tmp_path / "by_source.tsv").write_text("step\tdocs\tcode\n0\t3.0\t2.0\n9\t2.5\t\n")
     figure = CurveFigure.model_validate({"title": "by source", "series": {"": f"{tmp_path}/by_source.tsv:*"}})
 
-    assert panel_of(figure).curves == {"docs": [(0.0, 3.0)], "code": [(0.0, 2.0)]}
+    assert panel_of(figure).curves == {"docs": [(0.0, 3.0), (9.0, 2.5)], "code": [(0.0, 2.0)]}
 
 
 def test_a_report_that_is_no_json_and_a_value_that_is_no_number_are_passed_over(

@@ -53,10 +53,11 @@ class StopSignal:
 
 
 class TrainingStoppedError(Exception):
-    """The run was asked to stop; `saved`: its state is in a checkpoint."""
+    """The run was asked to stop after `step` steps; `saved`: its state is in a checkpoint."""
 
-    def __init__(self, saved: bool) -> None:
+    def __init__(self, step: int, saved: bool) -> None:
         super().__init__()
+        self.step = step
         self.saved = saved
 
 
@@ -108,7 +109,7 @@ def train(
         if stopping and not last:
             # The state is saved only if every process could write its part.
             unsaved = count(trainer.accelerator, not checkpoints.finish())
-            raise TrainingStoppedError(saved=due and not unsaved)
+            raise TrainingStoppedError(done, saved=due and not unsaved)
     with throughput.exclude("checkpoint"):
         checkpoints.finish()
     return progress

@@ -1,5 +1,6 @@
 """Whatever ends a run, the same command continues and ends with the same weights."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -133,7 +134,7 @@ def test_sigterm_to_every_process_of_the_run_as_slurm_sends_it_saves_and_the_sam
         member.send_signal(signal.SIGTERM)
     said, _ = process.communicate()
     assert process.returncode == EXIT_CONTINUE == 75, said
-    assert "stopped on request, state saved; run the same command to continue" in said
+    assert re.search(r"stopped on request, state saved at step \d+; run the same command to continue", said)
     assert "continuing at step" in run(project, begin=fork, PARROTFLOW_LAUNCH="cpu_2")
     assert outs(project) == outs(reference)
 

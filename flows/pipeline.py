@@ -51,8 +51,10 @@ async def run_stages(run: "PlannedRun") -> RunResult:
     recorded = in_workspace(recorded_stages(), good)
     page.run = log.record_end(logged, result, recorded, time.monotonic() - began)
     page.write()
-    run.terminal.summary(run.plan, chain.outcomes)
+    run.terminal.summary(run.plan, chain.outcomes, page.run.seconds)
     run.terminal.say(f"The run on one page: {REPORT_PAGE}")
+    if chain.stopped:
+        run.terminal.say(result.message)
     with suppress(Exception):  # without a server only this page is lost
         async with asyncio.timeout(END_SECONDS):
             markdown = outcome_page(run.plan, chain.outcomes)

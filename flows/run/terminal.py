@@ -141,17 +141,17 @@ class Terminal:
         else:
             self.console.out("\n".join(f"{name:>9} │ {text}" for text in texts), highlight=False)
 
-    def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> None:
-        """Show the stages' results, the metrics that are up to date, the failures, and the pages."""
+    def summary(self, plan: "Plan", outcomes: Mapping[str, "StageOutcome"], seconds: float | None = None) -> None:
+        """Show the stages' results, the metrics that are up to date, the run's time, the failures, and the pages."""
         shown, table = up_to_date(plan, outcomes), columns("stage", "result", "seconds")
-        for name, result, seconds in outcome_rows(plan, outcomes):
-            table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", seconds)
+        for name, result, took in outcome_rows(plan, outcomes):
+            table.add_row(escape(name), f"[{RESULT_STYLE.get(result, 'dim')}]{result}[/]", took)
         figures = Table.grid(padding=(0, 3, 0, 0))
         for name, (value, interval) in shown_metrics(shown).items():
             ends = f"95 % interval {' to '.join(map(in_digits, interval))}" if interval else ""
             figures.add_row(escape(name), in_digits(value), ends)
-        if plan.to_do:
-            figures.add_row("time", f"{time.perf_counter() - self.began:,.0f} s")
+        if seconds is not None:
+            figures.add_row("time", f"{seconds:,.0f} s")
         self.console.print("", table if plan.to_do else "Everything is up to date.", "", figures, sep="\n")
         for outcome in outcomes.values():
             if outcome.result in ("failed", "refused"):

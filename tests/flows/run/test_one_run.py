@@ -117,6 +117,7 @@ def test_a_signal_ends_the_stages_also_one_that_waits_for_its_retry_and_the_run_
 
     assert process.returncode == EXIT_CONTINUE
     assert "slow   stopped" in said
+    assert "\nstopped; run the same command to continue\n" in said
     wait_until(lambda: processes_in(folder) == [])
 
 

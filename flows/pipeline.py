@@ -82,8 +82,9 @@ def stage_nodes(run: "PlannedRun", page: RunPage) -> Iterator[Node]:
             if texts := shown_lines(lines, redact):
                 log(texts)
                 run.terminal.lines(stage.name, texts)
-                run.terminal.progress[stage.name] = f"{page.sparkline(stage)} {texts[-1]}".strip()
-                if stage.policy.show.curves and page.is_outdated:
+                run.terminal.progress[stage.name] = texts[-1]
+                run.terminal.sparklines[stage.name] = page.sparkline(stage)
+                if page.is_outdated:
                     renewals.append(asyncio.create_task(asyncio.to_thread(page.write)))
 
         outcome = await run_repro(stage.name, [stage.name], Path(), environment, take, options=options, pull=pull)

@@ -1,7 +1,7 @@
 """The pages about runs, without external files or network: `report.html` and `compare.html`.
 
 `report.html` describes the last run of this folder. It is written when the run begins, with each stage, and regularly
-during training.
+while stages report progress.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,8 @@ class RunPage:
             write_page(
                 REPORT_PAGE,
                 run=self.run,
+                began=datetime.fromisoformat(self.run.began).astimezone(),
+                now=datetime.now().astimezone(),
                 metrics=shown_metrics(good),
                 stages=[*outcome_rows(self.plan, self.outcomes)],
                 at_work=at_work,

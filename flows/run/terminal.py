@@ -95,9 +95,9 @@ class Terminal:
     def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = rows
         self.console = LastingConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
-        self.began = time.perf_counter()
         self.started_at: dict[str, float] = {}
         self.progress: dict[str, str] = {}
+        self.sparklines: dict[str, str] = {}
         self.outcomes: dict[str, StageOutcome] = {}
         self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
 
@@ -127,7 +127,8 @@ class Terminal:
     def ended(self, outcome: "StageOutcome") -> None:
         """An attempt has ended, or the node was refused without one."""
         self.outcomes[outcome.name] = outcome
-        self.started_at.pop(outcome.name, None)
+        for shown in (self.started_at, self.progress, self.sparklines):
+            shown.pop(outcome.name, None)
         delay = outcome.next_attempt_seconds
         later = "" if delay is None else f"; next attempt in {delay:g} s"
         style = RESULT_STYLE[outcome.result]
@@ -173,11 +174,12 @@ class Terminal:
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
             elif began is not None:
-                of = "" if row.seconds is None else f" (last time {row.seconds:.0f})"
+                of = "" if row.seconds is None else f" of ~{row.seconds:.0f}"
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            table.add_row(escape(row.name), state, seconds, cropped(self.progress.get(row.name, "")))
+            progress = f"{self.progress.get(row.name, '')} {self.sparklines.get(row.name, '')}"
+            table.add_row(escape(row.name), state, seconds, cropped(progress))
         if len(shown) < len(self.rows):
             table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"
         return table

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
-from flows.run.terminal import columns, cropped, plan_table, quoted
+from flows.run.outcome import StageOutcome
+from flows.run.terminal import NodeRow, Terminal, columns, cropped, plan_table, quoted
 from stages.formats.pages import in_digits
 
 
@@ -22,6 +23,21 @@ def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> 
     assert heading.split() == ["stage", "state", "seconds", "why"]
     assert line.startswith("train  running  3 of about 5  a reason a reason")
     assert line.rstrip().endswith("…")
+
+
+def test_80_columns_show_the_speed_of_a_training_and_no_old_lines_of_ended_stages() -> None:
+    terminal, shown = Terminal([NodeRow("corpus_page"), NodeRow("train", 85)]), io.StringIO()
+    for name in ("corpus_page", "train"):
+        terminal.started(name, 1)
+        terminal.progress[name] = "step 110/120  loss 5.0402  2,001 tokens/s  00:00:10 left"
+        terminal.sparklines[name] = "█▅▃▃▂▂▂▁▁▁▁"
+    terminal.ended(StageOutcome("corpus_page", "ran", 7.6))
+
+    Console(file=shown, width=80).print(terminal._view())
+
+    _, ended, running = shown.getvalue().splitlines()
+    assert ended.split() == ["corpus_page", "ran", "8"]
+    assert "0 of ~85  step 110/120  loss 5.0402  2,001 tokens/s" in running
 
 
 def test_a_first_run_is_planned_in_one_line() -> None:

@@ -121,10 +121,7 @@ def changed_curves(plan: "Plan", outcomes: Mapping[str, "StageOutcome"]) -> Iter
 
 
 def panel_of(figure: "CurveFigure", live: Path | None = None) -> Panel:
-    """Read a figure's curves, from files of the same names in the folder `live` if it is given.
-
-    The panel has none until one of them has two points.
-    """
+    """Read a figure's curves, if one has two points; those of a running training are in the folder `live`."""
     curves: dict[str, Points] = {}
     for label, location in figure.series.items():
         file, _, column = location.partition(":")

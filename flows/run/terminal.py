@@ -127,8 +127,7 @@ class Terminal:
     def ended(self, outcome: "StageOutcome") -> None:
         """An attempt has ended, or the node was refused without one."""
         self.outcomes[outcome.name] = outcome
-        for shown in (self.started_at, self.progress, self.sparklines):
-            shown.pop(outcome.name, None)
+        self.started_at.pop(outcome.name, None)
         delay = outcome.next_attempt_seconds
         later = "" if delay is None else f"; next attempt in {delay:g} s"
         style = RESULT_STYLE[outcome.result]
@@ -178,7 +177,7 @@ class Terminal:
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            progress = f"{self.progress.get(row.name, '')} {self.sparklines.get(row.name, '')}"
+            progress = f"{self.progress.get(row.name, '')} {self.sparklines.get(row.name, '')}" if began else ""
             table.add_row(escape(row.name), state, seconds, cropped(progress))
         if len(shown) < len(self.rows):
             table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"

@@ -53,12 +53,10 @@ class StopSignal:
 
 
 class TrainingStoppedError(Exception):
-    """The run was asked to stop after `step` steps; `saved`: its state is in a checkpoint."""
+    """The run was asked to stop; `step`: the step of the checkpoint with its state, None if it was not saved."""
 
-    def __init__(self, step: int, saved: bool) -> None:
-        super().__init__()
+    def __init__(self, step: int | None) -> None:
         self.step = step
-        self.saved = saved
 
 
 def train(
@@ -109,7 +107,7 @@ def train(
         if stopping and not last:
             # The state is saved only if every process could write its part.
             unsaved = count(trainer.accelerator, not checkpoints.finish())
-            raise TrainingStoppedError(done, saved=due and not unsaved)
+            raise TrainingStoppedError(done if due and not unsaved else None)
     with throughput.exclude("checkpoint"):
         checkpoints.finish()
     return progress

@@ -71,9 +71,9 @@ def main() -> None:
     except TrainingStoppedError as stopped:
         if accelerator.is_main_process:
             write_json(TRAIN_SPEED, speed(trainer, throughput))
-        state = f"state saved at step {stopped.step}" if stopped.saved else "its last steps could not be saved"
+        state = f"state saved at step {stopped.step}" if stopped.step else "its last steps could not be saved"
         accelerator.print(f"stopped on request, {state}; run the same command to continue")
-        raise SystemExit(EXIT_CONTINUE if stopped.saved else EXIT_TERMINATED) from None
+        raise SystemExit(EXIT_CONTINUE if stopped.step else EXIT_TERMINATED) from None
     if progress.step == params.max_steps:
         if not on_main(accelerator, lambda: checkpoints.curves.has_held_out):  # measured on other held-out tokens
             reporter.validation(progress.step, validation.measure())

@@ -78,13 +78,13 @@ def require_agreement(description: str) -> None:
     assert (PUBLISHED / "main").readlink().name == receipt()["revision"]
     assert f"\n{description}\n" in (PUBLISHED / "main/README.md").read_text()
     assert "didn't change, skipping" in reproduce().stdout
-    assert state() == "clean"
+    assert state() == "up to date"
 
 
 def test_main_and_the_receipt_follow_what_is_asked_for_also_back_to_an_earlier_revision(pipeline: Path) -> None:
     for description in ("AAA", "BBB", "AAA"):
         describe(description)
-        assert state() != "clean"
+        assert state() != "up to date"
 
         reproduce()
 
@@ -96,7 +96,7 @@ def test_a_publication_is_made_again_after_it_was_deleted_and_anew_after_a_score
     reproduce()
     first = receipt()
     shutil.rmtree(PUBLISHED)
-    assert state() != "clean"
+    assert state() != "up to date"
 
     reproduce()
 
@@ -104,7 +104,7 @@ def test_a_publication_is_made_again_after_it_was_deleted_and_anew_after_a_score
     require_agreement("AAA")
     report = Path("reports/score.json")
     report.write_text(report.read_text() + "\n")
-    assert state() != "clean"
+    assert state() != "up to date"
 
 
 def test_an_experiment_publishes_nothing_until_it_is_applied(pipeline: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_experiment_publishes_nothing_until_it_is_applied(pipeline: Path) -> 
     assert (PUBLISHED / "main").readlink().name == before["revision"]
 
     assert dvc("exp", "apply", "trial").returncode == 0
-    assert state() != "clean"
+    assert state() != "up to date"
     reproduce()
     require_agreement("BBB")
 

@@ -50,7 +50,7 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
         console.print(f"\nwarning: a run would be refused: {error}", markup=False, style="yellow")
     if compose.changes_training(before, after):
         console.print("\nforecast of the training:")
-        console.print(f"{compose.answer(compose.FORECAST, after)}", markup=False, end="")
+        console.print(compose.answer(compose.FORECAST, after), markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml was not changed; pass --yes to write without asking")
     if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):

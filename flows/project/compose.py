@@ -64,11 +64,11 @@ def composed_with_dial(words: Sequence[str], params_file: Path = PARAMS_FILE) ->
     if len(of_dial) > 1:
         raise UserError(f"{' '.join(of_dial)}: give compute once")
     asked = [argument for word in of_dial for argument in option(word)]
-    read_params_file(params_file)  # raises UserError with a clear message
+    keys = flatten(read_params_file(params_file))
     known, lines = preset_groups(), list[str]()
     for word in words:
         if word not in of_dial:
-            check_word(word, known, flatten(read_params_file(params_file)))
+            check_word(word, known, keys)
     text = params_file.read_text(encoding="utf-8")
     try:
         values = open_yaml(text)
@@ -143,11 +143,9 @@ def check_word(word: str, known: dict[str, list[str]], keys: Iterable[str] = ())
     if name in known and value not in known[name]:
         meant = did_you_mean(value, known[name])
         raise UserError(f"{word}: no such choice; conf/{name} has {', '.join(known[name])}{meant}")
-    if whole := [key for key in keys if "." not in name and key.endswith(f".{name}")]:
-        raise UserError(
-            f"{word}: name the parameter with its section: {' or '.join(f'{key}={value}' for key in whole)}"
-        )
     if name not in known and "." not in name:
+        if whole := [f"{key}={value}" for key in keys if key.endswith(f".{name}")]:
+            raise UserError(f"{word}: name the parameter with its section: {' or '.join(whole)}")
         raise UserError(f"{word}: no such group; {describe_groups(known)}{did_you_mean(name, [*known, COMPUTE_WORD])}")
 
 

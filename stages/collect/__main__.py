@@ -122,7 +122,7 @@ def documents_taken(part: SourcePart, params: CollectParams, taken: Taken) -> It
         if part.max_bytes is not None:
             total += found.size
             if total > part.max_bytes:
-                taken.leave_out(item, "after the source's max_bytes (packages: max_bytes_each) was reached")
+                taken.leave_out(item, "after the source's limit of bytes was reached")
                 return
         yield found
 

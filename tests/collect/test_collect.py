@@ -97,7 +97,7 @@ def test_a_limit_takes_the_same_documents_every_time_and_stays_below() -> None:
         assert reported(collect__max_bytes=limit) == first
     of_source = reported(FILES_SOURCE | {"max_bytes": whole // 2})
     assert 0 < of_source["bytes"] <= whole // 2
-    assert of_source["left_out"] == {"after the source's max_bytes (packages: max_bytes_each) was reached": 1}
+    assert of_source["left_out"] == {"after the source's limit of bytes was reached": 1}
 
 
 def test_sources_mix_and_a_limit_binds_the_later_ones() -> None:

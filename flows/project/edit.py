@@ -40,7 +40,8 @@ def apply(values: Any, overrides: Mapping[str, Any]) -> None:
 def _replace(within: Any, name: str, value: Any) -> None:
     """Set a value. If a mapping replaces a mapping, values that are equal keep their comments."""
     old = within.get(name)
-    if isinstance(value, Mapping) and isinstance(old, Mapping):
+    # ruamel.yaml (0.19) writes a mapping that has become empty onto a line of its own after the key's comment.
+    if value and isinstance(value, Mapping) and isinstance(old, Mapping):
         for removed in [key for key in old if key not in value]:
             del within[name][removed]
         for key, part in value.items():

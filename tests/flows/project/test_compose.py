@@ -249,3 +249,9 @@ def test_anything_else_is_refused(text: str) -> None:
     expected = "expected TFLOP, such as compute=20, or a time, such as compute=10min (s, min, h)"
     with pytest.raises(UserError, match=re.escape(f"compute={text}: {expected}")):
         option(f"compute={text}")
+
+
+def test_a_group_is_a_group_although_a_parameter_without_fields_ends_with_its_name(tmp_path: Path) -> None:
+    started = composed(tmp_path, f"train.start_from=openai-community/gpt2@{'a' * 40}", "train.model={}")
+    assert started["train"]["model"] == {}
+    assert composed(tmp_path, "model=gpt2", base=None)["train"]["model"] != {}

@@ -15,6 +15,15 @@ def test_an_edit_changes_its_lines_alone_and_a_mapping_that_replaces_another_kee
     assert read_yaml(yaml_text(values)) == values
 
 
+def test_a_mapping_that_becomes_empty_stays_on_the_line_of_its_key() -> None:
+    values = open_yaml("fit:\n  model:   # its fields\n    width: 1\n  rate: 1\n")
+
+    apply(values, {"fit.model": {}})
+
+    assert read_yaml(yaml_text(values)) == {"fit": {"model": {}, "rate": 1}}
+    assert "# its fields" in yaml_text(values)
+
+
 def test_values_are_set_one_after_the_other_by_their_dotted_keys_also_below_a_null() -> None:
     values = {"a": {"b": 1, "c": None}}
 

@@ -251,7 +251,7 @@ def test_anything_else_is_refused(text: str) -> None:
         option(f"compute={text}")
 
 
-def test_a_group_is_a_group_although_a_parameter_without_fields_ends_with_its_name(tmp_path: Path) -> None:
+def test_a_preset_fills_a_model_that_was_emptied_to_start_from_another(tmp_path: Path) -> None:
     started = composed(tmp_path, f"train.start_from=openai-community/gpt2@{'a' * 40}", "train.model={}")
     assert started["train"]["model"] == {}
     assert composed(tmp_path, "model=gpt2", base=None)["train"]["model"] != {}

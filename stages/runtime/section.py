@@ -20,6 +20,9 @@ from stages.runtime.errors import EXIT_USER_ERROR, UserError, fail, first_line
 
 PARAMS_FILE = Path("params.yaml")
 
+Location: TypeAlias = tuple[int | str, ...]
+"""Keys and indexes from a section to a value in it."""
+
 
 def read_yaml(text: str | bytes, *, trusted: bool = True) -> Any:
     """Read YAML 1.2 as DVC does: `1e-3` and `010` are numbers, 0.001 and 10, and `yes` is text.
@@ -148,22 +151,23 @@ def check_section(name: str, values: object, model: type[SectionT], path: Path =
         raise UserError(f"{path}: {f'{name}: ' if name else ''}{error}; quote it") from None
     except ValidationError as error:
         lines: list[dict[str, Any]] = [{**line, "loc": tuple(_keys(line["loc"], values))} for line in error.errors()]
-        # A misspelled key is both unknown and missing: it is reported once.
-        missing = {line["loc"] for line in lines if line["type"] == "missing"}
-        for line in lines:
-            *place, key = line["loc"] or ("",)
-            siblings = [str(loc[-1]) for loc in missing if [*loc[:-1]] == place]
-            if line["type"] == "extra_forbidden" and (near := get_close_matches(str(key), siblings, 1)):
-                line["meant"] = near[0]
-                missing.discard((*place, near[0]))
-        raise UserError(
-            "\n".join(
-                _describe(name, line, path) for line in lines if line["type"] != "missing" or line["loc"] in missing
-            )
-        ) from None
+        meant = _misspelled(lines)
+        reported = (line for line in lines if line["loc"] not in meant.values())
+        raise UserError("\n".join(_describe(name, line, path, meant.get(line["loc"])) for line in reported)) from None
 
 
-def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
+def _misspelled(lines: Iterable[Mapping[str, Any]]) -> dict[Location, Location]:
+    """Unknown key -> the missing one in its place that it resembles: a misspelled key is both, and is reported once."""
+    missing = [line["loc"] for line in lines if line["type"] == "missing"]
+    meant: dict[Location, Location] = {}
+    for *place, key in (line["loc"] for line in lines if line["type"] == "extra_forbidden"):
+        siblings = [str(loc[-1]) for loc in missing if [*loc[:-1]] == place]
+        for near in get_close_matches(str(key), siblings, 1):
+            meant[(*place, key)] = (*place, near)
+    return meant
+
+
+def _keys(loc: Location, values: Any) -> Iterator[int | str]:
     """Yield the keys in pydantic's location of an error, without the union tags between them."""
     for number, part in enumerate(loc):
         is_key = (isinstance(values, dict) and part in values) or (isinstance(values, list) and isinstance(part, int))
@@ -173,7 +177,7 @@ def _keys(loc: tuple[int | str, ...], values: Any) -> Iterator[int | str]:
             values = values[part]
 
 
-def _describe(name: str, line: Any, path: Path) -> str:
+def _describe(name: str, line: Any, path: Path, meant: Location | None) -> str:
     key = ".".join(str(part) for part in (name, *line["loc"]) if part != "")
     place = f"{path}: {key}" if key else str(path)
     what, remedy = "key", ""
@@ -188,8 +192,8 @@ def _describe(name: str, line: Any, path: Path) -> str:
         case "string_type" if isinstance(line["input"], bool | int | float):
             return f"{place} = {json.dumps(line['input'])}: expected text, but YAML reads another type: quote it"
         case "extra_forbidden":
-            meant = f"did you mean `{line['meant']}`?" if "meant" in line else "correct its name or remove it"
-            return f"{place}: unknown {what} (value {line['input']!r}); {meant}"
+            remedy = f"did you mean `{meant[-1]}`?" if meant else "correct its name or remove it"
+            return f"{place}: unknown {what} (value {line['input']!r}); {remedy}"
         case "missing":
             return f"{place}: missing{remedy}"
         case _:

@@ -169,15 +169,15 @@ class Terminal:
         table = columns("stage", "state", "seconds", "progress", cut="progress")
         shown = self.rows if len(self.rows) <= 20 else [row for row in self.rows if row.name in self.started_at]
         for row in shown:
-            ended, began = self.outcomes.get(row.name), self.started_at.get(row.name)
+            ended, began, progress = self.outcomes.get(row.name), self.started_at.get(row.name), ""
             if ended:
                 state, seconds = f"[{RESULT_STYLE[ended.result]}]{ended.result}[/]", f"{ended.seconds:.0f}"
             elif began is not None:
                 of = "" if row.seconds is None else f" of ~{row.seconds:.0f}"
                 state, seconds = "[bold]running[/]", f"{time.perf_counter() - began:.0f}{of}"
+                progress = f"{self.progress.get(row.name, '')} {self.sparklines.get(row.name, '')}"
             else:
                 state, seconds = "[dim]waiting[/]", ""
-            progress = f"{self.progress.get(row.name, '')} {self.sparklines.get(row.name, '')}" if began else ""
             table.add_row(escape(row.name), state, seconds, cropped(progress))
         if len(shown) < len(self.rows):
             table.caption = f"{len(self.outcomes)} of {len(self.rows)} have ended"

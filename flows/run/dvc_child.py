@@ -44,6 +44,7 @@ def run_in_child(
     returns, the exit code of the failed stage's command, and DVC's error message.
     """
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     assert parent is not None
     _end_group_after(partial(connection.wait, [parent.sentinel]))

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -52,7 +52,11 @@ def start_fork_server() -> None:
     usual = tempfile.gettempdir()
     # A socket's path has at most 104 bytes (macOS), and multiprocessing adds 32; a cluster's TMPDIR may be longer.
     tempfile.tempdir = usual if len(os.fsencode(usual)) < 70 else "/tmp"
+    # Ctrl-C also reaches the fork server, and would interrupt its imports; `run_in_child` unblocks the signal.
+    resource_tracker.ensure_running()  # the fork server starts it first, which unblocks it too early
+    blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
     tempfile.tempdir = usual
 
 

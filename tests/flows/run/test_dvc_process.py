@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -158,6 +159,27 @@ def test_another_program_runs_in_a_group_too_and_its_lines_and_exit_code_come_ba
     outcome = asyncio.run(run_in_group("work", work, Path(), os.environ | {"WORD": "said"}, lines.extend))
 
     assert (outcome.result, outcome.exit_code, lines) == ("failed", 3, ["said"])
+
+
+INTERRUPTED = """\
+import asyncio, os, signal, subprocess
+from functools import partial
+from multiprocessing import forkserver
+from pathlib import Path
+from flows.run.dvc_process import run_in_group, start_fork_server
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
+start_fork_server()
+os.kill(forkserver._forkserver._forkserver_pid, signal.SIGINT)
+work = partial(subprocess.call, ["sh", "-c", "kill -INT $$"])
+print(asyncio.run(run_in_group("one", work, Path(), os.environ, print)).exit_code)
+"""
+
+
+def test_ctrl_c_does_not_interrupt_the_start_of_the_fork_server_but_still_reaches_stages(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (done.stdout.strip(), done.stderr) == (str(-signal.SIGINT), "")
 
 
 def test_a_stage_that_still_saves_its_state_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ CommandResult: TypeAlias = dict[str, Any] | int | None
 """The return value of a command: facts for `--json`, an exit code, or nothing."""
 
 PARENTS = {
-    "published": "List, verify and promote revisions published in a folder; for the Hub use `hf`.",
+    "published": "List, verify and promote revisions published in a folder; for those on the Hub use the command `hf`.",
     "data": "Inspect the training data.",
 }
 """First word of two-word commands -> description."""
@@ -129,8 +129,8 @@ def called() -> CommandResult:
         returned: CommandResult = app(exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.UnknownCommandError as error:  # its own message would import every command
         tokens = error.unused_tokens or [""]
-        known = [word for commands in COMMANDS.values() for words in commands for word in words.split()]
-        meant = did_you_mean(tokens[0], known)
+        whole = {words.split()[-1]: words for commands in COMMANDS.values() for words in commands}
+        meant = did_you_mean(tokens[0], [*whole, *PARENTS], whole)
         raise UserError(f"{' '.join(tokens)}: no such command; see `parrotflow --help`{meant}") from None
     except cyclopts.MissingArgumentError as error:
         from flows.experiments.experiment import experiment_names
@@ -138,6 +138,9 @@ def called() -> CommandResult:
         is_experiment = error.argument and error.argument.parameter.completer is experiment_names
         offered = f" Experiments: {', '.join(experiment_names())}." if is_experiment else ""
         raise UserError(f"{error}{offered}") from None
+    except cyclopts.UnusedCliTokensError as error:
+        extra = " ".join(error.unused_tokens or [])
+        raise UserError(f"{extra}: one argument too many; put a text with spaces in quotes") from None
     except cyclopts.CycloptsError as error:
         raise UserError(str(error)) from None
     return returned

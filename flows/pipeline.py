@@ -40,6 +40,7 @@ async def run_stages(run: "PlannedRun") -> RunResult:
     began, logged = time.monotonic(), log.record_begin(run.plan, run.options.note)
     page = RunPage(run.plan, logged, run.forecast, run.terminal)
     nodes, at_once = [*stage_nodes(run, page)], whole_number(STAGES_AT_ONCE) or 2
+    run.terminal.say(f"The run while it works: {REPORT_PAGE}")
     chain = Chain(nodes, run.terminal, at_once, outcomes=page.outcomes)
     await chain.run()
     for outcome in chain.outcomes.values():

@@ -7,6 +7,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from flows.project import compose
+from flows.run.locks import lock_holder
+from flows.run.terminal import confirmed
 from stages.runtime.atomic import atomic_write
 from stages.runtime.errors import UserError
 from stages.runtime.preflight import check_before_run
@@ -30,7 +32,7 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
     yes
         Write without asking.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     if not words:
         console.print(compose.describe_groups(compose.preset_groups()).replace("; ", "\n"))
         return
@@ -53,7 +55,10 @@ def params(*words: Annotated[str, Parameter(completer=words_of_params)], yes: bo
         console.print(compose.answer(compose.FORECAST, after), markup=False, end="")
     if not yes and not sys.stdin.isatty():
         raise UserError("params.yaml was not changed; pass --yes to write without asking")
-    if not yes and input("write params.yaml? [y/N] ").strip().lower() not in ("y", "yes"):
+    if holder := lock_holder():
+        warning = f"warning: {holder} is using this folder; stages that it has not started would read the new values"
+        console.print(f"\n{warning}", markup=False, style="yellow")
+    if not yes and not confirmed("write params.yaml?"):
         console.print("params.yaml was not changed.")
         return
     line_end = "\r\n" if b"\r\n" in PARAMS_FILE.read_bytes() else "\n"

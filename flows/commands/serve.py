@@ -10,7 +10,7 @@ from stages.runtime.errors import private_state_dir
 
 
 def serve() -> None:
-    """Serve the deployments `nightly` and `on-demand` on this machine, until Ctrl-C, which pauses the schedule.
+    """Run the deployments `nightly` and `on-demand` on this machine until Ctrl-C, which also pauses the schedule.
 
     Needs a Prefect server: that of PREFECT_API_URL, or `parrotflow ui`.
     """

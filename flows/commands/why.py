@@ -36,5 +36,5 @@ def why(
         console.print(f"\nThe stages that may run took {plan.seconds:.0f} s last time.")
 
     for number, line in enumerate(checks(plan, redactor())):
-        console.print(line if number else f"\n{line}", markup=False, soft_wrap=True)
+        console.print(line if number else f"\n{line}", markup=False, soft_wrap=not console.is_terminal)
     return plan.facts

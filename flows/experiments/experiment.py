@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field, model_validator
 
-from stages.runtime.errors import UserError
+from stages.runtime.errors import UserError, did_you_mean
 from stages.runtime.section import Section, read_params_file
 
 EXPERIMENTS = Path("experiments")
@@ -318,8 +318,9 @@ def bare_name(name: str) -> str:
 def read_values(path: Path) -> dict[str, Any]:
     """The plain values of a file. Raises UserError if it does not exist."""
     if not path.is_file():
-        names = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
-        raise UserError(f"{path}: not found; {path.parent}/ has {names or 'none'}")
+        names = sorted(file.stem for file in path.parent.glob("*.yaml"))
+        listed = f"not found; {path.parent}/ has {', '.join(names) or 'none'}"
+        raise UserError(f"{path}: {listed}{did_you_mean(path.stem, names)}")
     return read_params_file(path)
 
 

@@ -24,8 +24,9 @@ from stages.runtime.section import as_yaml, differences
 from stages.runtime.stage_code import FOLDER, WRITER, code_in, file_changes, library_changes, modules_of, stage_codes
 
 ReasonKind = Literal[
-    "parameter", "library", "code", "data", "upstream", "command", "output", "never run", "always", "asked"
+    "parameter", "library", "code", "data", "made", "upstream", "command", "output", "never run", "always", "asked"
 ]
+"""`made`: an output of another stage, which has run since; `output`: one of its own."""
 
 FIXED_TEXT = {"command": "its command changed", "never run": "no result yet", "asked": "--force"}
 
@@ -57,7 +58,7 @@ class Reason:
                 return f"{self.what} {' → '.join(both_shown(self.old, self.new))}"
             case "library":
                 return f"{self.what} {self.old or 'nothing'} → {self.new or 'nothing'}"
-            case "code" | "data" | "output":
+            case "code" | "data" | "made" | "output":
                 return f"{self.what} {self.new}"
             case "upstream":
                 return f"after {self.what}"
@@ -102,7 +103,7 @@ def _changed_deps(stage: Stage, folders: Collection[Path], made: Collection[str]
                 if is_record:
                     yield from _changed_code(dep)
                 else:
-                    yield Reason(kind, path, new=status)
+                    yield Reason("made" if path in made else kind, path, new=status)
 
 
 def _changed_code(dep: Dependency) -> Iterator[Reason]:

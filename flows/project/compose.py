@@ -139,6 +139,8 @@ def check_word(word: str, known: dict[str, list[str]], keys: Iterable[str] = ())
     """Raise UserError if a word is neither GROUP=CHOICE nor key=value. `keys` are the parameters it may abbreviate."""
     name, _, value = word.partition("=")
     if not value:
+        if name in keys:
+            raise UserError(f"{word}: expected a value, as in {word}=VALUE")
         raise UserError(f"{word}: expected GROUP=CHOICE or key=value; {describe_groups(known)}")
     if name in known and value not in known[name]:
         meant = did_you_mean(value, known[name])

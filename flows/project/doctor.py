@@ -6,6 +6,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -44,17 +45,18 @@ class Finding:
 
 
 def doctor(*, cache: bool = False, free: bool = False, as_json: AsJson = False) -> dict[str, Any]:
-    """Check whether this machine is ready, and say how to repair each fault. Exits with 1 if a fault stops a run.
+    """Check this machine, and say how to repair each fault. Exits with 1 if one stops a run.
+
+    For params.yaml and the stages use `parrotflow why`.
 
     Parameters
     ----------
     cache
         Also read all of DVC's cache, and remove each entry that is damaged.
     free
-        Also delete the checkpoints of earlier runs: all but those of the newest run, of the last finished one, and of
-        the run that train.start_from names.
+        Also delete checkpoints, except those of the newest run, the last finished run, and the run in train.start_from.
     """
-    console, findings = Console(highlight=False, soft_wrap=True), []
+    console, findings = Console(highlight=False, soft_wrap=not sys.stdout.isatty()), []
     with run_lock("`parrotflow doctor`") if cache or free else nullcontext():
         for finding in examine_machine(whole_cache=cache, free=free):
             findings.append(asdict(finding))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.run.locks import run_lock
+from flows.run.terminal import confirmed
 from stages.formats.revision.execution import is_computing
 from stages.formats.revision.statement import GitState
 from stages.runtime.credentials import SECRET_NAMES, credential_in, without_credentials
@@ -97,7 +98,7 @@ def require_consent(revision: "RecordedRevision", checkout: Path, signature: str
             f"{revision.asked}: running its code requires confirmation, and there is no terminal: review the code in "
             f"{checkout}, then pass --yes"
         )
-    if input("Run it? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not confirmed("Run it?"):
         raise UserError(f"{revision.asked}: its code was not run; it is in {checkout}")
 
 

@@ -75,8 +75,8 @@ def run_reproduction(
     key
         A file with the publisher's public key: the revision must be signed by it.
     segment
-        Compute only the steps FROM-TO again, e.g. 0-100. FROM is 0 or a checkpoint kept in this project, TO a recorded
-        one.
+        Compute only the steps FROM-TO again, e.g. 0-100. FROM is 0 or the step of a checkpoint kept in this project, TO
+        the step of a recorded checkpoint.
     """
     steps = None if segment is None else steps_of(segment)
     work = work_folder(revision, folder)

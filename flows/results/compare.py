@@ -47,7 +47,10 @@ MAX_SAMPLES, MAX_PROMPT_LINES = 2, 3
 
 def differing_inputs(a: Recorded, b: Recorded) -> Iterator[tuple[str, str, str]]:
     """Yield (input, value of A, value of B) for inputs of common stages that differ; code has no values."""
-    both = [ancestors(side.stages, [str(EVALUATE_REPORT), str(SAMPLES)]) for side in (a, b)]
+    both = [
+        ancestors(side.stages, [str(output) for output in (EVALUATE_REPORT, SAMPLES) if not side.changed_dep(output)])
+        for side in (a, b)
+    ]
     entries = [[stages[name] for name in both[0] if name in both[1]] for stages in both]
     params = [
         {key: value for entry in side for key, value in entry.get("params", {}).get(str(PARAMS_FILE), {}).items()}
@@ -105,10 +108,16 @@ def losses(side: Recorded) -> dict[str, dict[str, Any]]:
     return {name: {key: rows[key].to_numpy() for key in ("id", "bytes", "nats")} for name, rows in sets.items()}
 
 
+def samples_of(side: Recorded) -> list[Any]:
+    """The completed headers of a run; empty if it has none, or if they are an earlier model's."""
+    is_its_own = ancestors(side.stages, [str(SAMPLES)]) and not side.changed_dep(SAMPLES)
+    return (is_its_own and side.json(SAMPLES)) or []
+
+
 def same_prompts(a: Recorded, b: Recorded) -> Iterator[dict[str, str]]:
     """Yield the prompts that both have completed: origin, prompt, and both completions."""
     of_a, of_b = (
-        {(sample["source"], sample["path"], sample["prompt"]): sample["body"] for sample in side.json(SAMPLES) or []}
+        {(sample["source"], sample["path"], sample["prompt"]): sample["body"] for sample in samples_of(side)}
         for side in (a, b)
     )
     for key in [key for key in of_a if key in of_b]:
@@ -164,6 +173,8 @@ def show_comparison(a: str, b: str = WORKSPACE, /, *, as_json: AsJson = False) -
         bits.add_row(escape(row["set"]), *texts)
     console.print(changed if changed.rows else "The same parameters, code and data.", "", figures, "", bits, sep="\n")
     console.print("\n".join(f"{row['set']}: {row['verdict']}" for row in facts["held_out"]), markup=False)
+    if not facts["samples"]:
+        console.print("\nNo samples of both models: `parrotflow run generate` writes them.")
     for sample in facts["samples"][:MAX_SAMPLES]:
         end = "\n".join(sample["prompt"].splitlines()[-MAX_PROMPT_LINES:])
         console.print(f"\n[bold]{escape(sample['from'])}[/]\n[dim]{escape(end)}[/]")

@@ -35,8 +35,11 @@ RUN_LOG = STATE_DIR / RUNS_FILE
 ENDS = {"Completed": "finished", "Refused": "refused", "Failed": "failed", "Cancelled": "stopped"}
 """State of a run in Prefect -> state in the log."""
 
-REASON_KINDS = ("parameter", "data", "library", "command", "code", "always", "asked", "output")
+REASON_KINDS = ("parameter", "data", "library", "command", "code", "always", "asked", "output", "made")
 """Kinds of reasons in the order in which they are shown. Other kinds are consequences of these."""
+
+RESULT_KINDS = ("output", "made")
+"""Kinds that are shown only if there is no other reason."""
 
 COMMIT_DIGITS = 12
 
@@ -108,7 +111,7 @@ def first_causes(plan: "Plan") -> list[str]:
         return ["first run here"]
     reasons = [reason for stage in plan for reason in stage.reasons if reason.kind in REASON_KINDS]
     code = [reason.what for reason in reasons if reason.kind == "code"]
-    changed = [reason for reason in reasons if reason.kind != "output"] or reasons
+    changed = [reason for reason in reasons if reason.kind not in RESULT_KINDS] or reasons
     changed = [reason for reason in changed if not any(file.startswith(f"{reason.what}/") for file in code)]
     changes = [*dict.fromkeys(map(str, sorted(changed, key=lambda reason: REASON_KINDS.index(reason.kind))))]
     unfinished = [reason.what for stage in plan for reason in stage.reasons if reason.kind == "never run"]

@@ -14,7 +14,7 @@ from typing import Any
 from flows.dvc_repo import project_cache
 from stages.formats.evaluation.report import EVALUATE_REPORT
 from stages.formats.revision.execution import TRAIN_REPORT, TRAIN_SPEED
-from stages.formats.revision.provenance import Stages, hash_of, is_within, outs_of
+from stages.formats.revision.provenance import Stages, ancestors, hash_of, is_within, outs_of
 from stages.runtime.section import value_at
 
 WORKSPACE = "workspace"
@@ -61,6 +61,14 @@ class Recorded:
     def outs(self) -> dict[str, str]:
         """Path of an output -> its hash, which ends with `.dir` for a folder."""
         return {out["path"]: hash_of(out) or "" for out in outs_of(self.stages)}
+
+    def changed_dep(self, output: Path) -> tuple[str, str] | None:
+        """A file that has changed since a stage read it to make `output`, and that stage; None if there is none."""
+        for stage, entry in ancestors(self.stages, [output.as_posix()]).items():
+            for dep in entry.get("deps", []):
+                if self.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
+                    return dep["path"], stage
+        return None
 
     def files(self, folder: str) -> dict[str, str]:
         """Path of each file in an output folder -> its hash; empty if DVC's cache lacks the folder."""

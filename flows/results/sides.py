@@ -18,7 +18,6 @@ from stages.formats.revision.provenance import (
     SPEED,
     Stages,
     ancestors,
-    hash_of,
     revision_path,
 )
 from stages.runtime.errors import UserError
@@ -29,17 +28,15 @@ from stages.runtime.section import read_yaml
 def open_sides(*asked: str) -> list[Recorded]:
     """The recorded runs of the arguments. Raises UserError if one does not exist, or was not evaluated."""
     sides = [*map(_found, asked)]
-    evaluated = [(side, ancestors(side.stages, [str(EVALUATE_REPORT)])) for side in sides]
-    if missing := [side.name for side, stages in evaluated if not stages]:
-        remedy = "run `parrotflow run evaluate`, or name runs that have bits per byte in `parrotflow log`"
-        raise UserError(f"{' and '.join(missing)}: not evaluated: {remedy}")
-    for side, stages in evaluated:
-        for stage, entry in stages.items():
-            for dep in entry.get("deps", []):
-                if side.outs.get(dep["path"], hash_of(dep)) != hash_of(dep):
-                    raise UserError(
-                        f"{side.name}: {dep['path']} has changed since {stage} read it: run `parrotflow run`"
-                    )
+    if missing := [side.name for side in sides if not ancestors(side.stages, [str(EVALUATE_REPORT)])]:
+        raise UserError(
+            f"{' and '.join(missing)}: not evaluated: choose runs with bits per byte in `parrotflow log`; "
+            "`parrotflow run evaluate` evaluates the workspace"
+        )
+    for side in sides:
+        if changed := side.changed_dep(EVALUATE_REPORT):
+            dep, stage = changed
+            raise UserError(f"{side.name}: {dep} has changed since {stage} read it: run `parrotflow run`")
     return sides
 
 
@@ -61,8 +58,8 @@ def _found(asked: str) -> Recorded:
     if Path(asked).is_dir() or HUB_NAME.fullmatch(asked):
         return _of_revision(asked, asked)
     raise UserError(
-        f"{asked}: no run (`parrotflow log`), revision, commit, cell or folder has this name; to compare with another "
-        "project's model, list it in evaluate.baselines"
+        f"{asked}: not found: it is no run in `parrotflow log`, published revision, commit, run of a sweep, or folder; "
+        "to compare with another project's model, list it in evaluate.baselines"
     )
 
 

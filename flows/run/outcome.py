@@ -41,7 +41,7 @@ class RunOptions:
     """Stages of dvc.yaml, with the stages that they depend on; the default is all stages."""
     _: KW_ONLY
     force: bool = False
-    """Run them even if they are up to date."""
+    """Also run stages that are up to date: the targets, and all stages that they depend on."""
     pull: bool = False
     """Fetch missing results from the DVC remote."""
     wait: bool = False

@@ -45,6 +45,15 @@ def print_line(text: str) -> None:
     LastingConsole(highlight=False).out(text, highlight=False)
 
 
+def confirmed(question: str) -> bool:
+    """Ask the user; the end of the input (Ctrl-D) is a no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
 def columns(*headings: str, cut: str = "") -> Table:
     """Make a table without lines. Long texts are folded; with `cut` only that column, of `cropped` texts, shrinks."""
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -135,7 +135,7 @@ def head_commit() -> str:
     changed = [root / entry[3:] for entry in status if entry]
     if edited := [path for path in changed if path.name != LOCK_FILE.name and not written & {path, *path.parents}]:
         names = ", ".join(os.path.relpath(path) for path in edited[:5])
-        raise UserError(f"{names}: changed since the last commit, from which cells run; commit first")
+        raise UserError(f"{names}: changed since the last commit; a sweep runs the last commit, so commit first")
     return head
 
 

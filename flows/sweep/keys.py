@@ -59,7 +59,7 @@ def cell_statuses(batch: "Batch", keys: dict[str, dict[str, str]]) -> dict[str, 
         changed = [stage for stage, key in keys[cell.id].items() if run.keys.get(stage) != key]
         absent = sorted({*batch.reports, *batch.curves} - run.reports.keys() - run.curves.keys())
         if changed:
-            statuses[cell.id] = CellStatus(run, f"{changed[0]} changed since")
+            statuses[cell.id] = CellStatus(run, f"{changed[0]} has changed since its last run")
         elif run.state != "finished":
             statuses[cell.id] = CellStatus(run, f"{run.state}: {run.message}", failed=run.state == "failed")
         else:
@@ -104,7 +104,7 @@ def require_same(here: dict[str, str], in_clone: dict[str, str]) -> None:
     if differ := sorted({file for path in differ for file in changes.get(path, [path])}):
         path = differ[0]
         raise UserError(
-            f"{', '.join(differ[:5])}: not the same in a clone of the last commit, in which cells run. "
+            f"{', '.join(differ[:5])}: differs from the last commit, and a sweep runs a clone of that commit. "
             f"Commit the files: `git add -f {path}` (large ones: `dvc add`). If git converts line ends, write "
             f"`{path.partition('/')[0]}/** -text` to .gitattributes, `git add --renormalize .`, commit"
         )

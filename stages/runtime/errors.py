@@ -3,7 +3,7 @@
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 STATE_DIR = Path(".parrotflow")
@@ -51,10 +51,13 @@ class UserError(Exception):
     exit_code = EXIT_USER_ERROR
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the known one that it resembles, if there is one."""
+def did_you_mean(word: str, known: Iterable[str], whole: Mapping[str, str] | None = None) -> str:
+    """The end of a message about an unknown word: the known one that it resembles, if there is one.
+
+    `whole` has what to write instead of some of the known words.
+    """
     near = difflib.get_close_matches(word, [*known], 1)
-    return f"; did you mean `{near[0]}`?" if near else ""
+    return f"; did you mean `{(whole or {}).get(near[0], near[0])}`?" if near else ""
 
 
 class UnavailableError(UserError):

@@ -163,7 +163,7 @@ def check_store(store: TokenStore, params: TrainParams, tokenizer: Path) -> None
         raise UserError(
             f"{store.folder}: {tokens} tokens are fewer than one sequence "
             f"(train.sequence_length = {params.sequence_length}); lower it, collect more documents"
-            f"{' or raise clean.split.validation_share' if store.folder.name == VALIDATION else ''}"
+            f"{', or raise clean.split.validation_share' if store.folder.name == VALIDATION else ''}"
         )
 
 

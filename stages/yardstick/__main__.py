@@ -48,7 +48,8 @@ def last_text(limit: int) -> bytes:
 
 def bits_per_byte(name: str, text: bytes) -> float:
     """Bits per byte of all held-out documents, compressed after reading `text`."""
-    print(f"{name}: reading {len(text):,} bytes of training text", flush=True)
+    if text:
+        print(f"{name}: reading {len(text):,} bytes of training text", flush=True)
     encode = COMPRESSORS[name](text)
     empty = compressed_bytes(encode, b"")
     compressed = size = 0

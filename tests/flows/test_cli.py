@@ -76,6 +76,8 @@ def test_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(tmp_path: 
         ("data trace --step x", 'Invalid value for --step: unable to convert "x" into int.'),
         ("published forget", "forget: no such command; see `parrotflow --help`"),
         ("rnu train", "rnu train: no such command; see `parrotflow --help`; did you mean `run`?"),
+        ("verify", "verify: no such command; see `parrotflow --help`; did you mean `published verify`?"),
+        ("sample def f", "f: one argument too many; put a text with spaces in quotes"),
         (
             "sweep",
             'Command "sweep" parameter NAME requires an argument. Experiments: '

@@ -46,6 +46,6 @@ def answers_note(sets: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for the report if there are sets of answers."""
     if sets:
         yield (
-            f"In {', '.join(sorted(sets))} only the answers are scored, each given its prompt: the tokens after the "
-            "longest common prefix of prompt and whole text, per byte of the answer."
+            f"In {', '.join(sorted(sets))} only the answers are scored, in bits per byte of the answer; the prompt is "
+            "context."
         )

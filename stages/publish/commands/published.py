@@ -125,7 +125,7 @@ def verify(revision: str | None = None, /, *, key: Path | None = None, folder: P
     if wrong:
         raise UserError(
             f"{folder}: {wrong} of {len(names)} revisions are not as they were published, or not signed with that key; "
-            f"to replace one, delete its folder in {REVISIONS}/ and publish again"
+            f"to replace one, delete its folder in {REVISIONS}/ and run `dvc repro -fs publish`"
         )
 
 

@@ -51,7 +51,7 @@ def resume(
     path = latest or params.start_checkpoint
     if path is None:
         if reason := why_afresh(checkpoints.folder, run):
-            accelerator.print(f"starting afresh: {reason}")
+            accelerator.print(f"starting at step 0: {reason}")
         if accelerator.is_main_process:
             checkpoints.curves.restart()
         return TrainingProgress(step=0, training_loss=math.nan)

@@ -112,6 +112,8 @@ class Forecast:
         tokens, size = f"{self.params.tokens:,} tokens", f" if the vocabulary has {self.vocabulary_size:,} tokens"
         if self.corpus_tokens:
             tokens, size = read_of_corpus(self.params.tokens, self.corpus_tokens), ""
+            if "tokenize" in os.environ.get(STAGES_TO_DO, "").split():
+                tokens += ", as it was last time,"
         each = "the process" if self.launch.processes == 1 else f"each of {self.launch.processes} processes"
         return [
             f"model: {self.parameters:,} parameters{size}, {scaled(self.flops_per_token, 'FLOP')} per token; "

@@ -86,8 +86,9 @@ class ProgressLine:
             return
         self._last = now
         minutes, seconds = divmod(round(seconds_left), 60)
-        remaining = f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
-        text = f"step {step}/{self.last_step}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  {remaining} left"
+        hours = f"{minutes // 60}:" if minutes >= 60 else ""
+        remaining = f"{hours}{minutes % 60:02}:{seconds:02}"
+        text = f"step {step}/{self.last_step}  loss {loss:.4f}  {remaining} left  {tokens_per_second:,.0f} tokens/s"
         end = "\n" if is_last or not self.live else ""
         print(f"\r{text}\x1b[K" if self.live else text, end=end, flush=True)
 

@@ -96,15 +96,25 @@ def test_curves_of_both_are_in_the_same_picture_and_prompts_that_both_completed_
     assert sample == {"from": "s p.py", "prompt": "def f(", "a": "x1.0):", "b": "x2.0):"}
 
 
+def test_samples_of_an_earlier_model_are_not_shown_under_the_name_of_a_later_one() -> None:
+    later = side("B", [1.0], rate=2.0)
+    (entry,) = later.stages.values()
+    sampled = [out for out in entry["outs"] if out["path"] == "data/samples.json"]
+    entry["outs"] = [*(out for out in entry["outs"] if out not in sampled), {"path": "model", "md5": "new"}]
+    later.stages["generate"] = {"deps": [{"path": "model", "md5": "old"}], "outs": sampled}
+
+    assert [*same_prompts(side("A", [1.0]), later)] == []
+
+
 def test_what_is_neither_a_run_nor_a_revision_is_refused() -> None:
-    with pytest.raises(UserError, match=r"nonesuch: no run \(`parrotflow log`\), revision, commit, cell or folder"):
+    with pytest.raises(UserError, match=r"^nonesuch: not found: it is no run"):
         open_sides("nonesuch", "workspace")
 
 
 def test_runs_that_were_not_evaluated_are_named_together_with_what_to_do() -> None:
     append_run(RUN_LOG, LoggedRun(name="1", began="2026-01-02T03:04:05+00:00", changes=[], commit="", state="stopped"))
 
-    with pytest.raises(UserError, match=r"^run 1 and workspace: not evaluated: run `parrotflow run evaluate`"):
+    with pytest.raises(UserError, match=r"^run 1 and workspace: not evaluated: choose runs"):
         open_sides("1", "workspace")
 
 

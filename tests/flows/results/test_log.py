@@ -75,6 +75,9 @@ def test_what_only_follows_is_no_change_and_a_missing_output_is_one_if_there_is_
 
     assert first_causes(Plan((PlannedStage("train", "run", (rate, gone), ()), follows))) == [str(rate)]
     assert first_causes(Plan((PlannedStage("train", "run", (gone,), ()), follows))) == ["model is missing"]
+    made = PlannedStage("publish", "run", (Reason("made", "data/card", new="modified"),), ())
+    assert first_causes(Plan((made,))) == ["data/card modified"]
+    assert first_causes(Plan((PlannedStage("train", "run", (rate,), ()), made))) == [str(rate)]
 
 
 def test_a_title_has_the_last_part_of_a_long_key_the_first_changes_and_the_note() -> None:

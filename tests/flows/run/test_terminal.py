@@ -25,11 +25,11 @@ def test_a_long_reason_is_cut_off_and_leaves_the_other_columns_as_they_are() -> 
     assert line.rstrip().endswith("…")
 
 
-def test_80_columns_show_the_speed_of_a_training_and_no_old_lines_of_ended_stages() -> None:
+def test_80_columns_show_the_time_left_of_a_training_and_no_old_lines_of_ended_stages() -> None:
     terminal, shown = Terminal([NodeRow("corpus_page"), NodeRow("train", 85)]), io.StringIO()
     for name in ("corpus_page", "train"):
         terminal.started(name, 1)
-        terminal.progress[name] = "step 110/120  loss 5.0402  2,001 tokens/s  00:00:10 left"
+        terminal.progress[name] = "step 110/120  loss 5.0402  00:10 left  2,001 tokens/s"
         terminal.sparklines[name] = "█▅▃▃▂▂▂▁▁▁▁"
     terminal.ended(StageOutcome("corpus_page", "ran", 7.6))
 
@@ -37,7 +37,7 @@ def test_80_columns_show_the_speed_of_a_training_and_no_old_lines_of_ended_stage
 
     _, ended, running = shown.getvalue().splitlines()
     assert ended.split() == ["corpus_page", "ran", "8"]
-    assert "0 of ~85  step 110/120  loss 5.0402  2,001 tokens/s" in running
+    assert "0 of ~85  step 110/120  loss 5.0402  00:10 left  " in running
 
 
 def test_a_first_run_is_planned_in_one_line() -> None:

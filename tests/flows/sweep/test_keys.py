@@ -57,7 +57,7 @@ def test_code_that_the_last_commit_does_not_have_is_named_by_its_file(project: P
     head = clone.head_commit()
     OWN.write_text("import rich\n")
 
-    with pytest.raises(UserError, match=rf"^{OWN}: not the same in a clone of the last commit.*`git add -f {OWN}`"):
+    with pytest.raises(UserError, match=rf"^{OWN}: differs from the last commit.*`git add -f {OWN}`"):
         keys_of_cells([CELL], ["train"], head)
 
 
@@ -71,7 +71,7 @@ def test_a_cell_may_have_other_packages_as_its_corpus(project: Path) -> None:
         require_same({str(file): "here"}, {str(file): "there"})
 
     compare(replace(there, libraries={"numpy": "1"}))
-    with pytest.raises(UserError, match=r"^stages/a.py: not the same in a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^stages/a.py: differs from the last commit"):
         compare(replace(there, files={"stages/a.py": "2"}))
 
 
@@ -123,7 +123,7 @@ def test_a_run_is_current_if_its_keys_are_and_it_has_the_wanted_reports(project:
     run = sweep.runs[CELL.id]
     assert run.params == {"model": {"name": "a"}}
     assert (reason(made), cell_statuses(batch, {CELL.id: made})[CELL.id].failed) == ("failed: no luck", True)
-    assert reason(made | {"tokenize": "other"}) == "tokenize changed since"
+    assert reason(made | {"tokenize": "other"}) == "tokenize has changed since its last run"
     append_run(RECORD, run.model_copy(update={"state": "finished"}))
     assert reason(made) == "scores.json missing"
     append_run(RECORD, run.model_copy(update={"state": "finished", "reports": {"scores.json": {}}}))
@@ -137,7 +137,7 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("corpus/mine.txt").write_text("mine\n")
     commit(project)
 
-    with pytest.raises(UserError, match=r"^corpus: not the same in a clone of the last commit.*`git add -f corpus`"):
+    with pytest.raises(UserError, match=r"^corpus: differs from the last commit.*`git add -f corpus`"):
         keys("train")
 
     git(project, "add", "-f", "corpus")
@@ -146,7 +146,7 @@ def test_a_clone_that_lacks_what_the_cells_read_is_refused_with_the_remedy(proje
     Path("stages/make/new.py").write_text("X = 1\n")
     OWN.write_text("import stages.make.new\n")
     git(project, "commit", "-qam", "a change")
-    with pytest.raises(UserError, match=r"^stages/make/new\.py: not the same in a clone of the last commit"):
+    with pytest.raises(UserError, match=r"^stages/make/new\.py: differs from the last commit"):
         keys("train")
 
 

@@ -74,7 +74,7 @@ def test_only_what_changed_runs_again(tmp_path: Path) -> None:
     assert dry.stdout == refused.stdout
 
     commit(folder)
-    assert "a, seed 0: train changed since" in sweep(folder, "--dry").stdout
+    assert "a, seed 0: train has changed since its last run" in sweep(folder, "--dry").stdout
     assert sweep(folder).returncode == 0
     assert stages_that_ran(folder) == {"collect": 1, "tokenize": 1, "train": 4}
     assert "0 of 2 cells would run" in sweep(folder, "--dry").stdout

@@ -188,9 +188,8 @@ def test_another_run_starts_afresh_and_says_what_differs_and_how_to_start_from_t
 
     changes = "train.gradient_checkpointing: false -> null; train.max_steps: 6 -> 7; train.seed: 0 -> 1"
     differs = f"this is another run than {start.parent} ({changes})"
-    assert capsys.readouterr().out == (
-        f"starting afresh: {differs}; to continue from its weights and optimizer state set train.start_from: {start}\n"
-    )
+    remedy = f"to continue from its weights and optimizer state set train.start_from: {start}"
+    assert capsys.readouterr().out == f"starting at step 0: {differs}; {remedy}\n"
     swap_two_tokens(project / "data/tokenizer/tokenizer.json")
     assert why_afresh(checkpoints.folder, run) == differs, "it would not start"
     start.with_name(IDENTITY).write_bytes(b'{"train": \xff')

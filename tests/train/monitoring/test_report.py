@@ -24,7 +24,7 @@ def test_the_time_that_remains_follows_from_the_steps_of_this_start() -> None:
 
 def test_more_than_a_day_that_remains_is_shown_in_hours(capsys: pytest.CaptureFixture[str]) -> None:
     ProgressLine(1000).show(10, 2.5, 1234.0, seconds_left=30 * 3600 + 62)
-    assert capsys.readouterr().out == "step 10/1000  loss 2.5000  1,234 tokens/s  30:01:02 left\n"
+    assert capsys.readouterr().out == "step 10/1000  loss 2.5000  30:01:02 left  1,234 tokens/s\n"
 
 
 def test_a_run_that_continues_has_each_step_once_in_tensorboard(tmp_path: Path) -> None:

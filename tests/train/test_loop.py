@@ -33,7 +33,7 @@ BY_MUON = (
     r"\.(q|k|v|o|gate|up|down|gate_up|in|x|dt|out)_proj(\.weight)?$|(query_key_value|dense|dense_h_to_4h"
     r"|dense_4h_to_h)\.weight$|\.c_(attn|proj|fc)\.weight$"
 )
-DECAYED_BY_ADAMW = r"lm_head\.weight$|\.(router|gate)\.weight$"
+DECAYED_BY_ADAMW = r"(lm_head|embed_tokens|embed_in|\.wte|\.wpe)\.weight$|\.(router|gate)\.weight$"
 
 
 class PlainMuon:

@@ -6,10 +6,11 @@
 | experts    | weights of all experts of a layer, (experts, m, n): one matrix each      | Muon         | yes   |
 | head       | output matrix that is no embedding (untied)                              | AdamW        | yes   |
 | router     | scores of experts, (experts, width), and gates of a single value         | AdamW        | yes   |
-| embedding  | looked up by id or position, also where it is the output matrix too (tied) | AdamW      | no    |
+| embedding  | looked up by id or position, also where it is the output matrix too (tied) | AdamW      | yes   |
 | other      | norms, biases, kernels of convolutions, and tables such as mamba's `A_log` | AdamW      | no    |
 
-Weights that multiply activations are decayed (as in GPT-3). Muon trains those of the hidden layers: its authors leave
+Weights that multiply activations are decayed (as in GPT-3), and embeddings too (as in CodeParrot and nanoGPT), which
+lowers the held-out loss (docs/explanation/track.md). Muon trains those of the hidden layers: its authors leave
 embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025), and orthogonalizing a router would make the scores
 of its experts equally large. The number of dimensions is no criterion: `A_log` and the biases of GPT-OSS's experts are
 2-D.
@@ -24,7 +25,7 @@ from transformers.pytorch_utils import Conv1D
 
 from stages.train.compute.optim.settings import Role
 
-DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router"})
+DECAYED: frozenset[Role] = frozenset({"matrix", "experts", "head", "router", "embedding"})
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names in configs for the number of experts."""

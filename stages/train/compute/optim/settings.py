@@ -37,7 +37,7 @@ class OptimizerSettings(Section):
     """How gradients become updates; `name` selects the optimizer."""
 
     weight_decay: Annotated[float, Field(ge=0)]
-    """Decoupled, for weights that multiply activations; embeddings, norms, biases and tables are not decayed."""
+    """Decoupled, for weights that multiply activations and for embeddings; norms, biases and tables are not decayed."""
 
     @abstractmethod
     def specs(self, precision: Precision) -> dict[str, OptimizerSpec]:

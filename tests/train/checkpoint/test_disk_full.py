@@ -81,7 +81,7 @@ def test_a_checkpoint_that_finds_no_room_is_left_out_and_the_one_before_it_is_ke
 def test_a_model_that_finds_no_room_ends_the_run_with_one_message_and_the_checkpoints_are_kept(
     reference: Path, tmp_path: Path
 ) -> None:
-    full, after = train_on_a_disk_of(896, "stages.train", reference, tmp_path)
+    full, after = train_on_a_disk_of(920, "stages.train", reference, tmp_path)
     [error] = [line for line in full if line.startswith("error: ")]  # a last checkpoint may warn after it
     assert re.fullmatch(
         r"error: \.model\.\d+\.partial: No space left on device: free some space, and run the same command again", error

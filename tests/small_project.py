@@ -96,7 +96,7 @@ generate:
     temperature: 0.8
     top_p: 0.95
     max_new_tokens: 6
-harness: {tasks: [], exported_steps: false, num_fewshot: null, limit: null, seed: 0}
+harness: {tasks: [], num_fewshot: null, limit: null, seed: 0}
 score:
   run_generated_code: false
   k: [1]

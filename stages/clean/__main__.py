@@ -59,7 +59,7 @@ def notes(ledger: pd.DataFrame) -> list[str]:
         held_out = int((ledger["split"] == VALIDATION).sum())
         lines.append(
             f"note: {shared:,} of {held_out:,} held-out documents are parts or rows of files that are also trained on, "
-            "so losses partly measure memorization (clean.split.by: source holds out whole sources)"
+            "so losses partly measure memorization"
         )
     return [visible(line) for line in lines]
 

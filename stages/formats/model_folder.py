@@ -27,7 +27,7 @@ TOKENIZER_JSON = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (TOKENIZER_JSON, TOKENIZER_CONFIG)
 
-MODEL_REMEDY = "; `parrotflow run train` trains one; after a stopped one `dvc checkout model` restores the model before"
+MODEL_REMEDY = "; `parrotflow run train` trains one; if it was stopped, `dvc checkout model` restores the previous one"
 """DVC removes a stage's outputs before it runs."""
 
 

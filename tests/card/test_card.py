@@ -79,7 +79,6 @@ def harness_report(documents: int) -> HarnessReport:
     return HarnessReport(
         harness={"quiz|": {"acc": 0.25, "f1": 0.125, "odd": None}},
         stderr={"quiz|": {"acc": 0.01, "f1": 0.01}},
-        exported_steps={},
         tasks={"quiz|": task},
         scored_with=ScoredWith(
             weights_sha256=read_json(TRAIN_REPORT)["weights_sha256"],

@@ -118,7 +118,7 @@ def test_a_model_that_is_missing_or_damaged_is_named(project: Path) -> None:
         main()
 
     shutil.rmtree(project / "model")
-    with pytest.raises(UserError, match=r"^model: holds no model .* `dvc checkout model` restores the model before"):
+    with pytest.raises(UserError, match=r"^model: holds no model .* `dvc checkout model` restores the previous one"):
         main()
 
 

@@ -135,10 +135,6 @@ COMMIT = "0" * 40
         ),
         ({"evaluate__baselines": [f"a/b@{COMMIT}"] * 2}, f"evaluate.baselines: a/b@{COMMIT} is listed twice"),
         (
-            {"harness__tasks": ["heldout"], "harness__exported_steps": True},
-            "harness.exported_steps: train.export_steps is empty; set it, or set harness.exported_steps: false",
-        ),
-        (
             {"tokenizer__kind": "characters"},
             "tokenize.engine: tokenizer.kind = characters needs tokenize.engine: tokenizers",
         ),

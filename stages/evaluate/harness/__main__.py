@@ -10,8 +10,7 @@ import stages.evaluate.libraries  # noqa: F401 (before torch and lm-eval)
 
 from stages.evaluate.harness.params import HarnessParams
 from stages.formats.evaluation.scores import HarnessReport, write_harness_samples
-from stages.formats.model_folder import MODEL, exported_models
-from stages.runtime.errors import UserError
+from stages.formats.model_folder import MODEL
 from stages.runtime.section import read_section
 from stages.runtime.stage import run_stage
 from stages.runtime.stage_code import require_locked
@@ -24,20 +23,17 @@ def main() -> None:
     if not params.tasks:
         print("harness.tasks is empty: nothing to do")
         write_harness_samples([])
-        HarnessReport(harness={}, stderr={}, exported_steps={}, tasks={}, scored_with=None).write()
+        HarnessReport(harness={}, stderr={}, tasks={}, scored_with=None).write()
         return
-    steps = exported_models() if params.exported_steps else {}
-    if params.exported_steps and not steps:
-        raise UserError(f"harness.exported_steps: {MODEL} has none; set train.export_steps and train again")
     # lm-eval and torch take seconds to import.
-    from stages.evaluate.harness.report import metrics_of, note_cut_requests, sample_rows, summarize
+    from stages.evaluate.harness.report import note_cut_requests, sample_rows, summarize
     from stages.evaluate.harness.scoring import score
     from stages.evaluate.model import note_untrained_positions
 
     scored = score(MODEL, params)
     note_untrained_positions(scored.lm.max_length, "lm-eval reads them all, so train longer sequences")
     write_harness_samples(sample_rows(scored))
-    report = summarize(scored, {step: metrics_of(score(path, params)) for step, path in steps.items()}, params)
+    report = summarize(scored, params)
     note_cut_requests(report)
     report.write()
 

@@ -18,15 +18,14 @@ from stages.formats.evaluation.scores import HarnessReport, ScoredWith, TaskMetr
 from stages.formats.reports import releases, significant
 
 
-def summarize(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params: HarnessParams) -> HarnessReport:
-    """The report of all tasks, and the metrics of the exported steps."""
+def summarize(scored: Scored, params: HarnessParams) -> HarnessReport:
+    """The report of all tasks."""
     return HarnessReport(
         harness=metrics_of(scored, 0),
         stderr={
             task: {name: value for name, value in errors.items() if value is not None}
             for task, errors in metrics_of(scored, 1).items()
         },
-        exported_steps=dict(exported_steps),
         tasks={name: _receipt(results, name, scored.lm) for results in scored.results for name in results["samples"]},
         scored_with=ScoredWith(
             weights_sha256=scored.weights_sha256,
@@ -38,7 +37,7 @@ def summarize(scored: Scored, exported_steps: Mapping[int, TaskMetrics], params:
     )
 
 
-def metrics_of(scored: Scored, which: int = 0) -> TaskMetrics:
+def metrics_of(scored: Scored, which: int) -> TaskMetrics:
     """The metrics of each task and group, or (`which` = 1) their standard errors."""
     by_task = {task: _split(values)[which] for results in scored.results for task, values in results["results"].items()}
     return {task: values for task, values in by_task.items() if values}

@@ -153,7 +153,7 @@ def refused(reason: str) -> UserError:
 def sandbox_command() -> tuple[str, ...]:
     """bubblewrap with its options. Raises UserError if it is not installed.
 
-    The candidate runs as `nobody`, in its own user namespace and without capabilities, even if root started it.
+    The candidate runs as `nobody`, without capabilities, in a separate user namespace, even if root started it.
     """
     program = shutil.which("bwrap")
     if program is None:

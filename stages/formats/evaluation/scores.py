@@ -142,8 +142,6 @@ class HarnessReport(Report):
     harness: TaskMetrics
     stderr: dict[str, dict[str, float]]
     """The standard errors that lm-eval computes."""
-    exported_steps: dict[int, TaskMetrics]
-    """Step -> the same of its model, if `harness.exported_steps` asks for it."""
     tasks: dict[str, TaskReceipt]
     scored_with: ScoredWith | None
     """Null if no task was asked for: nothing was scored."""

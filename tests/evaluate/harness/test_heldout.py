@@ -23,7 +23,7 @@ RELATIVE = 1e-6
 
 def by_lm_eval() -> list[float]:
     """The negative log-likelihood of each document in nats, unrounded."""
-    params = HarnessParams(tasks=("heldout",), exported_steps=False, num_fewshot=None, limit=None, seed=0)
+    params = HarnessParams(tasks=("heldout",), num_fewshot=None, limit=None, seed=0)
     (results,) = score(MODEL, params).results
     return [-sample["filtered_resps"][0] for sample in results["samples"]["heldout"]]
 

@@ -151,32 +151,6 @@ def test_answers_of_other_weights_or_settings_at_the_same_path_are_not_used(proj
     assert after.tasks == before.tasks
 
 
-def test_exported_steps_are_scored_with_the_tokenizer_of_the_model(project: Path) -> None:
-    with pytest.raises(UserError, match=r"^harness\.exported_steps: model has none; set train\.export_steps"):
-        run(project, "heldout", exported_steps=True)
-    before = HarnessReport.read()
-    write_model(project, seed=1)
-    for step in (2, 10):
-        (project / f"model/step-{step:08d}").mkdir()
-        for name in ("model.safetensors", "config.json"):
-            shutil.copyfile(project / "model" / name, project / f"model/step-{step:08d}" / name)
-    write_model_beside_steps(project)
-
-    report = run(project, "heldout", exported_steps=True)
-
-    assert report.harness == before.harness
-    assert report.exported_steps.keys() == {2, 10}
-    assert report.exported_steps[2] == report.exported_steps[10] != report.harness
-
-
-def write_model_beside_steps(project: Path) -> None:
-    steps = project / "steps"
-    (project / "model").rename(steps)
-    write_model(project)
-    for step in steps.glob("step-*"):
-        step.rename(project / "model" / step.name)
-
-
 def test_another_task_under_the_same_name_is_scored_anew(project: Path) -> None:
     before = HarnessReport.read().tasks["heldout"]
     task = project / "evaluation/tasks/heldout.yaml"

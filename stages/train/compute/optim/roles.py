@@ -10,7 +10,7 @@
 | other      | norms, biases, kernels of convolutions, and tables such as mamba's `A_log` | AdamW      | no    |
 
 Weights that multiply activations are decayed (as in GPT-3), and embeddings too (as in CodeParrot and nanoGPT), which
-lowers the held-out loss (docs/explanation/track.md). Muon trains those of the hidden layers: its authors leave
+lowers the held-out loss (docs/explanation/recipe.md). Muon trains those of the hidden layers: its authors leave
 embeddings and heads to AdamW (Jordan et al. 2024; Liu et al. 2025), and orthogonalizing a router would make the scores
 of its experts equally large. The number of dimensions is no criterion: `A_log` and the biases of GPT-OSS's experts are
 2-D.

@@ -11,6 +11,7 @@ from dvc.utils.hydra import apply_overrides
 
 from flows.project.compose import composed_text, composed_with_dial, difference, option, preset_groups, value_of
 from flows.project.edit import apply, open_yaml, yaml_text
+from flows.run.locks import run_lock
 from stages.card.params import describes_another_corpus
 from stages.runtime.errors import UserError
 from stages.runtime.section import flatten, read_params_file
@@ -228,6 +229,16 @@ def test_the_difference_and_the_law_are_shown_and_the_recipe_is_written(project:
     assert train["model"]["max_position_embeddings"] == 128
     assert train["model"]["hidden_size"] > default["model"]["hidden_size"]
     assert "# optimizer steps" in written
+
+
+def test_a_change_beside_a_run_is_written_with_a_warning(project: Path) -> None:
+    command = [sys.executable, "-m", "flows.cli", "params", "clean.seed=3", "--yes"]
+    with run_lock("`parrotflow run`"):
+        said = subprocess.run(command, env=environment(), check=False, capture_output=True, text=True)
+
+    assert said.returncode == 0, said.stderr
+    assert "warning: the run `parrotflow run` (process " in said.stdout
+    assert read_params_file(project / "params.yaml")["clean"]["seed"] == 3
 
 
 @pytest.mark.parametrize(

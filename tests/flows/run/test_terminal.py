@@ -9,7 +9,7 @@ from rich.console import Console
 from flows.plan.changes import Reason
 from flows.plan.graph import Plan, PlannedStage
 from flows.run.outcome import StageOutcome
-from flows.run.terminal import NodeRow, Terminal, columns, cropped, plan_table, quoted
+from flows.run.terminal import NodeRow, Terminal, columns, confirmed, cropped, plan_table, quoted
 from stages.formats.pages import in_digits
 
 
@@ -38,6 +38,15 @@ def test_80_columns_show_the_time_left_of_a_training_and_no_old_lines_of_ended_s
     _, ended, running = shown.getvalue().splitlines()
     assert ended.split() == ["corpus_page", "ran", "8"]
     assert "0 of ~85  step 110/120  loss 5.0402  00:10 left  " in running
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)])
+def test_only_yes_is_a_yes_and_the_end_of_the_input_is_none(
+    monkeypatch: pytest.MonkeyPatch, typed: str, meant: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+
+    assert confirmed("Really?") is meant
 
 
 def test_a_first_run_is_planned_in_one_line() -> None:

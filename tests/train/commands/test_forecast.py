@@ -14,7 +14,7 @@ import yaml
 
 from stages.formats.reports import read_json
 from stages.runtime.atomic import LFS_POINTER
-from stages.runtime.errors import EXIT_CONTINUE, UserError
+from stages.runtime.errors import EXIT_CONTINUE, STAGES_TO_DO, UserError
 from stages.runtime.launch import LaunchConfig
 from stages.runtime.section import read_section
 from stages.train.commands import forecast
@@ -52,7 +52,7 @@ def write_last_run(folder: Path, **changes: object) -> None:
     (folder / "reports/train_speed.json").write_text(json.dumps(values))
 
 
-def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
+def test_the_lines_say_model_operations_time_and_the_state_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made()
 
     model, time, memory = found.lines
@@ -61,6 +61,8 @@ def test_the_lines_say_model_operations_time_and_the_state_by_part() -> None:
     corpus = replace(found, corpus_tokens=2 * found.params.tokens)
     assert f"{found.parameters:,} parameters, " in corpus.lines[0]
     assert f"tokens of a corpus of {2 * found.params.tokens:,} (0.50 epochs) in 20 steps" in corpus.lines[0]
+    monkeypatch.setenv(STAGES_TO_DO, "tokenize train")
+    assert "(0.50 epochs), as it was last time, in 20 steps" in corpus.lines[0]
     assert found.params.tokens == 20 * 8 * found.params.sequence_length
     assert time.startswith("time: ")
     assert all(f"{part} " in memory for part in ("weights", "gradients", "optimizer"))
